@@ -40,7 +40,7 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.pod_resources import SERVICE
-from nodeagent.views.simulate.scenario_replay import timed_adds
+from nodeagent.views.simulate.scenario_replay import measure_adds
 from tests.support import world
 from tests.support.claims import NUMA, claiming, request, template
 from tests.support.machine_tree import Cache, Machine
@@ -121,7 +121,7 @@ def shapes(clock: Clock) -> Iterator[Row]:
             times: list[float] = []
             until = time.perf_counter() + 0.15
             while time.perf_counter() < until or len(times) < 20:
-                times += [ns / 1e6 for ns in timed_adds(scenario, time.thread_time_ns)]
+                times += [ns / 1e6 for ns in measure_adds(scenario, time.thread_time_ns)]
             return times
 
         yield timed("admission", scenario.id, clock.time_runs(run, 7), goal, kubelet)

@@ -17,7 +17,7 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
-from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
+from nodeagent.views.simulate.scenario_replay import encode_cpu_file, encode_memory_file
 from tests.support import world
 from tests.support.builders import GIB, managers, pod
 from tests.support.pods import amounts, app, manifests
@@ -95,7 +95,7 @@ def crowd(of: Managers, present: int, *, alone: int | None = None) -> Promises:
 
 
 def texts(of: Managers, promises: Promises) -> tuple[str, str]:
-    return encoded_cpus(of, promises), encoded_memory(of, promises)
+    return encode_cpu_file(of, promises), encode_memory_file(of, promises)
 
 
 def large_node(*, memory: bool) -> world.Node:

@@ -34,7 +34,7 @@ from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHE
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.refusal_advice import advise_next_step
 from scripts.reference_configuration import UNLISTED, fields_table
 from scripts.reference_errors import errors
 
@@ -387,7 +387,7 @@ Reasons and messages are kubelet's wherever kubelet has them.
 
 def _advice(reason: str) -> str:
     """Give what is said of this reason alone."""
-    text = next_step(reason, "POD").partition("; `nodeagent explain POD`")[0]
+    text = advise_next_step(reason, "POD").partition("; `nodeagent explain POD`")[0]
     return _cell(f"{text[:1].upper()}{text[1:]}")
 
 

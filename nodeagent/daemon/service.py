@@ -335,7 +335,7 @@ def _what_runs(
         except CgroupError as err:
             problems.append(Problem.from_error(err))
         else:
-            problems += [Problem(units.unanswered)] if units.unanswered else []
+            problems += [Problem(units.last_read.unanswered)] if units.last_read.unanswered else []
             if not isinstance(runs, Problem) and not problems:
                 return Evidence(seen, runs)
         if problems != said:

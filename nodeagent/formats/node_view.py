@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
@@ -125,7 +125,7 @@ class NodeView(Struct, frozen=True):
         """Return the path below the root cgroup if it is outside the pods' cgroup, otherwise None."""
         if path.startswith(_CGROUPS):
             return path.removeprefix(_CGROUPS)
-        return self.unit_cgroups.get(unit_at(path)) if is_of_systemd(path) else None
+        return self.unit_cgroups.get(unit_at(path)) if is_pinned(path) else None
 
     @property
     def _pods_cgroup(self) -> str:

@@ -9,24 +9,24 @@ from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, mem
 from nodeagent.errors import printable
 from nodeagent.formats.checkpoint.agreement import Disagreement
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, Checkpoint
-from nodeagent.views.wording.columns import table
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.wording.columns import format_table
+from nodeagent.views.wording.words import format_bytes, format_count
 
 
-def summary(checkpoint: Checkpoint) -> Iterator[str]:
+def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
     """Summarise a checkpoint in a few lines, with whether it is intact."""
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
     said = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
-    said += [counted(len(pods), "pod"), counted(containers, "container")]
+    said += [format_count(len(pods), "pod"), format_count(containers, "container")]
     if checkpoint.version == DEVICES:
-        said.append(counted(len(taken_devices(checkpoint.promises)), "device"))
+        said.append(format_count(len(taken_devices(checkpoint.promises)), "device"))
     whole = "whole" if checkpoint.problem is None else "DAMAGED"
     yield printable(f"{checkpoint.version}, {whole}: {', '.join(said)}")
     yield from (printable(f"  {text}") for text in (checkpoint.problem, checkpoint.note) if text is not None)
 
 
-def agreement(found: Sequence[Disagreement]) -> Iterator[str]:
+def format_agreement(found: Sequence[Disagreement]) -> Iterator[str]:
     """Report whether the file agrees with the node's state, and list the differences."""
     yield "  DIFFERS from the node's state:" if found else "  agrees with the node's state"
     for each in found:
@@ -44,7 +44,7 @@ def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
-    yield from summary(checkpoint)
+    yield from summarise_checkpoint(checkpoint)
     promises = checkpoint.promises
     for resource, ids in sorted(checkpoint.registered.items()):
         yield f"registered {resource}: {', '.join(ids) or 'none'}"
@@ -53,8 +53,8 @@ def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
     for node in memory_accounts(promises):
         for resource, t in node.tables:
             yield (
-                f"NUMA node {node.id}, {resource}: {bytes_text(t.total)}, free {bytes_text(max(t.free, 0))}, "
-                f"allocated {bytes_text(t.reserved)}, reserved for the system {bytes_text(t.system_reserved)}"
+                f"NUMA node {node.id}, {resource}: {format_bytes(t.total)}, free {format_bytes(max(t.free, 0))}, "
+                f"allocated {format_bytes(t.reserved)}, reserved for the system {format_bytes(t.system_reserved)}"
             )
     rows = [(each, str(cpus), "", "") for each, cpus in sorted(checkpoint.by_id.items())]
     rows += [row for uid, pod in promises.pods for row in _format_pod(uid, pod)]
@@ -64,10 +64,10 @@ def _format_lines(checkpoint: Checkpoint) -> Iterator[str]:
             (0, 3) if checkpoint.version == DEVICES else (0, 1, 2, 3) if any(row[3] for row in rows) else (0, 1, 2)
         )
         rows = [("POD CONTAINER", "CPUS", "MEMORY", "DEVICES"), *rows]
-        yield from table([[row[column] for column in columns] for row in rows], None)
+        yield from format_table([[row[column] for column in columns] for row in rows], None)
     if checkpoint.saved is not None:
         state = checkpoint.saved.state
-        yield f"generation {state.generation}, {counted(len(state.entries), 'pod')} known:"
+        yield f"generation {state.generation}, {format_count(len(state.entries), 'pod')} known:"
         yield from (f"  {e.pod.full_name} ({e.pod.uid}): {e.phase.value}, {e.origin.name}" for e in state.entries)
 
 
@@ -93,4 +93,4 @@ def _format_pod(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str, str
 
 
 def _format_memory(blocks: Blocks) -> str:
-    return ", ".join(f"{b.resource} {bytes_text(b.size_bytes)} on {b.nodes}" for b in blocks)
+    return ", ".join(f"{b.resource} {format_bytes(b.size_bytes)} on {b.nodes}" for b in blocks)

@@ -9,7 +9,7 @@ from nodeagent.core.model.pod import Pod
 Document = dict[str, Any]
 
 
-def container_cpus(pod: Pod, container: str, placement: ContainerPlacement, *, is_closed: bool) -> Document:
+def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacement, *, is_closed: bool) -> Document:
     """Describe the CPUs of a container.
 
     Args:
@@ -30,15 +30,15 @@ def container_cpus(pod: Pod, container: str, placement: ContainerPlacement, *, i
         "sharedCPUs": str(placement.shared_cpus),
         "memoryNodes": str(placement.memory_nodes),
         "masks": {
-            "cpus": mask(cpus),
-            "exclusiveCPUs": mask(placement.exclusive_cpus),
-            "sharedCPUs": mask(placement.shared_cpus),
-            "memoryNodes": mask(placement.memory_nodes),
+            "cpus": format_mask(cpus),
+            "exclusiveCPUs": format_mask(placement.exclusive_cpus),
+            "sharedCPUs": format_mask(placement.shared_cpus),
+            "memoryNodes": format_mask(placement.memory_nodes),
         },
         "closed": is_closed,
     }
 
 
-def mask(ids: CpuSet | NumaSet) -> str:
+def format_mask(ids: CpuSet | NumaSet) -> str:
     """Format a set as a hexadecimal mask for `taskset` and DPDK's `-c`."""
     return f"{ids.bits:#x}"

@@ -5,10 +5,10 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.job_usage import JobUsage
 from nodeagent.formats.kernel.usage import remote_bytes
-from nodeagent.views.wording.words import bytes_text
+from nodeagent.views.wording.words import format_bytes
 
 
-class JobPlace(Struct, frozen=True):
+class JobLocation(Struct, frozen=True):
     """Location of a job, as the agent reports it."""
 
     pod: str
@@ -19,7 +19,7 @@ class JobPlace(Struct, frozen=True):
     """NUMA nodes of its CPUs."""
 
 
-def report_text(place: JobPlace, elapsed_us: int, first: JobUsage, last: JobUsage, most_remote: int | None) -> str:
+def format_report(place: JobLocation, elapsed_us: int, first: JobUsage, last: JobUsage, most_remote: int | None) -> str:
     """Format the report as a line.
 
     Args:
@@ -45,12 +45,12 @@ def report_text(place: JobPlace, elapsed_us: int, first: JobUsage, last: JobUsag
     return f"nodeagent: {'; '.join(parts)}\n"
 
 
-def remote_now(place: JobPlace, usage: JobUsage) -> int | None:
+def measure_remote_bytes(place: JobLocation, usage: JobUsage) -> int | None:
     """Return the job's bytes on nodes other than those of its CPUs. None means unknown."""
     return remote_bytes(usage.usage, place.nodes)
 
 
-def _format_others(place: JobPlace, first: JobUsage, last: JobUsage) -> str:
+def _format_others(place: JobLocation, first: JobUsage, last: JobUsage) -> str:
     """Format the time of other tasks on the job's CPUs, which is the time of all tasks there without the job's CPU time."""
     if place.shared_cpus:
         return "others share these CPUs"
@@ -68,4 +68,4 @@ def _format_seconds(us: int) -> str:
 
 
 def _format_bytes(size: int) -> str:
-    return bytes_text(size) if size else "0"
+    return format_bytes(size) if size else "0"

@@ -7,12 +7,12 @@ from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import NOTHING
 from nodeagent.core.model.state import ContainerStatus, NodeState, Phase, PodEntry
 from nodeagent.views.holdings.by_resource import freed_fields
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 
 
-def plan_document(state: NodeState, entry: PodEntry) -> Document:
+def describe_plan(state: NodeState, entry: PodEntry) -> Document:
     """Describe the release of a pod: the order of its containers, and the resources that become free."""
     held = state.promises.of_pod(entry.pod.uid) if entry.is_active else NOTHING
     return {
@@ -25,12 +25,12 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
         "order": list(_find_stop_order(entry)) if entry.is_active else [],
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         **freed_fields(held),
-        "cgroup": entry.pod_path if entry.is_active and not entry.is_of_systemd else None,
+        "cgroup": entry.pod_path if entry.is_active and not entry.pins_units else None,
         "units": list(entry.pod.units) if entry.is_active else [],
     }
 
 
-def outcome_document(plan: Document, after: NodeState) -> Document:
+def add_outcome(plan: Document, after: NodeState) -> Document:
     """Add the outcome to a plan."""
     if plan["outcome"] != "planned":
         return plan
@@ -38,7 +38,7 @@ def outcome_document(plan: Document, after: NodeState) -> Document:
     return plan | {"outcome": "left" if entry is not None and entry.is_active else "released"}
 
 
-def plan_text(plan: Document) -> list[str]:
+def format_plan(plan: Document) -> list[str]:
     """Format a pod's plan as lines."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
@@ -54,7 +54,7 @@ def plan_text(plan: Document) -> list[str]:
     return [*lines, f"  after its last process has ended: {held}; cgroup {plan['cgroup']} is removed"]
 
 
-def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
+def format_events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
     """Describe the events of pods between two states, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
@@ -103,7 +103,7 @@ def _describe_container_events(
     has_processes = was.is_started or not entry.pod.container(status.name).is_launched
     if status.stop_by_ms is not None and was.stop_by_ms is None and has_processes:
         seconds = max(0, status.stop_by_ms - now_ms + 999) // 1000
-        yield f"{name}: SIGTERM; SIGKILL if it still runs in {counted(seconds, 'second')}"
+        yield f"{name}: SIGTERM; SIGKILL if it still runs in {format_count(seconds, 'second')}"
     if status.exit is not None and was.exit is None:
         by = status.exit.reason if status.exit.signal is None else f"by signal {status.exit.signal}"
         yield f"{name}: ended, {by if status.exit.code is None else f'exit code {status.exit.code}'}"

@@ -28,7 +28,7 @@ from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.refusal_advice import advise_next_step
 from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, run
 from tests.cli.test_selected_node import MACHINE, STATIC
 from tests.support import json_schema
@@ -729,7 +729,7 @@ def test_a_refused_pod_that_is_applied_again_stays_refused_and_that_is_said(agen
     assert (status, err) == (4, "")
     assert out == (
         f"pod default/small unchanged ({agent.manifests}/small.yaml), and is refused: OutOfpods: too many\n"
-        f"  next: {next_step('OutOfpods', 'default/small')}\n"
+        f"  next: {advise_next_step('OutOfpods', 'default/small')}\n"
     )
 
 
@@ -819,7 +819,7 @@ def test_a_wait_for_a_change_that_is_refused(agent: Live) -> None:
     assert out == (
         f"pod default/small unchanged ({agent.manifests}/small.yaml), and is refused: OutOfpods: too many"
         "; the running pod stays unchanged\n"
-        f"  next: {next_step('OutOfpods', 'default/small')}\n"
+        f"  next: {advise_next_step('OutOfpods', 'default/small')}\n"
     )
 
 

@@ -55,10 +55,12 @@ def test_a_refused_pod_that_fits_by_now_is_reported_with_the_command_that_admits
     status, out, err = run("explain", "late", *socket_of(live))
     assert (status, err) == (0, "")
     assert "It was refused: OutOfpods: too many\n" in out
+    assert "It is tried again when its manifest changes or `nodeagent retry` requests it." in " ".join(out.split())
     assert "Now it would be admitted: nodeagent retry default/late\n" in out
     document = json.loads(run("explain", "late", *socket_of(live), "-o", "json")[1])
     recorded = document["pods"][0]["recorded"]
     assert (recorded["decision"], recorded["reason"], recorded["reproduced"]) == ("refused", "OutOfpods", False)
+    assert recorded["retries"] == ["manifest", "request"]
 
 
 def test_an_unknown_pod_is_exit_status_1_with_the_next_step(live: Host, run: RunCommand) -> None:

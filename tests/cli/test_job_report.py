@@ -15,7 +15,7 @@ from nodeagent.cli.support.job_report import watch_job
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
 from nodeagent.formats.wire.exchange import Peer
-from nodeagent.views.job_report import JobPlace, report_text
+from nodeagent.views.job_report import JobLocation, format_report
 from tests.cli.test_job import agent, let_in
 
 MIB = 2**20
@@ -46,8 +46,8 @@ class Cgroup:
         (root / "proc").mkdir()
 
     @property
-    def place(self) -> JobPlace:
-        return JobPlace("jobs/one", str(self.directory), CpuSet.parse("2-3"), CpuSet(), NumaSet.of(1))
+    def place(self) -> JobLocation:
+        return JobLocation("jobs/one", str(self.directory), CpuSet.parse("2-3"), CpuSet(), NumaSet.of(1))
 
     def holds(self, **texts: str) -> None:
         for name, text in texts.items():
@@ -102,8 +102,8 @@ def test_what_cannot_be_read_is_said(cgroup: Cgroup) -> None:
 
 def test_who_shares_cpus_is_never_alone() -> None:
     usage = job_usage(cpu_stat(1), numa_stat(0, 0), "0\n", schedstat(cpu0=5))
-    place = JobPlace("jobs/one", "", CpuSet(), CpuSet.parse("0-7"), NumaSet.of(0, 1))
-    said = report_text(place, 1_000_000, usage, usage, 0)
+    place = JobLocation("jobs/one", "", CpuSet(), CpuSet.parse("0-7"), NumaSet.of(0, 1))
+    said = format_report(place, 1_000_000, usage, usage, 0)
     assert said.startswith("nodeagent: jobs/one: 1.00 s on shared CPUs 0-7 of NUMA 0-1; ")
     assert said.endswith("; memory: at most 0, 0 on other nodes; others share these CPUs\n")
 

@@ -49,7 +49,7 @@ class Kernel:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     found = Kernel()
     monkeypatch.setattr(counting, "recording", found.recording)
-    monkeypatch.setattr(counting, "stay_off", lambda _: None)
+    monkeypatch.setattr(counting, "leave_cpus", lambda _: None)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from nodeagent.cli.main import main
 from nodeagent.cli.support.printable_output import escape_output, raw_output, write_coloured
 from nodeagent.errors import NodeAgentError
-from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.columns import break_text, format_table
 
 HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x7f\x9b2J\u202egnp\r\b\u2028"
 ESCAPED = r"\x1b]0;pwned\x07\x1b[2J\x7f\x9b2J\u202egnp\r\x08\u2028"
@@ -62,10 +62,10 @@ def test_a_hint_is_escaped_as_the_message_is() -> None:
 
 
 def test_columns_are_as_wide_as_what_is_shown() -> None:
-    assert table([["a\nb", "x"], ["c", HOSTILE]], None) == ["a\\nb  x", f"c     {ESCAPED}"]
+    assert format_table([["a\nb", "x"], ["c", HOSTILE]], None) == ["a\\nb  x", f"c     {ESCAPED}"]
 
 
 @pytest.mark.parametrize("width", [None, 100])
 def test_a_line_end_breaks_a_text_and_what_follows_is_indented(width: int | None) -> None:
-    assert broken(f"  one\n{HOSTILE}\nno difference", width) == ["  one", f"    {ESCAPED}", "    no difference"]
-    assert broken("", width) == [""]
+    assert break_text(f"  one\n{HOSTILE}\nno difference", width) == ["  one", f"    {ESCAPED}", "    no difference"]
+    assert break_text("", width) == [""]

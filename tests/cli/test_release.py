@@ -32,7 +32,7 @@ from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.refusal_advice import advise_next_step
 from tests.support import json_schema
 from tests.support.daemon_model import Client, Daemon, Steps, Tree, answered, daemon_node, watched
 from tests.support.inspected_nodes import World
@@ -155,7 +155,7 @@ def test_pods_that_hold_nothing_stay_as_they_are() -> None:
 
 
 def test_what_brings_it_back_is_said() -> None:
-    assert next_step(RELEASED, "default/web").endswith("nodeagent retry default/web")
+    assert advise_next_step(RELEASED, "default/web").endswith("nodeagent retry default/web")
 
 
 # The daemon

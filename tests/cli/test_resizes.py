@@ -185,8 +185,11 @@ def test_a_running_pod_is_explained_with_its_refused_change(
     flat = " ".join(out.split())
     assert f"Its manifest has changed, and it stays as it is: {reason}: as it was then" in flat
     assert said in flat
+    by_itself = ["room"] if reason == RESIZE_DEFERRED else []
+    assert ("or other pods release resources." in flat) is bool(by_itself)
     found = json.loads(running("explain", "web", "-o", "json")[1])
     json_schema.check(found, "explanation")
     (one,) = found["pods"]
     assert one["decision"] == "admitted"
+    assert one["refusedResize"]["retries"] == ["manifest", "request", *by_itself]
     assert one["refusedResize"]["freeing"] == (["default/other"] if cpu == "6" else [])

@@ -12,7 +12,7 @@ import yaml
 
 from nodeagent.cli.commands import simulate_scenarios as under_test
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from nodeagent.views.simulate.scenario_replay import Replayed, replayed
+from nodeagent.views.simulate.scenario_replay import ReplayResult, replay_to_end
 from nodeagent.views.simulate.scenario_text import render_line, render_scenario
 from tests.cli.test_selected_node import root
 from tests.support import json_schema
@@ -144,9 +144,9 @@ def test_a_restart_that_is_refused_ends_a_scenario(run: RunCommand) -> None:
     assert [len(each["steps"]) for each in results(run, file)] == [2]
 
 
-def both(text: str) -> tuple[Scenario, Replayed]:
+def both(text: str) -> tuple[Scenario, ReplayResult]:
     scenario = scenario_from_text(text, "f:1")
-    return scenario, replayed(scenario)
+    return scenario, replay_to_end(scenario)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -154,7 +154,7 @@ def test_any_scenario_has_words_and_a_document(name: str) -> None:
     """A few of every family of the reference's, among them such as refuse to start."""
     for vector in list(vectors(name))[::40]:
         scenario = scenario_from_text(json.dumps(vector["scenario"]), name)
-        found = replayed(scenario)
+        found = replay_to_end(scenario)
         json_schema.check(json.loads(json.dumps(found.result)), "scenario-result")
         text = render_scenario(scenario, found, 7, "the scenario's own")
         assert text.startswith(f"scenario 7: {scenario.id}\n")

@@ -24,7 +24,7 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.formats.scenario.scenario import scenario_from_text
-from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory, replay
+from nodeagent.views.simulate.scenario_replay import encode_cpu_file, encode_memory_file, replay
 from tests.support.decision_vectors import FILES, vectors
 from tests.support.invariants import (
     INIT,
@@ -112,8 +112,8 @@ def from_kubelet_files(node: Managers, promises: Promises, active: tuple[Pod, ..
     """Start from the two files that kubelet would have left, and admit the running pods again."""
     pod_level = node.rules.gates.pod_level_managers
     records = Records(
-        decode_cpu_state(encoded_cpus(node, promises), pod_level=pod_level, initial={}),
-        decode_memory_state(encoded_memory(node, promises), pod_level=pod_level),
+        decode_cpu_state(encode_cpu_file(node, promises), pod_level=pod_level, initial={}),
+        decode_memory_state(encode_memory_file(node, promises), pod_level=pod_level),
     )
     started = core.start(node, records)
     assert isinstance(started, Promises), started

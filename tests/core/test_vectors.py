@@ -60,9 +60,9 @@ class Watched(Replay):
         super().__init__(replace(scenario, placement=replace(scenario.placement, errata=Errata.FIXED)))
         self.found: list[str] = []
 
-    def step(self, managers: Managers, step: ScenarioStep) -> Document:
+    def replay_step(self, managers: Managers, step: ScenarioStep) -> Document:
         before, pods = self.promises, self.pods
-        shown = super().step(managers, step)
+        shown = super().replay_step(managers, step)
         is_whole = self.is_swept or step.op == "restart"
         wrong = [v.text for v in violations(managers, self.promises, self.pods)] if is_whole else []
         if step.op == "restart":

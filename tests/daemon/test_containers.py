@@ -14,6 +14,7 @@ from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.metrics.agent_metrics import RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR
+from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
@@ -33,6 +34,8 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.runtime.nri import NriError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
+from tests.support.daemon_model import Daemon, watched
+from tests.support.node_model import Machine
 from tests.support.nri_runtime import PATIENCE_SECONDS, Runtime as Socket
 from tests.support.pods import app, burstable, pod
 from tests.support.runtime_pods import sandbox_of, told
@@ -366,11 +369,11 @@ def test_what_can_not_be_saved_is_denied_and_what_has_happened_is_taken_up_again
 def test_what_there_is_counts_as_told_once_it_is_saved(tmp_path: Path) -> None:
     """Until then records alone tell what its pods have."""
     desk = Desk(tmp_path / "nri.sock")
-    assert not desk.containers.has_told
+    assert not desk.containers.has_listed
     desk.answered(Synchronized(), unsaved="the disk is full")
-    assert not desk.containers.has_told
+    assert not desk.containers.has_listed
     desk.turn()
-    assert desk.containers.has_told
+    assert desk.containers.has_listed
     desk.containers.link.close()
 
 
@@ -633,3 +636,36 @@ def test_a_container_that_is_resized_while_it_runs_keeps_the_device_that_it_was_
     assert has("first") == []
     carded.answered(sharing("second", "s", "700m", Event.UPDATE_CONTAINER))
     assert has("second") == ["0000:3b:00.0"]
+
+
+def test_a_refused_pod_gets_the_cpus_that_a_runtimes_container_has_released(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(NODE)
+    config = {"retry_refused": RETRY_FOR_ROOM}
+    daemon = Daemon(machine, tmp_path, config=config, more_domains=(desk.containers,))
+    remote, big = pod("remote", app("main", "5")), pod("big", app("main", "5"))
+
+    def answered(call: Call) -> Any:
+        found = desk.ask(call)
+        while not found.done():
+            desk.wakeups.wait(1.0)
+            daemon.turn()
+        return found.result()
+
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        answer = answered(event(Event.CREATE_CONTAINER, remote, "r"))
+        desk.tree.cpusets["r"] = answer.adjustment.cpus
+        daemon.files.pods = (big,)
+        daemon.rest()
+        refused = daemon.agent.state.entry(big.uid)
+        assert refused is not None
+        assert refused.refusal is not None
+        assert refused.refusal.is_for_room
+        del desk.tree.cpusets["r"]
+        answered(event(Event.REMOVE_CONTAINER, remote, "r"))
+        daemon.rest()
+        admitted = daemon.agent.state.entry(big.uid)
+        assert admitted is not None
+        assert admitted.is_active

@@ -196,7 +196,7 @@ def test_a_unit_that_is_not_active_has_what_it_will_have_once_it_starts(
     seen = read(domains, "units/podp/idle.service")["units/podp/idle.service"]
     assert seen.attributes == (((Attribute.CPUSET_CPUS, told),) if told else ())
     assert (seen.cpus_effective, seen.is_populated) == (CpuSet.parse(cpus), False)
-    assert (seen.unit, domains.unknown) == (UnitSettings(told), ())
+    assert (seen.unit, domains.last_read.unknown) == (UnitSettings(told), ())
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_unit_that_cannot_be_moved_is_told_of_and_not_there(
     assert read(domains).keys() == ({DB} if "load_state" in more else set())
     systemd.know(**{"cgroup": "system.slice/none.service"} | more)
     assert read(domains) == {}
-    (unknown,) = domains.unknown
+    (unknown,) = domains.last_read.unknown
     assert unknown.path == DB
     assert unknown.problem.startswith(problem)
 
@@ -256,7 +256,10 @@ def test_while_systemd_does_not_answer_what_it_said_before_counts_and_cgroups_ar
     hang(systemd)
     write(mount / WHERE, OWN, granted=OWN)
     assert read(domains)[DB].cpus_effective == OWN
-    assert (domains.unknown, domains.unanswered) == ((), "systemd has not answered for 5 s (see `systemctl status`)")
+    assert (domains.last_read.unknown, domains.last_read.unanswered) == (
+        (),
+        "systemd has not answered for 5 s (see `systemctl status`)",
+    )
 
 
 def test_of_whom_systemd_has_said_nothing_may_be_anywhere_and_is_not_written_to(
@@ -266,7 +269,7 @@ def test_of_whom_systemd_has_said_nothing_may_be_anywhere_and_is_not_written_to(
     hang(systemd)
     seen = read(domains)[DB]
     assert (seen.cpus_effective, seen.is_populated, seen.unit, seen.attributes) == (ALL, True, None, ())
-    assert [one.problem for one in domains.unknown] == [domains.unanswered]
+    assert [one.problem for one in domains.last_read.unknown] == [domains.last_read.unanswered]
     systemd.problem = None
     for change in (set_cpus(), GiveUnitBack(DB, UnitSettings())):
         with pytest.raises(CgroupError, match="systemd has not answered"):
@@ -283,33 +286,33 @@ def test_a_unit_is_down_if_systemd_says_so_and_nothing_of_it_is_there(
 ) -> None:
     systemd.know("idle.service", is_down=True)
     read(domains, IDLE, "units/podp/later.service")
-    assert domains.down == {IDLE, "units/podp/later.service"}, "also one that systemd doesn't know"
+    assert domains.last_read.down == {IDLE, "units/podp/later.service"}, "also one that systemd doesn't know"
     write(mount / "system.slice/idle.service", populated=False)
     asked = len(systemd.shown)
     read(domains, IDLE, rescan=False)
-    assert (domains.down, len(systemd.shown)) == ({IDLE}, asked + 1), "its cgroup is made before it starts"
+    assert (domains.last_read.down, len(systemd.shown)) == ({IDLE}, asked + 1), "its cgroup is made before it starts"
     write(mount / "system.slice/idle.service")
     hang(systemd)
     read(domains, IDLE, rescan=False)
-    assert domains.down == frozenset(), "it has been started since"
+    assert domains.last_read.down == frozenset(), "it has been started since"
     systemd.problem = None
     systemd.know("idle.service")
     read(domains, IDLE)
     (mount / "system.slice/idle.service/cgroup.controllers").unlink()
     read(domains, IDLE, rescan=False)
-    assert domains.down == frozenset(), "it has ended, and systemd may be about to start it again"
+    assert domains.last_read.down == frozenset(), "it has ended, and systemd may be about to start it again"
 
 
 def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: UnitCgroups, systemd: Systemd) -> None:
     systemd.know("idle.service", is_down=True)
     hang(systemd)
     read(domains, IDLE)
-    assert domains.down == frozenset()
+    assert domains.last_read.down == frozenset()
     systemd.problem = None
     read(domains, IDLE)
     hang(systemd)
     read(domains, IDLE)
-    assert domains.down == {IDLE}
+    assert domains.last_read.down == {IDLE}
 
 
 # Writing

@@ -15,7 +15,7 @@ from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, ST
 from nodeagent.edge.files.state_files import lock_directory
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.node_view import Observation, view_document
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.figures import Recorder, keep, report
@@ -54,7 +54,7 @@ def touched(daemon: Daemon) -> tuple[object, ...]:
 
 
 def shown(daemon: Daemon) -> str:
-    return render(inspection(replace(daemon.agent.view, observation=Observation(daemon.machine.now_ms))), 10_000)
+    return render(inspect_node(replace(daemon.agent.view, observation=Observation(daemon.machine.now_ms))), 10_000)
 
 
 def metrics(daemon: Daemon) -> dict[str, float]:

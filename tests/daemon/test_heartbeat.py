@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.turn.decision import admitted_beside
+from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.daemon.reports import metrics_recorder as metrics
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.turn.heartbeat import Heartbeat
@@ -61,9 +61,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> SlowNode:
 
     def decide(*arguments: Any) -> Any:
         slow.work()
-        return admitted_beside(*arguments)
+        return admit_off_orphans(*arguments)
 
-    monkeypatch.setattr(metrics, "admitted_beside", decide)
+    monkeypatch.setattr(metrics, "admit_off_orphans", decide)
     return slow
 
 

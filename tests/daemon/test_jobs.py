@@ -32,7 +32,7 @@ from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.wire.exchange import Peer
@@ -55,7 +55,7 @@ class Owners:
 
     def asks(self, name: str, cpu: str = "1") -> Answer:
         self.running[name] = subprocess.Popen(["sleep", "infinity"])
-        owner = owner_asking(self.running[name].pid, os.getuid())
+        owner = open_caller(self.running[name].pid, os.getuid())
         asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"})
         return self._daemon.jobs.ask(asked, os.getuid(), owner)
 
@@ -189,7 +189,7 @@ def test_another_process_of_the_agent_knows_it(daemon: Daemon, owners: Owners) -
     assert daemon.agent.state.entries == before.entries
     assert own_set_of(daemon.agent.state.promises, "uid-one", "main") == cpus
     assert len(daemon.machine.writes) == writes
-    assert [pod.name for pod in daemon.jobs.of_user(os.getuid())[0]] == ["one", "two"]
+    assert [pod.name for pod in daemon.jobs.pods_of_user(os.getuid())[0]] == ["one", "two"]
 
     (daemon.directory / "nodeagent_state").unlink()
     daemon.start()
@@ -284,7 +284,7 @@ def test_an_owner_that_takes_another_job_leaves_its_first(daemon: Daemon, owners
     daemon.rest()
     asked = job_pod("two", "uid-two", {"cpu": "1", "memory": "64Mi"})
     pid = owners.running["one"].pid
-    daemon.jobs.ask(asked, os.getuid(), owner_asking(pid, os.getuid()))
+    daemon.jobs.ask(asked, os.getuid(), open_caller(pid, os.getuid()))
     daemon.turn()
     daemon.machine.groups[path("one")].processes.clear()
     daemon.rest()
@@ -318,14 +318,14 @@ def test_what_is_no_record_is_removed_and_one_that_cannot_be_written_is_no_job(d
     Path(job_directory(daemon.agent.node.config)).touch()
     with pytest.raises(PlacementFileError):
         owners.asks("one")
-    assert daemon.jobs.of_user(os.getuid()) == ((), ())
+    assert daemon.jobs.pods_of_user(os.getuid()) == ((), ())
 
 
 def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> None:
     jobs = Jobs(PlacementFiles(str(tmp_path / "jobs")), lambda: None)
     asked = job_pod("one", "uid-one", {"cpu": "1", "memory": "64Mi"})
     with pytest.raises(JobNotKeptError):
-        jobs.ask(asked, 0, owner_asking(os.getpid(), os.getuid()))
+        jobs.ask(asked, 0, open_caller(os.getpid(), os.getuid()))
     assert jobs.look(rescan=False) == PodSource(name=JOBS)
 
 
@@ -508,9 +508,9 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
     served.rest()
     assert placement(first)
     owners.ends("first", leaving=True, stubborn=True)
-    assert [len(some) for some in served.jobs.of_user(os.getuid())] == [0, 1], "before anybody has looked"
+    assert [len(some) for some in served.jobs.pods_of_user(os.getuid())] == [0, 1], "before anybody has looked"
     served.turn()
-    assert [len(some) for some in served.jobs.of_user(os.getuid())] == [0, 1]
+    assert [len(some) for some in served.jobs.pods_of_user(os.getuid())] == [0, 1]
 
     class Passing:
         """Each look at the bounds takes six seconds."""

@@ -14,7 +14,7 @@ from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.model.nri import Answer, Event, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.daemon.domains.runtime import kubelet_pods
-from nodeagent.daemon.domains.runtime.containers import stated
+from nodeagent.daemon.domains.runtime.containers import read_pod_annotations
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from tests.daemon.test_containers import Desk, Log, event
@@ -45,7 +45,7 @@ class Asker:
         self.pods = PodsApi(path, self.log, is_expected=is_expected)
 
     def of(self, *pods: Pod) -> tuple[Any, ...]:
-        return self.pods.of([one.uid for one in pods], time.monotonic() + PATIENCE_SECONDS)
+        return self.pods.ask([one.uid for one in pods], time.monotonic() + PATIENCE_SECONDS)
 
     @property
     def logged(self) -> list[str]:
@@ -158,7 +158,7 @@ def test_one_that_has_not_answered_is_left_alone_for_a_while(
 def test_nobody_is_asked_when_there_is_no_time(path: Path) -> None:
     asker = Asker(path)
     with serving(path) as server:
-        assert asker.pods.of((WEB.uid,), time.monotonic() - 1) == ()
+        assert asker.pods.ask((WEB.uid,), time.monotonic() - 1) == ()
         assert server.asked == []
     assert asker.pods.problem == "", "that isn't kubelet's doing"
 
@@ -175,7 +175,9 @@ def desk(tmp_path: Path, path: Path) -> Desk:
 def sources(of: Desk, one: Pod) -> set[ToldBy]:
     entry = of.state.entry(one.uid)
     assert entry is not None
-    return {known.by for known in known_again(entry, of.state.runtime, lambda box: stated(box).pod, 2**36)}
+    return {
+        known.by for known in known_again(entry, of.state.runtime, lambda box: read_pod_annotations(box).pod, 2**36)
+    }
 
 
 def test_a_container_is_decided_on_with_what_kubelet_says_and_a_restart_needs_not_ask(

@@ -15,7 +15,7 @@ import pytest
 
 from nodeagent.daemon.sources.manifest_list import ManifestList, ManifestProblem
 from nodeagent.edge.files.manifest_watch import ManifestWatch
-from nodeagent.edge.processes.open_files import Writer, writers_of
+from nodeagent.edge.processes.open_files import Writer, find_writers
 
 POD = """
 apiVersion: v1
@@ -140,7 +140,7 @@ def test_a_writer_that_the_agent_may_not_see_can_be_found_by_others(
     listed: ManifestList, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service's sandbox hides the files of processes with more rights than it has itself."""
-    monkeypatch.setattr("nodeagent.daemon.sources.manifest_list.writers_of", lambda _: ())
+    monkeypatch.setattr("nodeagent.daemon.sources.manifest_list.find_writers", lambda _: ())
     path = tmp_path / "web.yaml"
     with path.open("w"):
         listed.look(rescan=True)
@@ -209,8 +209,8 @@ def test_only_writers_are_named(tmp_path: Path, mode: str, writes: bool) -> None
     path = tmp_path / "file"
     path.touch()
     with held_open(path, mode) as pid:
-        assert writers_of(str(path)) == ((Writer(pid, comm(pid)),) if writes else ())
-    assert writers_of(str(path)) == writers_of(str(tmp_path / "none")) == ()
+        assert find_writers(str(path)) == ((Writer(pid, comm(pid)),) if writes else ())
+    assert find_writers(str(path)) == find_writers(str(tmp_path / "none")) == ()
 
 
 def comm(pid: int) -> str:
@@ -219,7 +219,7 @@ def comm(pid: int) -> str:
 
 def test_we_see_ourselves(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w"):
-        assert [w.pid for w in writers_of(str(tmp_path / "file"))] == [os.getpid()]
+        assert [w.pid for w in find_writers(str(tmp_path / "file"))] == [os.getpid()]
 
 
 def test_what_is_wrong_with_one_file_is_nothing_to_another(listed: ManifestList, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from nodeagent.core.metrics.manager_metrics import TOPOLOGY_REQUESTS
 from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.turn.decision import admitted_beside
+from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
 from tests.support.builders import MACHINE_A, managers
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -29,7 +29,7 @@ def test_each_decision_is_measured_in_whole_milliseconds_and_is_what_it_would_be
     for one, outcome in ((pod("p", app("a", "2")), Admitted), (pod("q", app("a", "99")), Rejected)):
         decision = watch.decide(on, promises, one, nobody)
         assert isinstance(decision, outcome)
-        assert decision == admitted_beside(on, promises, one, nobody)
+        assert decision == admit_off_orphans(on, promises, one, nobody)
         totals.add(decision.deltas)
     assert watch.took_ms == [0, 12]
     assert totals.snapshot({}).counters[Series(TOPOLOGY_REQUESTS)] == len(watch.took_ms)

@@ -35,7 +35,7 @@ from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.turn.machine import node_name
-from nodeagent.edge.processes.user_database import group_id
+from nodeagent.edge.processes.user_database import find_group_id
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
@@ -368,7 +368,7 @@ def test_the_agent_answers_from_what_it_published(daemon: Daemon) -> None:
 
 def test_the_group_may_ask_and_nobody_else(daemon: Daemon) -> None:
     path = daemon.directory / SOCKET
-    group = group_id("nodeagent")
+    group = find_group_id("nodeagent")
     assert stat.S_IMODE(os.stat(path).st_mode) == (0o600 if group is None else 0o660)  # noqa: PTH116 - beside the group
 
 

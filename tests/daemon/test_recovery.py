@@ -24,7 +24,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, excl
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.core.turn.recovery import lacking_cpus
+from nodeagent.core.turn.recovery import count_lacking_cpus
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, Recovery, Start, report_recovery, start_state
@@ -394,7 +394,7 @@ def test_pods_keep_what_they_were_given_before_their_gate_was_turned_off(
     moved = life.machine.writes[life.moved_from :]
     assert [w for w in moved if getattr(w, "attribute", None) is Attribute.CPUSET_CPUS] == []
     for one in GROUPED:
-        assert [lacking_cpus(now.managers, found.state.promises, one, c.name) for c in one.containers] == [0, 0]
+        assert [count_lacking_cpus(now.managers, found.state.promises, one, c.name) for c in one.containers] == [0, 0]
 
     agent.want(GROUPED[1], pod("new", app("app", "1"), resources=exclusive("2", "256Mi")))
     agent.rest()
@@ -433,7 +433,7 @@ def test_a_pod_that_was_to_have_no_cpus_of_its_own_lacks_none(gates: tuple[tuple
     of = node(two_nodes(), gates=gates, **BY_POD)
     one = pod("p", app("app", "1"), app("other"), resources=exclusive("4" if gates is OFF else "2500m", "256Mi"))
     _, agent = started(of, one)
-    assert lacking_cpus(of.managers, agent.state.promises, one, "app") == 0
+    assert count_lacking_cpus(of.managers, agent.state.promises, one, "app") == 0
 
 
 @pytest.mark.parametrize("placement", [BY_POD, PER_CONTAINER], ids=["pod", "container"])

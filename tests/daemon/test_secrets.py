@@ -17,7 +17,7 @@ from nodeagent.formats.checkpoint.node_state import encode_state, state_from_doc
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.wire.launcher_protocol import StartFailed
 from nodeagent.views.checkpoint_text import render_checkpoint
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render, render_in_full, render_wide
 from tests.edge.test_metrics import get
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -100,7 +100,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_no_form_of_inspect_has_a_secret(form: str) -> None:
     world = World().add(pod("web", app("app", "2", command=("run", "$(URL)"), env=ENV)))
-    text = FORMS[form](inspection(world.view()))
+    text = FORMS[form](inspect_node(world.view()))
     assert "web" in text
     assert SECRET not in text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
+from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, find_withheld
 from nodeagent.core.metrics.agent_metrics import DEGRADED_CONTAINERS
 from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
@@ -18,7 +18,7 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -203,7 +203,7 @@ def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, take
     assert reported.node.topology == daemon.agent.node.topology
     assert reported.node.managers.topology == daemon.agent.node.managers.topology
     assert not reported.node.topology.online & lost
-    document = inspection(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
+    document = inspect_node(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
     assert document["differences"] == []
     assert document["node"]["cpus"]["offline"] == str(daemon.agent.node.topology.offline)
     assert any("keeps CPUs" in problem for problem in document["node"]["problems"])
@@ -234,7 +234,7 @@ def sets(*texts: str) -> list[tuple[str, CpuSet]]:
     ],
 )
 def test_what_is_withheld_and_by_whom(chain: list[tuple[str, CpuSet]], found: Withheld) -> None:
-    assert withheld(chain) == found
+    assert find_withheld(chain) == found
 
 
 def tree(base: Path, *texts: str | None) -> CgroupTree:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
+from nodeagent.core.cgroups.write_failures import WriteFailure, classify_failure
 from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
 from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_label
 from nodeagent.core.model.cgroup import Attribute
@@ -172,12 +172,12 @@ def test_every_write_may_fail_in_every_way(
 
 @pytest.mark.parametrize(("error", "kind"), CLASSES.items(), ids=str)
 def test_every_answer_of_the_kernel_has_its_class(error: int | None, kind: WriteFailure) -> None:
-    assert write_failure(error) is kind
+    assert classify_failure(error) is kind
     assert failure("write", error).failure is kind
 
 
 def test_what_the_kernel_says_otherwise_needs_a_person() -> None:
-    assert {write_failure(e) for e in (errno.EPERM, errno.EROFS, errno.EIO, 9999)} == {WriteFailure.REFUSED}
+    assert {classify_failure(e) for e in (errno.EPERM, errno.EROFS, errno.EIO, 9999)} == {WriteFailure.REFUSED}
 
 
 def outcome(*errors: int | None) -> ExecutionResult:

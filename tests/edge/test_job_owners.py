@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nodeagent.edge.processes.job_owners import Owner, OwnerError, OwnerWatch, owner_again, owner_asking
+from nodeagent.edge.processes.job_owners import Owner, OwnerError, OwnerWatch, open_caller, reopen_owner
 
 
 def process() -> subprocess.Popen[bytes]:
@@ -20,26 +20,26 @@ def ended(running: subprocess.Popen[bytes]) -> None:
 
 def test_an_owner_is_found_again_while_it_lives() -> None:
     running = process()
-    owner = owner_asking(running.pid, os.getuid())
-    again = owner_again(running.pid, owner.start_ticks)
+    owner = open_caller(running.pid, os.getuid())
+    again = reopen_owner(running.pid, owner.start_ticks)
     assert isinstance(again, Owner)
     assert (owner.is_alive(), again.is_alive()) == (True, True)
-    assert owner_again(running.pid, owner.start_ticks + 1) is None, "another process has its number"
+    assert reopen_owner(running.pid, owner.start_ticks + 1) is None, "another process has its number"
     ended(running)
     assert (owner.is_alive(), again.is_alive()) == (False, False)
-    assert owner_again(running.pid, owner.start_ticks) is None
+    assert reopen_owner(running.pid, owner.start_ticks) is None
     owner.close()
     again.close()
 
 
 def test_one_that_has_ended_and_was_not_waited_for_is_no_owner() -> None:
     running = process()
-    start_ticks = owner_asking(running.pid, os.getuid()).start_ticks
+    start_ticks = open_caller(running.pid, os.getuid()).start_ticks
     running.kill()
     os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
-    assert owner_again(running.pid, start_ticks) is None
+    assert reopen_owner(running.pid, start_ticks) is None
     with pytest.raises(OwnerError):
-        owner_asking(running.pid, os.getuid())
+        open_caller(running.pid, os.getuid())
     running.wait()
 
 
@@ -47,7 +47,7 @@ def test_a_process_of_another_user_is_no_owner() -> None:
     """Whose connection it is, the kernel said when it was made; whose number that is now, has to be looked at."""
     running = process()
     with pytest.raises(OwnerError) as caught:
-        owner_asking(running.pid, os.getuid() + 1)
+        open_caller(running.pid, os.getuid() + 1)
     assert str(running.pid) in caught.value.message
     ended(running)
 
@@ -55,8 +55,8 @@ def test_a_process_of_another_user_is_no_owner() -> None:
 @pytest.mark.parametrize("pid", [0, -1, 2**22 + 1])
 def test_what_is_no_process_is_no_owner(pid: int) -> None:
     with pytest.raises(OwnerError):
-        owner_asking(pid, os.getuid())
-    assert owner_again(pid, 1) is None
+        open_caller(pid, os.getuid())
+    assert reopen_owner(pid, 1) is None
 
 
 def test_an_end_is_told_once_and_a_closed_one_not_at_all() -> None:
@@ -64,7 +64,7 @@ def test_an_end_is_told_once_and_a_closed_one_not_at_all() -> None:
     watch = OwnerWatch(told.release)
     threading.Thread(target=watch.follow, daemon=True).start()
     first, second, third = process(), process(), process()
-    owners = [owner_asking(one.pid, os.getuid()) for one in (first, second, third)]
+    owners = [open_caller(one.pid, os.getuid()) for one in (first, second, third)]
     for owner in owners:
         watch.add(owner)
     ended(first)

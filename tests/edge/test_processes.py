@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.processes.host_processes import ProcessAffinity, may_run_on, running_on, threads
+from nodeagent.edge.processes.host_processes import (
+    ProcessAffinity,
+    describe_threads,
+    find_processes_on,
+    find_runnable_threads,
+)
 
 ALL = CpuSet.from_ids(os.sched_getaffinity(0))
 FIRST, LAST = min(ALL), max(ALL)
@@ -42,7 +47,7 @@ def only(*pids: int) -> Callable[[int], bool]:
 
 
 def scan(cpus: CpuSet, *pids: int) -> tuple[ProcessAffinity, ...]:
-    return may_run_on(cpus, excluding=only(*pids)).found
+    return find_processes_on(cpus, excluding=only(*pids)).found
 
 
 def test_a_process_is_described(start: Callable[[str], subprocess.Popen[str]]) -> None:
@@ -79,17 +84,17 @@ os.sched_setaffinity(0, {{{FIRST}}})
 
 def test_those_excluded_are_not_looked_at(start: Callable[[str], subprocess.Popen[str]]) -> None:
     pid = start("").pid
-    everything = may_run_on(ALL, excluding=lambda _: False)
+    everything = find_processes_on(ALL, excluding=lambda _: False)
     assert pid in {p.pid for p in everything.found}
     assert os.getpid() in {p.pid for p in everything.found}
     assert everything.hidden == ()
-    assert pid not in {p.pid for p in may_run_on(ALL, excluding=lambda candidate: candidate == pid).found}
+    assert pid not in {p.pid for p in find_processes_on(ALL, excluding=lambda candidate: candidate == pid).found}
 
 
 CALLED = """
-from nodeagent.edge.processes.host_processes import of_caller
+from nodeagent.edge.processes.host_processes import find_caller_pids
 import os
-print(os.getpid(), *sorted(of_caller() - {os.getpid()}))
+print(os.getpid(), *sorted(find_caller_pids() - {os.getpid()}))
 """
 
 
@@ -122,7 +127,7 @@ def test_a_zombie_and_one_that_has_just_ended_are_left_out(start: Callable[[str]
             process.wait()
         return pid != process.pid
 
-    scanned = may_run_on(ALL, excluding=end_it_when_asked)
+    scanned = find_processes_on(ALL, excluding=end_it_when_asked)
     assert asked == [process.pid]
     assert scanned.found == ()
     assert scanned.hidden == ()
@@ -134,7 +139,7 @@ def test_a_zombie_and_one_that_has_just_ended_are_left_out(start: Callable[[str]
 
 def test_kernel_threads_are_told_from_processes() -> None:
     """By the kernel's own flag; a machine's kthreadd has pid 2, a container may see none."""
-    listed = {p.pid: p for p in may_run_on(ALL, excluding=lambda _: False).found}
+    listed = {p.pid: p for p in find_processes_on(ALL, excluding=lambda _: False).found}
     has_kthreadd = Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n"
     assert (2 in listed and listed[2].is_kernel_thread) == has_kthreadd
     assert not listed[os.getpid()].is_kernel_thread
@@ -144,10 +149,10 @@ HIDDEN = """
 import os, sys
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.processes import host_processes as processes
-from nodeagent.edge.processes.host_processes import may_run_on
+from nodeagent.edge.processes.host_processes import find_processes_on
 pid = int(sys.argv[1])
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
-print(may_run_on(CpuSet.from_ids(range(1024)), excluding=lambda one: one != pid))
+print(find_processes_on(CpuSet.from_ids(range(1024)), excluding=lambda one: one != pid))
 """
 
 
@@ -167,7 +172,7 @@ def test_a_process_that_is_hidden_is_reported_not_forgotten(start: Callable[[str
 def test_a_thread_is_described_by_its_own_id(start: Callable[[str], subprocess.Popen[str]]) -> None:
     pid = start("threading.Thread(target=threading.Event().wait, daemon=True).start()").pid
     (thread,) = {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - {pid}
-    found = threads([pid, thread, 2**22 + 1])
+    found = describe_threads([pid, thread, 2**22 + 1])
     assert found.keys() == {pid, thread}, "one that isn't there is left out"
     assert (found[thread].pid, found[thread].is_kernel_thread, found[thread].is_bound) == (pid, False, False)
 
@@ -175,7 +180,7 @@ def test_a_thread_is_described_by_its_own_id(start: Callable[[str], subprocess.P
 def test_a_process_on_one_cpu_is_not_bound_to_it(start: Callable[[str], subprocess.Popen[str]]) -> None:
     """It, or anybody with the right to, can change that."""
     pid = start(f"os.sched_setaffinity(0, {{{FIRST}}})").pid
-    assert not threads([pid])[pid].is_bound
+    assert not describe_threads([pid])[pid].is_bound
 
 
 def test_what_runs_on_a_cpu_at_this_moment(start: Callable[[str], subprocess.Popen[str]]) -> None:
@@ -189,10 +194,10 @@ threading.Thread(target=work, daemon=True).start()
 """
     ).pid
     (worker,) = {int(path.name) for path in Path(f"/proc/{busy}/task").iterdir()} - {busy}
-    there = running_on(CpuSet.of(LAST))[LAST]
+    there = find_runnable_threads(CpuSet.of(LAST))[LAST]
     assert worker in there
     assert idle not in there
-    assert running_on(CpuSet()) == {}
+    assert find_runnable_threads(CpuSet()) == {}
 
 
 @two_cpus
@@ -200,10 +205,10 @@ def test_this_process_stays_off_cpus_if_there_are_others() -> None:
     script = f"""
 import os
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.processes.host_processes import stay_off
-stay_off(CpuSet.of({FIRST}))
+from nodeagent.edge.processes.host_processes import leave_cpus
+leave_cpus(CpuSet.of({FIRST}))
 print({FIRST} in os.sched_getaffinity(0))
-stay_off(CpuSet.from_ids(os.sched_getaffinity(0)))
+leave_cpus(CpuSet.from_ids(os.sched_getaffinity(0)))
 print(len(os.sched_getaffinity(0)) > 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,14 +1,14 @@
 """Users and groups that every host has, or none."""
 
-from nodeagent.edge.processes.user_database import group_id, is_member
+from nodeagent.edge.processes.user_database import find_group_id, is_member
 
 UNKNOWN = 2**32 - 2
 """User id that no database gives to anybody (-1 means no id at all)."""
 
 
 def test_groups() -> None:
-    assert group_id("root") == 0
-    assert group_id("no-such-group-here") is None
+    assert find_group_id("root") == 0
+    assert find_group_id("no-such-group-here") is None
 
 
 def test_a_member_is_a_known_user_with_the_group() -> None:

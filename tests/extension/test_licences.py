@@ -18,13 +18,13 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.recovery import RecoveredPod, settled
+from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
 from nodeagent.edge.observability.metrics import Exposition
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.simulate.pods import Simulation, run_document
+from nodeagent.views.simulate.pods import Simulation, describe_run
 from nodeagent.views.simulate.pods_text import render_run
 from tests.extension.licences.resource import GIVEN, LICENCE, Counts, LicenceHoldings, Licences
 from tests.support.builders import admitted, managers
@@ -155,14 +155,16 @@ def test_what_runs_keeps_it_over_a_start_and_what_is_gone_is_told(
     one, two = asking("one"), asking("two")
     before = admitted(node(), one, two)
     known = tuple(RecoveredPod(each, before.of_pod(each.uid), stays=True) for each in (one, two))
-    same = settled(node(), known)
+    same = place_recovered(node(), known)
     assert (same.promises, same.differences) == (before, ())
     lost = tuple(
         RecoveredPod(each, type(each_held)(), stays=True) for each, each_held in ((p.pod, p.held) for p in known)
     )
-    assert all(held(settled(node(), lost).promises, each) for each in (one, two)), "given anew where no record is left"
+    assert all(held(place_recovered(node(), lost).promises, each) for each in (one, two)), (
+        "given anew where no record is left"
+    )
     register(monkeypatch, ((pool[0][0], 1),))
-    fewer = settled(node(), known)
+    fewer = place_recovered(node(), known)
     assert [bool(held(fewer.promises, each)) for each in (one, two)] == [True, False]
     (difference,) = fewer.differences
     assert str(difference).startswith("pod default/two, container app: licences 1")
@@ -193,7 +195,7 @@ def test_it_is_in_the_metrics() -> None:
 def test_inspect_and_simulate_show_it(pool: Counts) -> None:
     one = asking("one", 1)
     world = World(placement=Placement("static", reserved_system_cpus=CpuSet.of(0))).add(one)
-    shown = " ".join(render_in_full(inspection(world.view(), frozenset({one.uid}))).split())
+    shown = " ".join(render_in_full(inspect_node(world.view(), frozenset({one.uid}))).split())
     said = "1" if pool is OF_THE_NODE else "1 (NUMA 0)"
     assert f"licences {said}" in shown
     here = node("none")
@@ -202,7 +204,7 @@ def test_inspect_and_simulate_show_it(pool: Counts) -> None:
     assert isinstance(decision, Admitted)
     after = WhatIf.of(here, decision.promises, (one,))
     run = Simulation(Config(here.placement), "config.yaml", before, after, ((one, decision),))
-    text = " ".join(render_run(run_document(run, "a machine")).split())
+    text = " ".join(render_run(describe_run(run, "a machine")).split())
     assert f"default/one, container app: licences {said}" in text
 
 

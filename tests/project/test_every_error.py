@@ -116,7 +116,7 @@ from nodeagent.edge.files.placement_files import PlacementFiles
 from nodeagent.edge.kernel import irqbalance, kernel_threads, uevents
 from nodeagent.edge.kernel.sysfs import read_machine, write_setting
 from nodeagent.edge.kernel.tracefs import recording
-from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.service_manager import ServiceManager
@@ -147,10 +147,10 @@ from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.tools.fleet.ssh import run_on_host
 from nodeagent.tools.probe.latency import parse_oslat
 from nodeagent.tools.probe.latency_tools import check_installed
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
-from nodeagent.views.wording.refusal_advice import ADVISED, next_step
+from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
@@ -474,7 +474,7 @@ CASES = [
     Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
     Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
-    Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, owner_asking(os.getpid(), os.getuid())), "starting"),
+    Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
     Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
     Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),
     Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.earlier(NamedFile(f"{d}/f"))), "{}/f"),
@@ -509,8 +509,8 @@ CASES = [
     Case("NeverSavedError", "no state", lambda d: read_this_node(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("--topology", "2s.2c"), "No space left on device"),
-    Case("OwnerError", "no such process", lambda _: owner_asking(2**22 + 1, 0), str(2**22 + 1)),
-    Case("OwnerError", "another user's", lambda _: owner_asking(os.getpid(), os.getuid() + 1), str(os.getpid())),
+    Case("OwnerError", "no such process", lambda _: open_caller(2**22 + 1, 0), str(2**22 + 1)),
+    Case("OwnerError", "another user's", lambda _: open_caller(os.getpid(), os.getuid() + 1), str(os.getpid())),
     Case("PlacementFileError", "no runtime directory", lambda d: PlacementFiles(f"{d}/none/placement").write("uid/app", b""), "{}/none/placement/uid/app"),
     Case("PlacementFileError", "a file in its place", lambda d: PlacementFiles(str(written(d / "f", ""))).read(), "{}/f"),
     Case("PodFileError", "no manifest", lambda d: read_pods([NamedFile(str(d))]), "{}: there is no manifest"),
@@ -559,7 +559,7 @@ CASES = [
     Case("TracefsError", "a kernel without histograms", lambda d: ((d / "instances").mkdir(), counted_in(d)), "{}/events/sched/sched_switch"),
     Case("TracefsError", "an instance that lacks something", lambda d: counted_in(with_histograms(d)), "{}/instances/nodeagent-"),
     Case("UnitsError", "no cgroups", lambda d: units.read_units(CpuSet.of(0), cgroups=d / "none"), "{}/none"),
-    Case("UnitsError", "no systemd", lambda d: units.set_allowed_cpus("a.slice", CpuSet.of(1), f"{d}/systemctl"), "AllowedCPUs=1 of a.slice: {}/systemctl"),
+    Case("UnitsError", "no systemd", lambda d: units.set_allowed_cpus("a.slice", CpuSet.of(1), f"{d}/systemctl"), "AllowedCPUs=1 of a.slice: cannot run {}/systemctl"),
     Case("UnitsError", "a refusal", lambda _: units.set_allowed_cpus("a.slice", CpuSet.of(1), "false"), "AllowedCPUs=1 of a.slice: systemctl ends with status 1"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
     Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), read_this_node(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
@@ -927,11 +927,11 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     refusal = world.state.entries[0].refusal
     assert refusal is not None
     assert refusal.reason == reason
-    shown = " ".join(render_in_full(inspection(world.view(), frozenset({"uid-big"}))).split())
+    shown = " ".join(render_in_full(inspect_node(world.view(), frozenset({"uid-big"}))).split())
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown
-    step = next_step(reason, "default/big")
+    step = advise_next_step(reason, "default/big")
     assert " ".join(step.split()) in shown
     assert step.endswith("then: nodeagent retry default/big")
     assert STEP.search(step.partition("; then:")[0]), step

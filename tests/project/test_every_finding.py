@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle
+from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
@@ -28,7 +28,7 @@ from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.syntax import yaml_tree
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.views.inspect.differences import Difference, differences
+from nodeagent.views.inspect.differences import Difference, find_differences
 from tests.formats.config import test_config_yaml
 from tests.formats.manifest import test_pod_manifest
 from tests.project.test_every_error import STEP
@@ -203,7 +203,7 @@ def kept_out(
     world: World, *, observed: dict[str, ObservedCgroup] | None = None, below: tuple[str, ...] = ()
 ) -> Obstacle:
     entry = world.state.entries[0]
-    found = obstacle(
+    found = find_obstacle(
         entry,
         "slot",
         desired=world.desired_cgroups(),
@@ -304,4 +304,4 @@ def test_a_difference_names_file_promise_and_what_is_there(
 ) -> None:
     world = one()
     observed = meddle(world.observed())
-    assert expected in differences(diff(world.desired_cgroups(), observed), world.desired_cgroups(), observed)
+    assert expected in find_differences(diff(world.desired_cgroups(), observed), world.desired_cgroups(), observed)

@@ -43,14 +43,14 @@ def test_each_test_that_proves_a_promise_exists() -> None:
 def test_its_classes_are_the_codes() -> None:
     import errno
 
-    from nodeagent.core.cgroups.write_failures import write_failure
+    from nodeagent.core.cgroups.classify_failures import classify_failure
 
     rows = re.findall(r"^\| (gone|retry|refused) \| (.*?) \|", PAGE, re.MULTILINE)
     assert len(rows) == 3
     for kind, answers in rows:
         names = re.findall(r"`(E\w+)`", answers)
         assert names
-        assert {write_failure(getattr(errno, name)).value for name in names} == {kind}
+        assert {classify_failure(getattr(errno, name)).value for name in names} == {kind}
 
 
 def test_counts_are_kept_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
-from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
+from nodeagent.core.cgroups.desired_cgroups import pod_cgroups
 from nodeagent.core.domains.domain import Domain
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
 from nodeagent.core.model.cgroup import ObservedCgroup, UnitSettings
@@ -534,7 +535,19 @@ class Daemon:
 
     def turn(self, *reasons: WakeUpReason) -> float:
         self.steps.granted = CpuSet()
-        return self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}), self.standing)
+        pause = self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}), self.standing)
+        self._check_derived()
+        return pause
+
+    def _check_derived(self) -> None:
+        """Compare what is kept from turn to turn with the same made from scratch."""
+        memory = self.agent.memory
+        inputs: Any = memory.pod_cgroups.common
+        if inputs:
+            config, managers, kernel, _ = inputs
+            assert memory.pod_cgroups.by_key() == pod_cgroups(config, managers, kernel, memory.state).by_key()
+            placed = container_placements(managers, memory.state, memory.in_sync)
+            assert memory.placements.by_key() == placed.by_key()
 
     def rest(self, turns: int = 40) -> None:
         """Turn until nothing changes any more, letting time pass only where something waits for it."""

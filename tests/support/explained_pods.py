@@ -8,7 +8,7 @@ from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.document import ExplainedPod, describe_explanation
 from tests.support import json_schema
 
 
@@ -16,6 +16,6 @@ def explained_pod(before: WhatIf, of: Pod, config: Config) -> dict[str, Any]:
     """Decide on a pod, and try what would admit it if it is refused."""
     known = trace(before, of)
     others = Remedies() if isinstance(known.decision, Admitted) else remedies(before, of)
-    document = explanation([Explained(before, known, others)], config=config, what_if=before, where="here")
+    document = describe_explanation([ExplainedPod(before, known, others)], config=config, what_if=before, where="here")
     json_schema.check(document, "explanation")
     return document

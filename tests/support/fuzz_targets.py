@@ -21,8 +21,8 @@ from msgspec import structs
 from nodeagent.core.admission.managers import start
 from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.domains.runtime.pod_model import runtime_pod
-from nodeagent.core.domains.runtime.registry import Registry, happened
+from nodeagent.core.domains.runtime.pod_model import build_runtime_pod
+from nodeagent.core.domains.runtime.registry import Registry, apply_event
 from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
@@ -99,7 +99,7 @@ from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
 from nodeagent.tools.fleet.differences import describe_differences
 from nodeagent.tools.fleet.nodes import FleetNode
-from nodeagent.views.checkpoint_text import render_checkpoint, summary
+from nodeagent.views.checkpoint_text import render_checkpoint, summarise_checkpoint
 from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms
@@ -366,7 +366,7 @@ def any_checkpoint(content: bytes) -> Hashable:
     except CheckpointError as err:
         return refusal(err)
     json.dumps(checkpoint_document(found))
-    for line in (*summary(found), *render_checkpoint(found)):
+    for line in (*summarise_checkpoint(found), *render_checkpoint(found)):
         fits_a_line(line, 20_000)
     answers: list[Hashable] = [found.version, kind_of(found.problem)]
     for to in WRITABLE:
@@ -503,7 +503,7 @@ def kubelet_pod(content: bytes) -> Hashable:
         fits_a_line(str(err))
         return kind_of(err)
     seen = [told(WEB, one) for one in WEB.containers]
-    found = runtime_pod(sandbox_of(WEB), seen, with_kubelets(StatedPod(), pod), 2**36)
+    found = build_runtime_pod(sandbox_of(WEB), seen, with_kubelets(StatedPod(), pod), 2**36)
     state = structs.replace(EMPTY, runtime=Registry(pods=(pod,)))
     assert decode_state(encode_state(state, {})).state == state
     assert pod_from_document(pod_to_document(found.pod)) == found.pod
@@ -600,12 +600,12 @@ def taken(what: Call | Synchronized) -> Hashable:
     for box, container in pairs:
         read = read_annotations(box)
         kinds |= {kind_of(finding) for finding in read.findings}
-        found = runtime_pod(box, () if container is None else (container,), read.stated, 2**36)
+        found = build_runtime_pod(box, () if container is None else (container,), read.stated, 2**36)
         kinds |= {kind_of(one.what) for one in found.contradictions}
         for text in (*(one.text for one in found.contradictions), *map(str, read.findings)):
             fits_a_line(text)
         assert all(one.value for one in found.known if one.what != "containers")
-    stepped = happened(Registry(), what, {})
+    stepped = apply_event(Registry(), what, {})
     return frozenset(kinds), tuple(type(one).__name__ for one in stepped.todo[:4])
 
 

@@ -40,7 +40,7 @@ from nodeagent.core.model.cgroup import (
     UnitSettings,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE, is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -55,11 +55,11 @@ from nodeagent.core.turn.actions import (
     Launch,
     Terminate,
     TerminateAll,
-    actions,
-    stopping,
+    list_actions,
+    list_stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
+from nodeagent.core.turn.pod_sources import Manifest, PodSource, find_effective, list_manifests
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, Turn, TurnEvent, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
@@ -384,7 +384,7 @@ class Machine:
         if broken is not None:
             raise CgroupError(broken, path=change.path, error=None, hint="it is broken on purpose")
         match change:
-            case _ if is_of_systemd(change.path):
+            case _ if is_pinned(change.path):
                 self._tell_systemd(change)
             case MakeCgroup(path, has_payload):
                 assert _parent(path) in self.groups, f"no parent for {path}"
@@ -615,13 +615,13 @@ class Agent:
 
     def down(self) -> frozenset[str]:
         """Units that are not active, or that systemd doesn't know."""
-        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(self.sources())))
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in list_manifests(self.sources())))
         units = self.machine.units
         return frozenset(p for p in unit_paths(pods) if unit_at(p) not in units or not units[unit_at(p)].is_active)
 
     def observed(self) -> dict[str, ObservedCgroup]:
         """All domains."""
-        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in offered(self.sources())))
+        pods = (*self.state.pods_of_units(), *(manifest.pod for manifest in list_manifests(self.sources())))
         return self.machine.observed() | self.machine.observed_units(unit_paths(pods))
 
     def want(self, *pods: Pod) -> None:
@@ -652,10 +652,10 @@ class Agent:
         wanted = self.desired_cgroups()
         plan = diff(wanted, world.observed)
         outcome = execute(plan, wanted, _Recording(self))
-        ending = stopping(self.state)
+        ending = list_stopping(self.state)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
-        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome))
-        for action in actions(self.state, world, outcome.ready, placed, self.signalled):
+        placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome)).by_key()
+        for action in list_actions(self.state, world, outcome.ready, placed, self.signalled):
             self._effect()
             if isinstance(action, Launch):
                 told, held = action.placement, self.machine.groups[action.path].values
@@ -682,12 +682,15 @@ class Agent:
     def _judge_changes(self, before: NodeState, decided: Turn) -> None:
         """A pod that runs is ended for what its manifest has become only if that fits in its place, and else is as it was (D7)."""
         of = self.machine.node
-        wanted = {name: manifest.pod for name, manifest in counting(offered(self.sources()), before.entries)[0].items()}
+        wanted = {
+            name: manifest.pod
+            for name, manifest in find_effective(list_manifests(self.sources()), before.entries)[0].items()
+        }
         allocatable = of.allocatable if of.config.check_allocatable else None
         reported = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
         finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)
         node = WhatIf.of(of.managers, decided.state.promises, decided.state.holding_pods(), allocatable)
-        node = replace(node, moving=decided.state.ending())
+        node = replace(node, moving=decided.state.ending_uids())
         for entry in decided.state.entries:
             old = before.entry(entry.pod.uid)
             if old is None or old.pod != entry.pod or old.deleting_since_ms is not None or not entry.is_active:
@@ -736,8 +739,8 @@ class Agent:
         """What a turn would do to processes now, if every cgroup is ready."""
         wanted = {w.path: w for w in self.desired_cgroups()}
         ready = frozenset(w.path for w in wanted.values() if w.is_leaf and not w.is_starved)
-        placed = container_placements(self.machine.node.managers, self.state, wanted)
-        return tuple(actions(self.state, self.world(), ready, placed, self.signalled))
+        placed = container_placements(self.machine.node.managers, self.state, wanted).by_key()
+        return tuple(list_actions(self.state, self.world(), ready, placed, self.signalled))
 
     def is_unsettled(self) -> bool:
         world = self.world()
@@ -791,7 +794,7 @@ class Agent:
         placed = {
             path: machine.granted_to_unit(name)
             for path, want in desired_by_path.items()
-            if (name := unit_at(path)) in machine.units and is_of_systemd(path) and machine.units[name].is_placed
+            if (name := unit_at(path)) in machine.units and is_pinned(path) and machine.units[name].is_placed
             if want.goes_back_to is None
         }
         own = {path: machine.effective(path) for path in machine.populated() if not machine.is_frozen(path)}

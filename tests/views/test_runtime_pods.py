@@ -10,11 +10,11 @@ from nodeagent.core.model.pod import OWN, ResourceRequirements
 from nodeagent.core.model.state import PodEntry
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.document import ExplainedPod, describe_explanation
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.wording.runtime_pods import known_documents, known_of, known_row
+from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts, format_known_amount
 from tests.core.turn.test_containers import NODE, WEB, Runtime
 from tests.support import json_schema
 from tests.support.pods import amounts, app, pod
@@ -32,7 +32,9 @@ def entry_of(runtime: Runtime) -> PodEntry:
 
 
 def known(runtime: Runtime) -> dict[tuple[str | None, str], tuple[str, str, bool]]:
-    found = known_documents(known_of(entry_of(runtime), runtime.state, NODE.managers.topology.memory_bytes))
+    found = describe_known_amounts(
+        find_known_amounts(entry_of(runtime), runtime.state, NODE.managers.topology.memory_bytes)
+    )
     return {(one["container"], one["what"]): (one["value"], one["from"], one["exact"]) for one in found}
 
 
@@ -76,7 +78,7 @@ def test_what_kubelet_says_is_exact_and_shown_as_its_word() -> None:
     text = explained(runtime)
     assert "main requests.memory 1Gi kubelet's pods API" in text
     assert "the pod limits.cpu 2 kubelet's pods API" in text
-    document = inspection(NodeView(node=SETUP, state=runtime.state))
+    document = inspect_node(NodeView(node=SETUP, state=runtime.state))
     json_schema.check(document, "inspection")
     (shown,) = document["pods"]
     assert shown["estimates"] == []
@@ -84,8 +86,8 @@ def test_what_kubelet_says_is_exact_and_shown_as_its_word() -> None:
 
 def test_there_are_words_for_every_source() -> None:
     for by in ToldBy:
-        (document,) = known_documents([Known("kind", "app", by, is_exact=True, container="main")])
-        assert known_row(document)[-1]
+        (document,) = describe_known_amounts([Known("kind", "app", by, is_exact=True, container="main")])
+        assert format_known_amount(document)[-1]
 
 
 def explained(runtime: Runtime) -> str:
@@ -93,9 +95,9 @@ def explained(runtime: Runtime) -> str:
     what_if = WhatIf.of(NODE.managers, runtime.state.promises, tuple(runtime.state.holding_pods()))
     again = replay_decision(what_if, runtime.state, entry)
     assert again.reproduced
-    all_known = known_of(entry, runtime.state, NODE.managers.topology.memory_bytes)
-    found = Explained(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
-    document = explanation([found], config=NODE.config, what_if=what_if, where="here")
+    all_known = find_known_amounts(entry, runtime.state, NODE.managers.topology.memory_bytes)
+    found = ExplainedPod(again.before, again.trace, entry=entry, reproduced=True, known=all_known)
+    document = describe_explanation([found], config=NODE.config, what_if=what_if, where="here")
     json_schema.check(document, "explanation")
     return " ".join(render_explanation(document).split())
 
@@ -117,7 +119,7 @@ def test_a_pod_that_is_no_runtimes_has_none_of_it() -> None:
     runtime = Runtime()
     runtime.run(WEB, "main", "c1")
     entry = replace(entry_of(runtime), origin=replace(entry_of(runtime).origin, source="manifests", domain=OWN))
-    assert known_of(entry, runtime.state, 1) == ()
+    assert find_known_amounts(entry, runtime.state, 1) == ()
 
 
 def test_explain_shows_all_of_it_and_inspect_the_estimates() -> None:
@@ -129,7 +131,7 @@ def test_explain_shows_all_of_it_and_inspect_the_estimates() -> None:
     assert "123Mi estimated from its oom_score_adj (123Mi to 131Mi)" in text
     assert "the pod qosClass Burstable the cgroup's name" in text
 
-    document = inspection(NodeView(node=SETUP, state=runtime.state))
+    document = inspect_node(NodeView(node=SETUP, state=runtime.state))
     (shown,) = document["pods"]
     assert {(one["container"], one["what"]) for one in shown["estimates"]} == {
         (None, "containers"),

@@ -33,8 +33,8 @@ from nodeagent.cli.support.pod_files import PodFile, read_pod_files, resolve_cla
 from nodeagent.core.model.state import NodeState
 from nodeagent.edge.files.manifests import locked_manifests
 from nodeagent.errors import NodeAgentError
-from nodeagent.views.apply.document import VERSION, applied_document, settled_document
-from nodeagent.views.apply.text import applied_text, differences_text, name_of, refused_text, settled_text
+from nodeagent.views.apply.document import VERSION, add_decision, describe_applied
+from nodeagent.views.apply.text import format_applied, format_decision, format_differences, format_refused, full_name
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
@@ -84,7 +84,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     if not document["applied"]:
         return _left_out(options, document, refused)
     if options.output == "text":
-        sys.stdout.write(applied_text(document))
+        sys.stdout.write(format_applied(document))
         sys.stdout.flush()
     pods = _after_wait(options, place, changes, document["pods"]) if options.wait else document["pods"]
     _report_who_is_away(options, place)
@@ -103,7 +103,7 @@ def _tried(
     before = find_undecided(files, held, place)
     coming = (*before, *(one.pod for change in changes for one in change.pods))
     what_if = add_this_nodes_devices(node.what_if, coming)
-    pods = [applied_document(pod) for pod in try_changes(changes, decide_undecided(what_if, before))]
+    pods = [describe_applied(pod) for pod in try_changes(changes, decide_undecided(what_if, before))]
     names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
     document = {"kind": kind, "version": VERSION, "undecided": names}
     there = {(one.kind, one.name): replace(one, line=None) for file in held for one in file.claims}
@@ -128,8 +128,8 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
         return EXIT_REFUSED
-    sys.stdout.write(refused_text(document))
-    names = ", ".join(name_of(pod) for pod in refused)
+    sys.stdout.write(format_refused(document))
+    names = ", ".join(full_name(pod) for pod in refused)
     raise ApplyRefusedError(
         f"nothing was installed: {names} would be refused",
         hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force puts it in "
@@ -156,7 +156,9 @@ def _after_wait(
         for change in awaited:
             entry = found[change.pod.uid]
             sys.stdout.write(
-                "" if entry is None else settled_text(entry, state.promises, restarts=change.restarts or change.resizes)
+                ""
+                if entry is None
+                else format_decision(entry, state.promises, restarts=change.restarts or change.resizes)
             )
         late = ", ".join(change.pod.full_name for change in awaited if found[change.pod.uid] is None)
         if late:
@@ -165,7 +167,7 @@ def _after_wait(
                 f"installed, but not decided yet: {late}",
                 hint="the agent continues: `nodeagent inspect` shows what blocks it, --timeout SECONDS waits longer",
             )
-    return [settled_document(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
+    return [add_decision(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
 
 
 def _report_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
@@ -194,6 +196,6 @@ def diff_manifests(options: argparse.Namespace) -> int:
     files: tuple[PodFile, ...] = read_pod_files(options.files)
     place, node = read_manifest_node(options)
     _, document = _tried("Diff", files, place, node)
-    sys.stdout.write(render_document(document, options.output, differences_text))
+    sys.stdout.write(render_document(document, options.output, format_differences))
     differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
     return _DIFFERS if differs else 0

@@ -22,7 +22,7 @@ from nodeagent.daemon.start.startup import StartError, node_of
 from nodeagent.edge.kernel.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
-from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
+from nodeagent.views.check.node_check import describe_checks, is_fit, render_node_check, run_checks
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.fix and is_elsewhere(options):
         options.parser.error("only this node can be fixed, not a copy: leave out --fix, or run it on the node itself")
-    found = verdicts(_facts(options))
+    found = run_checks(_facts(options))
     if options.fix:
         apply_fixes(found)
-        found = verdicts(_facts(options))
+        found = run_checks(_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
-    text = render_document(node_check_document(found), options.output, lambda d: render_node_check(d, coloured=colours))
+    text = render_document(describe_checks(found), options.output, lambda d: render_node_check(d, coloured=colours))
     (write_coloured if colours else sys.stdout.write)(text)
     return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
 

@@ -26,7 +26,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
 )
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES
 from nodeagent.formats.syntax.json_values import MisfitError, parsed
-from nodeagent.views.checkpoint_text import agreement, render_checkpoint, summary
+from nodeagent.views.checkpoint_text import format_agreement, render_checkpoint, summarise_checkpoint
 
 _EXAMPLES = """\
 exit status: 0: the file is intact; 1: it is damaged, differs from --state, or could not be read or converted; 2: wrong arguments
@@ -96,11 +96,11 @@ def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     kept = ("kind", "version", "format", "checksum", "note", "policies", "problem", "whole")
     document = checkpoint_document(checkpoint)
     document = {key: document[key] for key in kept}
-    lines = [*summary(checkpoint)]
+    lines = [*summarise_checkpoint(checkpoint)]
     found = None if options.state is None else _compared(checkpoint, options)
     if found is not None:
         document["differences"] = [to_builtins(each) for each in found]
-        lines += agreement(found)
+        lines += format_agreement(found)
     _print(document, options, lines)
     return 0 if checkpoint.problem is None and not found else EXIT_ERROR
 

@@ -13,7 +13,7 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroups.cgroup_entry import own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.container_cpus import Document, container_cpus
+from nodeagent.views.container_cpus import Document, describe_container_cpus
 
 _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
 """Fields of the document that can be printed alone."""
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     name = find_container(entry, options.container)
     placement = find_placement(known, entry, name)
     is_closed = known.node.config.host_isolation != "none" and bool(placement.exclusive_cpus)
-    document = container_cpus(entry.pod, name, placement, is_closed=is_closed)
+    document = describe_container_cpus(entry.pod, name, placement, is_closed=is_closed)
     sys.stdout.write(
         _text(document, options) if options.output == "text" else format_document(document, options.output)
     )

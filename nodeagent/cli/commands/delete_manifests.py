@@ -27,7 +27,7 @@ from nodeagent.cli.support.pod_files import read_pod_files
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import SUFFIXES, locked_manifests
 from nodeagent.views.apply.document import VERSION
-from nodeagent.views.apply.text import deleted_text, name_of
+from nodeagent.views.apply.text import format_deleted, full_name
 from nodeagent.views.release_text import longest_end_seconds
 
 Document = dict[str, Any]
@@ -69,7 +69,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     document = _document(files, held, place)
     ending = _ending(document, place)
     if options.output == "text":
-        sys.stdout.write(deleted_text(document))
+        sys.stdout.write(format_deleted(document))
         sys.stdout.flush()
     left = _left(options, place, ending) if options.wait else []
     document["left"] = left
@@ -212,7 +212,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
 def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
     """Return the pods that end or are forgotten, by namespace/name. Pods that another file contains as well are left out."""
     pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
-    names = {name_of(pod) for pod in pods}
+    names = {full_name(pod) for pod in pods}
     return {name: entry for name, entry in place.entries.items() if name in names}
 
 

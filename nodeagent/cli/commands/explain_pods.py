@@ -17,16 +17,17 @@ from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.resize import is_resize, moves_instead, resized_by, without_variables
 from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.resizing import resizing
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.explain.document import Document, Explained, Resized, explanation
-from nodeagent.views.explain.resizes import refused_lines, resize_document, resize_part
+from nodeagent.views.explain.document import Document, ExplainedPod, ResizedPod, describe_explanation
+from nodeagent.views.explain.resizes import describe_resize, describe_resize_changes, format_refused_resize
 from nodeagent.views.explain.text import render_explanation
-from nodeagent.views.wording.runtime_pods import known_of
+from nodeagent.views.wording.refusal_advice import describe_retries
+from nodeagent.views.wording.runtime_pods import find_known_amounts
 
 _REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
 
@@ -52,7 +53,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         _known(node, options.pod, format_inspect_command(options)) if options.pod is not None else _tried(node, pods)
     )
     with_headroom = options.output != "text"  # text output shows no headroom
-    document = explanation(
+    document = describe_explanation(
         explained,
         config=node.config,
         what_if=node.what_if,
@@ -65,7 +66,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
+def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is not on this machine: it has no pods",
@@ -74,8 +75,8 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     entry = find_pod(node.state, name, listed_by)
     found = replay_decision(node.what_if, node.state, entry)
     explained = explain_with_progress(found.before, entry.pod)
-    known = known_of(entry, node.state, node.what_if.managers.topology.memory_bytes)
-    notes, resize = _refused_change(node.what_if, entry)
+    known = find_known_amounts(entry, node.state, node.what_if.managers.topology.memory_bytes)
+    notes, resize = _refused_change(node, entry)
     yield replace(
         explained,
         entry=entry,
@@ -87,24 +88,29 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     )
 
 
-def _refused_change(what_if: WhatIf, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
+def _refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
     """Explain the refused change of the pod's manifest. A resize is tried again."""
     change = entry.refused_change
     if change is None:
         return (), None
     refusal = change.refusal
-    note = f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}"
+    retries = entry.list_retries(RequestKind.CHANGE, for_room=node.config.retries_for_room)
+    notes = (
+        f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}",
+        describe_retries(retries),
+    )
     if (
         not entry.is_active
-        or entry.is_of_systemd
+        or entry.pins_units
         or not is_resize(without_variables(entry.pod), without_variables(change.pod))
     ):
-        return (note,), None
-    tried = resizing(what_if, entry.pod, change.pod)
-    return (note, *refused_lines(tried, is_final=refusal.reason != RESIZE_DEFERRED)), resize_part(tried)
+        return notes, None
+    tried = resizing(node.what_if, entry.pod, change.pod)
+    lines = format_refused_resize(tried, is_final=refusal.reason != RESIZE_DEFERRED)
+    return (*notes, *lines), {**describe_resize_changes(tried), "retries": list(retries)}
 
 
-def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained | Resized]:
+def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
     """Decide on each pod in addition to those before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
@@ -113,7 +119,7 @@ def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explaine
             old = resized_by(node.state, pod)
             tried = None if old is None else resizing(what_if, old, pod, progress.tick)
             if tried is not None and not moves_instead(pod, tried.answer):
-                yield Resized(resize_document(tried, found.notes))
+                yield ResizedPod(describe_resize(tried, found.notes))
                 what_if = tried.after
                 progress.step()
                 continue

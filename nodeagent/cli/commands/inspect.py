@@ -15,9 +15,9 @@ from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.colour import coloured
-from nodeagent.views.inspect.document import Document, has_difference, inspection, is_healthy
-from nodeagent.views.inspect.text import WIDTH, health_text, render, render_in_full, render_wide
+from nodeagent.views.inspect.colour import add_colours
+from nodeagent.views.inspect.document import Document, has_difference, inspect_node, is_healthy
+from nodeagent.views.inspect.text import WIDTH, format_health, render, render_in_full, render_wide
 
 _LOOKS = 5
 _PAUSE_SECONDS = 0.2
@@ -111,9 +111,9 @@ def run(options: argparse.Namespace) -> int:
     document = _settled(options)
     text = _printed(document, options)
     if options.strict and options.output in {"text", "wide"}:
-        text += f"{health_text(document)}\n"
+        text += f"{format_health(document)}\n"
     if options.output in {"text", "wide"} and wants_colour(options.color):
-        write_coloured(coloured(text))
+        write_coloured(add_colours(text))
     else:
         sys.stdout.write(text)
     sys.stdout.flush()
@@ -178,7 +178,7 @@ def _look(known: NodeView, options: argparse.Namespace) -> Document:
         else find_pods(known.state, options.pod, format_inspect_command(options))
     )
     looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
-    return inspection(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
+    return inspect_node(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 
 def _printed(document: Document, options: argparse.Namespace) -> str:

@@ -17,8 +17,8 @@ from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
-from nodeagent.views.interference.document import interference, is_alone, nothing
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
+from nodeagent.views.interference.document import describe_idle_node, describe_interference, is_alone
 from nodeagent.views.interference.text import WIDTH, render_interference
 
 _SECONDS = 10.0
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """
     view = read_this_node_for_display(options.config, options.socket)
     held = find_exclusive_cpus(view, options.pod)
-    document = nothing() if not held else _counted(options, view, held)
+    document = describe_idle_node() if not held else _counted(options, view, held)
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
     else:
@@ -104,9 +104,9 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
         NodeAgentError: there is no such pod, or it has no exclusive CPUs.
     """
     if pod is None:
-        return exclusive_cpus(view)
+        return find_exclusive_owners(view)
     entries = find_pods(view.state, pod)
-    held = exclusive_cpus(view, frozenset(entry.pod.uid for entry in entries))
+    held = find_exclusive_owners(view, frozenset(entry.pod.uid for entry in entries))
     if not held:
         raise InterferenceError(
             f"{entries[0].pod.full_name} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why"
@@ -119,7 +119,7 @@ def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveC
         ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
         use, seen = end()
     later = read_this_node_for_display(options.config, options.socket)
-    return interference(later, held, use, seen, ended_early=ended_early)
+    return describe_interference(later, held, use, seen, ended_early=ended_early)
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
     from nodeagent.cli.support.node.what_if import create_what_if_node
     from nodeagent.cli.support.places import DEFAULT_CONFIG
     from nodeagent.formats.manifest.job_pod import job_pod
-    from nodeagent.views.explain.document import explanation
+    from nodeagent.views.explain.document import describe_explanation
     from nodeagent.views.explain.text import render_explanation
 
     try:
@@ -167,7 +167,7 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
         node = create_what_if_node(known)
         pod = job_pod(name, name, amounts, options.numa, options.core_class, options.near)
         explained = (explain_with_progress(add_this_nodes_devices(node.what_if, (pod,)), pod),)
-        document = explanation(
+        document = describe_explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
         )
     except NodeAgentError:

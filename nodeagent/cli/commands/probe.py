@@ -37,8 +37,8 @@ from nodeagent.tools.probe.document import (
 from nodeagent.tools.probe.latency import LONGEST_US, DelaysByCpu, LatencyReportError, parse_cyclictest, parse_oslat
 from nodeagent.tools.probe.latency_tools import check_installed, run_tool, set_timer_slack, widen_affinity
 from nodeagent.tools.probe.text import WIDTH, render_latency, render_memory
-from nodeagent.views.interference.cpu_owners import exclusive_cpus
-from nodeagent.views.wording.words import counted
+from nodeagent.views.interference.cpu_owners import find_exclusive_owners
+from nodeagent.views.wording.words import format_count
 
 _SECONDS = 10
 _MOST_SECONDS = 86_400
@@ -223,7 +223,7 @@ def check_free(view: NodeView, cpus: CpuSet) -> None:
     Raises:
         ProbeError: they are.
     """
-    owners = [claim for claim in exclusive_cpus(view) if not claim.cpus.isdisjoint(cpus)]
+    owners = [claim for claim in find_exclusive_owners(view) if not claim.cpus.isdisjoint(cpus)]
     if owners:
         first = owners[0]
         raise ProbeError(
@@ -240,7 +240,7 @@ def _measured_in_pod(options: argparse.Namespace) -> Latency:
     processes = _processes_on(view, entry, cpus)
     if processes and not options.force:
         raise ProbeError(
-            f"{counted(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
+            f"{format_count(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
             "the tests would take them away, and measure the pod itself",
             hint="test them before the program runs, in the same pod without `command`, or add --force",
         )
@@ -284,7 +284,7 @@ def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
     tree = CgroupTree(view.cgroup_root or "")
     sharing = {
         cgroup
-        for claim in exclusive_cpus(view, frozenset({entry.pod.uid}))
+        for claim in find_exclusive_owners(view, frozenset({entry.pod.uid}))
         if not claim.cpus.isdisjoint(cpus)
         for cgroup in claim.cgroups
     }

@@ -23,13 +23,13 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.release_text import (
     Document,
-    events,
+    add_outcome,
+    describe_plan,
+    format_events,
+    format_plan,
     longest_end_seconds,
-    outcome_document,
-    plan_document,
-    plan_text,
 )
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 if TYPE_CHECKING:
     from nodeagent.daemon.start.releasing import Pods
@@ -135,7 +135,7 @@ def _host_settings(options: argparse.Namespace) -> int:
         print(f"{err.message}: the usual state directory is used", file=sys.stderr)
         config = Config()
     count = releasing.put_host_settings_back(config)
-    print(f"{counted(count, 'setting')} of the host put back" if count else "nothing to put back")
+    print(f"{format_count(count, 'setting')} of the host put back" if count else "nothing to put back")
     return 0
 
 
@@ -171,9 +171,9 @@ class _ReleaseReport:
         stream.flush()
 
     def plan(self, state: NodeState, entries: Sequence[PodEntry]) -> None:
-        self._plans = [plan_document(state, entry) for entry in entries]
+        self._plans = [describe_plan(state, entry) for entry in entries]
         if self._dry_run and self._output == "text":
-            lines = [line for plan in self._plans for line in plan_text(plan)]
+            lines = [line for plan in self._plans for line in format_plan(plan)]
             self.say(*(["would be done, nothing is:", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
@@ -212,7 +212,7 @@ class _ReleaseReport:
             "version": _VERSION,
             "dryRun": self._dry_run,
             "byAgent": self._by_agent,
-            "pods": self._plans if after is None else [outcome_document(plan, after) for plan in self._plans],
+            "pods": self._plans if after is None else [add_outcome(plan, after) for plan in self._plans],
             "removed": {"cgroups": self._cgroups, "files": self._files},
             "problem": None if problem is None else {"message": problem.message, "nextStep": problem.hint},
         }
@@ -245,7 +245,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
         answer.plan(known.state, chosen)
         for entry in chosen:
             if entry.pod.uid not in uids:
-                answer.say(*plan_text(plan_document(known.state, entry)))
+                answer.say(*format_plan(describe_plan(known.state, entry)))
         _wait(known.state, uids, socket_path, answer, deadline)
         _done(len(uids), answer)
     return 0
@@ -281,7 +281,7 @@ class _Reporter:
         answer.follow(state)
 
     def __call__(self, state: NodeState) -> None:
-        self._answer.say(*events(self._state, state, self._uids, time.time_ns() // 1_000_000))
+        self._answer.say(*format_events(self._state, state, self._uids, time.time_ns() // 1_000_000))
         self._answer.follow(state)
         self._state = state
 
@@ -296,7 +296,9 @@ def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> flo
 
 def _done(count: int, answer: _ReleaseReport) -> None:
     if count:
-        answer.say(f"{counted(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest")
+        answer.say(
+            f"{format_count(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest"
+        )
     else:
         answer.say("nothing to release")
 

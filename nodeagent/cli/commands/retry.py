@@ -12,7 +12,7 @@ from nodeagent.core.model.waiting import Waiting
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.refusal_advice import advise_next_step
 
 _VERSION = 1
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if refusal is not None:
         what = f"pod {name}" if entry.refusal is not None else f"the changed manifest of pod {name}"
         raise RetryError(
-            f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=next_step(refusal.reason, name)
+            f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=advise_next_step(refusal.reason, name)
         )
     if entry.deleting_since_ms is not None:
         print(f"pod {name} is ending, and its changed manifest follows; see: nodeagent inspect {name}")
@@ -98,7 +98,7 @@ def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
         else {
             "reason": refusal.reason,
             "message": refusal.message,
-            "nextStep": next_step(refusal.reason, full_name),
+            "nextStep": advise_next_step(refusal.reason, full_name),
         },
     }
 

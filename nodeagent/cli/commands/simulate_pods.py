@@ -25,7 +25,7 @@ from nodeagent.core.explain.what_if import Refused, keys_of
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.errors import NodeAgentError
-from nodeagent.views.simulate.pods import Simulation, comparison, run_document
+from nodeagent.views.simulate.pods import Simulation, describe_comparison, describe_run
 from nodeagent.views.simulate.pods_text import render_comparison, render_run
 
 
@@ -51,7 +51,7 @@ def simulate_pods(options: argparse.Namespace) -> str:
         found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))
     if options.output == "svg":
         return _picture(found)
-    return render_document(run_document(found, node.where), options.output, render_run)
+    return render_document(describe_run(found, node.where), options.output, render_run)
 
 
 def _knowing(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
@@ -60,10 +60,10 @@ def _knowing(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace)
 
 def _picture(run: Simulation) -> str:
     from nodeagent.tools.export.svg import render_svg
-    from nodeagent.views.topology.cpu_owners import owners
+    from nodeagent.views.topology.cpu_owners import label_cpus
 
     end = run.after
-    return format_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
+    return format_xml(render_svg(end.managers.topology, label_cpus(end.managers, end.promises, end.pods)))
 
 
 def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
@@ -114,4 +114,4 @@ def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
         )
         for config, path in zip(configs, options.compare, strict=True)
     )
-    return render_document(comparison(first, second, machine.where), options.output, render_comparison)
+    return render_document(describe_comparison(first, second, machine.where), options.output, render_comparison)

@@ -24,7 +24,7 @@ from nodeagent.core.model.config import Config, Errata, Placement
 from nodeagent.daemon.start.startup import plugged
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from nodeagent.views.simulate.scenario_replay import replay, replayed, timed_adds
+from nodeagent.views.simulate.scenario_replay import measure_adds, replay, replay_to_end
 from nodeagent.views.simulate.scenario_text import (
     BRIEFLY,
     ScenarioTotals,
@@ -99,8 +99,8 @@ class _Words:
 
     def of(self, scenario: Scenario, number: int) -> str:
         """Render the outcome of the scenario in this line."""
-        found = replayed(scenario)
-        self._totals = self._totals.plus(found)
+        found = replay_to_end(scenario)
+        self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
             gap = "\n" if self._totals.scenarios > 1 else ""
             return gap + render_scenario(scenario, found, number, self._where)
@@ -185,7 +185,7 @@ def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:
     times: list[int] = []
     with Progress("replays", rounds) as progress:
         for _ in range(rounds):
-            times += timed_adds(scenario, time.perf_counter_ns)
+            times += measure_adds(scenario, time.perf_counter_ns)
             progress.step()
     times.sort()
     found = {

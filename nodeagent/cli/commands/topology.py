@@ -18,8 +18,8 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import topology_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
-from nodeagent.views.topology.cpu_owners import owners
-from nodeagent.views.topology.text import render_topology, terminal_paint
+from nodeagent.views.topology.cpu_owners import label_cpus
+from nodeagent.views.topology.text import make_terminal_paint, render_topology
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import Device
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             owner = _owners(args, topology)
             sections = _sections(args, topology, devices)
             if owner and wants_colour(args.color):
-                write_coloured(render_topology(topology, owner, paint=terminal_paint(owner), devices=sections))
+                write_coloured(render_topology(topology, owner, paint=make_terminal_paint(owner), devices=sections))
                 return 0
             text = render_topology(topology, owner, devices=sections)
     sys.stdout.write(text)
@@ -114,10 +114,10 @@ def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
 
 def _device_owners(args: argparse.Namespace) -> "Owners":
     """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
-    from nodeagent.views.topology.devices import device_owners
+    from nodeagent.views.topology.devices import find_device_owners
 
     try:
-        return device_owners(read_node(args).state)
+        return find_device_owners(read_node(args).state)
     except NodeAgentError:
         return {}
 
@@ -126,9 +126,9 @@ def _document(args: argparse.Namespace, topology: Topology, devices: "tuple[Devi
     document = topology_document(topology)
     if devices is None:
         return document
-    from nodeagent.views.topology.devices import devices_document
+    from nodeagent.views.topology.devices import describe_devices
 
-    return document | {"devices": devices_document(devices, topology, _device_owners(args))}
+    return document | {"devices": describe_devices(devices, topology, _device_owners(args))}
 
 
 def _sections(
@@ -136,9 +136,9 @@ def _sections(
 ) -> "tuple[DeviceSection, ...] | None":
     if devices is None:
         return None
-    from nodeagent.views.topology.devices import device_sections
+    from nodeagent.views.topology.devices import describe_device_sections
 
-    return device_sections(devices, topology, _device_owners(args))
+    return describe_device_sections(devices, topology, _device_owners(args))
 
 
 def _node_resource_topology(args: argparse.Namespace) -> str:
@@ -205,11 +205,11 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
                 _report_missing(err, args)
                 return None
         else:
-            return owners(known.node.managers, known.state.promises, known.state.holding_pods())
+            return label_cpus(known.node.managers, known.state.promises, known.state.holding_pods())
     if args.config is None:
         return None
     managers = node_of(load_config(args.config), topology, args.config).managers
-    return owners(managers, initial(managers), ())
+    return label_cpus(managers, initial(managers), ())
 
 
 def _report_missing(err: NodeAgentError, args: argparse.Namespace) -> None:

@@ -16,8 +16,8 @@ from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
-from nodeagent.views.inspect.document import inspection
-from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, Frame, Look, View, frame
+from nodeagent.views.inspect.document import inspect_node
+from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Frame, Poll, render_frame
 
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
@@ -59,9 +59,9 @@ class Watcher:
         self._known = known
         self._count = count
         self._read = ViewReader()
-        self._last: Look | None = None
+        self._last: Poll | None = None
 
-    def look(self) -> Look:
+    def look(self) -> Poll:
         """Observe the node once.
 
         Raises:
@@ -70,10 +70,10 @@ class Watcher:
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
         known = with_observation(self._known(self._read), host_processes=False)
-        document = inspection(known)
+        document = inspect_node(known)
         sample = _sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)
-        look = Look(document, known.node.topology, sample)
+        look = Poll(document, known.node.topology, sample)
         if self._count is not None:
             found = self._count.begin(known, counted)
             look = replace(look, interference=JUST_BEGUN if found is None else found)
@@ -83,7 +83,7 @@ class Watcher:
         self._last = look
         return look
 
-    def try_again(self) -> Look:
+    def try_again(self) -> Poll:
         """Observe the node. If that fails, return the last observation with the reason."""
         assert self._last is not None
         try:
@@ -103,24 +103,24 @@ def _sample(known: NodeView) -> UsageSample:
     )
 
 
-def _printed(watcher: Watcher, look: Look, frames: int, interval: float) -> int:
-    view = View(_PLAIN_WIDTH, is_utf8=_is_utf8())
+def _printed(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
+    view = DisplaySettings(_PLAIN_WIDTH, is_utf8=_is_utf8())
     for number in range(frames):
         if number:
             print()
             time.sleep(interval)
             look = watcher.try_again()
-        print("\n".join(frame(look, view).lines), flush=True)
+        print("\n".join(render_frame(look, view).lines), flush=True)
     return 0
 
 
-def _drawn(watcher: Watcher, look: Look, interval: float) -> int:
+def _drawn(watcher: Watcher, look: Poll, interval: float) -> int:
     with Terminal() as terminal:
-        view = View(*terminal.size(), is_utf8=_is_utf8())
+        view = DisplaySettings(*terminal.size(), is_utf8=_is_utf8())
         due = time.monotonic() + interval
         while True:
             width, height = terminal.size()
-            shown = frame(look, replace(view, width=width, height=height))
+            shown = render_frame(look, replace(view, width=width, height=height))
             terminal.draw(shown.lines, shown.heading)
             key = terminal.key(due - time.monotonic())
             if key == "q":
@@ -131,7 +131,7 @@ def _drawn(watcher: Watcher, look: Look, interval: float) -> int:
                 due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
 
 
-def _moved(view: View, shown: Frame, key: str | None) -> View:
+def _moved(view: DisplaySettings, shown: Frame, key: str | None) -> DisplaySettings:
     moves = {"up": -1, "down": 1, "page up": -shown.page, "page down": shown.page}
     if key in SORTS:
         return replace(view, sort=SORTS[key], offset=0)

@@ -14,15 +14,20 @@ from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.edge.kernel.interrupts import interrupts
 from nodeagent.edge.kernel.tracefs import recording
-from nodeagent.edge.processes.host_processes import of_caller, running_on, stay_off, threads
+from nodeagent.edge.processes.host_processes import (
+    describe_threads,
+    find_caller_pids,
+    find_runnable_threads,
+    leave_cpus,
+)
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
-from nodeagent.views.interference.document import Witnesses, interference, nothing
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
+from nodeagent.views.interference.document import Observations, describe_idle_node, describe_interference
 
-Counted = tuple[CpuUse, Witnesses]
+Counted = tuple[CpuUse, Observations]
 
 
 class InterferenceError(NodeAgentError):
@@ -44,7 +49,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     tree = CgroupTree(view.cgroup_root)
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
-    stay_off(all_exclusive_cpus(view.state.promises))
+    leave_cpus(all_exclusive_cpus(view.state.promises))
     # Read twice, because a task that is just ending is in no cgroup any more, but its last switch is counted.
     ending = _members(tree, cgroups)
     with recording(cpus) as counters:
@@ -112,10 +117,10 @@ class LiveCount:
         Returns:
             Document of the previous count, or the reason why there is none. None means that this is the first count.
         """
-        before, self._held = self._held, exclusive_cpus(view)
-        found = interference(view, before, *counted) if isinstance(counted, tuple) else counted
+        before, self._held = self._held, find_exclusive_owners(view)
+        found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted
         if not self._held:
-            return found or nothing()
+            return found or describe_idle_node()
         if view.observed.cgroups is None:
             return "the pods' cgroups cannot be read, and so it is unknown which processes are theirs"
         try:
@@ -143,20 +148,20 @@ def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[in
 
 def _witnesses(
     tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]], devices: Iterable[str]
-) -> Witnesses:
+) -> Observations:
     files = HostSettingsFiles()
-    running = running_on(use.unobserved)
-    known = threads({run.task for run in use.runs}.union(*running.values()))
+    running = find_runnable_threads(use.unobserved)
+    known = describe_threads({run.task for run in use.runs}.union(*running.values()))
     after = _members(tree, before)
     joined = {
         cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
         for cgroup in before
     }
-    return Witnesses(
+    return Observations(
         members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
         threads=known,
         running=running,
         interrupts=interrupts({one.number for one in use.interrupts}),
-        callers=of_caller(),
+        callers=find_caller_pids(),
         interrupts_of={device: files.interrupt_numbers_of(device) for device in devices},
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from nodeagent.cli.support.node.observation import with_cgroups
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
-from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle, unkept
+from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle, find_unkept
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
@@ -40,8 +40,8 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     """
     view, wanted = _wanted(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
-    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.is_of_systemd else ()
-    _raise_if(obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
+    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
+    _raise_if(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 
 
@@ -52,9 +52,10 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
         NodeAgentError: the container isn't running, or other tasks have not left its exclusive CPUs yet.
     """
     view, wanted = _wanted(known, entry)
-    _raise_if(unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
+    _raise_if(find_unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
     cgroups = {want.path: want for want in wanted}
-    return container_placements(view.node.managers, view.state, cgroups)[entry.container_path(container)]
+    placements = container_placements(view.node.managers, view.state, cgroups)
+    return placements.by_key()[entry.container_path(container)]
 
 
 def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:

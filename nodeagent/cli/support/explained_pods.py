@@ -8,18 +8,18 @@ from nodeagent.core.explain.remedies import MAX_ATTEMPTS, Remedies, remedies
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.document import Explained
+from nodeagent.views.explain.document import ExplainedPod
 
 
-def explain_with_progress(what_if: WhatIf, pod: Pod) -> Explained:
+def explain_with_progress(what_if: WhatIf, pod: Pod) -> ExplainedPod:
     """Explain one pod with its own progress bar."""
     with Progress(f"changes tried for {pod.full_name}", MAX_ATTEMPTS) as progress:
         return explain_pod(what_if, pod, progress.step)
 
 
-def explain_pod(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Explained:
+def explain_pod(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> ExplainedPod:
     """Explain one pod of several. `tried` is called for each change that is tried."""
     found = trace(what_if, pod)
-    return Explained(
+    return ExplainedPod(
         what_if, found, Remedies() if isinstance(found.decision, Admitted) else remedies(what_if, pod, tried)
     )

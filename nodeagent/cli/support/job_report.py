@@ -18,7 +18,7 @@ from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
 from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
-from nodeagent.views.job_report import JobPlace, remote_now, report_text
+from nodeagent.views.job_report import JobLocation, format_report, measure_remote_bytes
 
 _LOOK_SECONDS = 1.0
 _SENT = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -128,8 +128,8 @@ def _watch(facts: int, ready: int) -> NoReturn:
         os._exit(0)
 
 
-def _place(answer: Mapping[str, Any]) -> JobPlace:
-    return JobPlace(
+def _place(answer: Mapping[str, Any]) -> JobLocation:
+    return JobLocation(
         answer["pod"],
         answer["cgroup"],
         CpuSet.parse(answer["exclusiveCPUs"]),
@@ -138,7 +138,7 @@ def _place(answer: Mapping[str, Any]) -> JobPlace:
     )
 
 
-def watch_job(place: JobPlace, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
+def watch_job(place: JobLocation, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
     """Observe a job repeatedly, and return the report.
 
     Args:
@@ -155,10 +155,10 @@ def watch_job(place: JobPlace, *, begun: Callable[[], None], is_over: Callable[[
     first = look()
     begun()
     began_ns = time.monotonic_ns()
-    remote = [remote_now(place, first)]
+    remote = [measure_remote_bytes(place, first)]
     while not is_over():
-        remote.append(remote_now(place, look()))
+        remote.append(measure_remote_bytes(place, look()))
     elapsed_us = (time.monotonic_ns() - began_ns) // 1000
     last = look()
-    known = [one for one in (*remote, remote_now(place, last)) if one is not None]
-    return report_text(place, elapsed_us, first, last, max(known, default=None))
+    known = [one for one in (*remote, measure_remote_bytes(place, last)) if one is not None]
+    return format_report(place, elapsed_us, first, last, max(known, default=None))

@@ -26,7 +26,7 @@ from nodeagent.core.admission.resize import is_resizable, is_resize, without_var
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
-from nodeagent.core.turn.pod_sources import Manifest, counting
+from nodeagent.core.turn.pod_sources import Manifest, find_effective
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifests import SUFFIXES, ManifestFile, scan_manifests
 from nodeagent.edge.kernel.sysfs import read_machine
@@ -236,7 +236,7 @@ def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], plac
     given = {found.pod.full_name for file in files for found in file.pods}
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
     others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
-    counted, _ = counting(others, tuple(place.entries.values()))
+    counted, _ = find_effective(others, tuple(place.entries.values()))
     pods = [manifest.pod for name, manifest in counted.items() if _is_undecided(place.entries.get(name), manifest.pod)]
     running = [entry.pod.full_name for entry in place.entries.values() if entry.is_active]
     order = {name: number for number, name in enumerate(running)}  # changes of running pods are tried first

@@ -47,7 +47,7 @@ def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[Appl
     pods = [change for file in changes for change in file.pods]
     # Pods that are changed together may take over each other's units.
     moving = frozenset(
-        one.entry.pod.uid for one in pods if one.entry is not None and (one.restarts or one.entry.is_of_systemd)
+        one.entry.pod.uid for one in pods if one.entry is not None and (one.restarts or one.entry.pins_units)
     )
     what_if = replace(what_if, moving=what_if.moving | moving)
     with Progress("pods", len(pods)) as progress:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import NumaMask
-from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.points import Point
 from nodeagent.core.resources.cpu.resource import CpuResource
@@ -76,7 +76,7 @@ def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal |
         return None  # the device manager refuses them itself
     managed = frozenset[str]().union(*(resource.managed for resource in resources))
     unknown = [name for name, _ in pod.devices if name not in managed]
-    return unexpected(f"cannot allocate unregistered device {unknown[0]}") if unknown else None
+    return wrap_unexpected(f"cannot allocate unregistered device {unknown[0]}") if unknown else None
 
 
 def _refuse_missing_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:

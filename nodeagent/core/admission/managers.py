@@ -26,7 +26,7 @@ from nodeagent.core.model.demand import (
     qualifies_alone,
     why_shared as reason_for_sharing,
 )
-from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.errata import Erratum, list_reproduced
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises, UnrecoveredPod, with_pod
@@ -195,14 +195,14 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
     if refused or isinstance(topology_manager, tuple):
         return tuple(one for each in refused for one in each)
     resources = tuple(each for each in made if not isinstance(each, tuple))
-    providers = Providers(resources, topology_manager, reproduced(placement.errata))
+    providers = Providers(resources, topology_manager, list_reproduced(placement.errata))
     return Managers(
         topology=topology,
         placement=placement,
         reserved=providers.of(CpuResource).manager.reserved,
         providers=providers,
         rules=DemandRules.of(placement),
-        quirks=reproduced(placement.errata),
+        quirks=list_reproduced(placement.errata),
     )
 
 

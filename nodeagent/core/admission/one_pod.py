@@ -23,7 +23,7 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
-from nodeagent.core.model.holdings import put
+from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.promises import NOTHING, Hint, Promises
@@ -262,7 +262,7 @@ def _store_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[C
     held = promises.of_pod(pod.uid)
     hints = held.hints
     for container in containers:
-        hints = put(hints, container.name, hint)
+        hints = put_item(hints, container.name, hint)
     pods = promises.pods.put(pod.uid, replace(held, hints=hints))
     return replace(outcome, promises=replace(promises, pods=pods))
 

@@ -28,7 +28,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, NotResized, Reason, never_resized
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, NotResized, Reason, refuse_resize_for_good
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of, with_default_set
@@ -55,7 +55,7 @@ def is_resize(old: Pod, new: Pod) -> bool:
 
 def is_resizable(entry: PodEntry) -> bool:
     """Tell whether a pod holds resources and follows its manifest. A container runtime's pod is resized when kubelet asks for it."""
-    return entry.holds and entry.deleting_since_ms is None and not entry.is_of_runtime
+    return entry.holds and entry.deleting_since_ms is None and not entry.is_requested_per_container
 
 
 def lowers_request(old: Pod, new: Pod) -> bool:
@@ -133,7 +133,7 @@ def resized(
         cpu = replace(managers.providers.of(CpuResource).manager, keeps_first=False)
         managers = replace(managers, providers=managers.providers.having(CpuResource(cpu)))
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
-        return never_resized(
+        return refuse_resize_for_good(
             "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
             "end the pod, and start it anew"
         )
@@ -168,7 +168,7 @@ def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized
             if driver in drivers and not _is_equal_amount(*amounts):
                 what = "CPUs" if resource == CPU else "memory"
                 why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
-                return never_resized(why)
+                return refuse_resize_for_good(why)
     return None
 
 

@@ -16,7 +16,7 @@ class Withheld(Struct, frozen=True):
 NOTHING = Withheld()
 
 
-def withheld(chain: Sequence[tuple[str, CpuSet]]) -> Withheld:
+def find_withheld(chain: Sequence[tuple[str, CpuSet]]) -> Withheld:
     """Find the online CPUs that the pods' cgroup lacks.
 
     Args:

@@ -45,7 +45,7 @@ class Closing(Struct, frozen=True):
     why: Why
 
 
-def closings(
+def find_closings(
     config: Config, managers: Managers, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
 ) -> dict[str, Closing]:
     """Return the mechanism for each container with exclusive CPUs, by name. Empty without `hostIsolation`.
@@ -59,8 +59,8 @@ def closings(
     """
     if config.host_isolation == "none":
         return {}
-    if entry.is_of_systemd or entry.is_of_runtime:
-        why = Why.UNIT if entry.is_of_systemd else Why.RUNTIME
+    if entry.pins_units or entry.is_requested_per_container:
+        why = Why.UNIT if entry.pins_units else Why.RUNTIME
         own = {c.name: own_set_of(promises, entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
         return {
             name: Closing(cpus & managers.topology.online, None, is_of_pod=False, why=why)
@@ -70,7 +70,7 @@ def closings(
     kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",) if has_partitions else ())
     wanted = {want.path: want for want in desired_cgroups(config, managers, kernel, NodeState(promises, (entry,)))}
     return {
-        container.name: _closing(managers, promises, entry, container.name, wanted)
+        container.name: _find_closing(managers, promises, entry, container.name, wanted)
         if has_partitions
         else Closing(
             wanted[entry.container_path(container.name)].exclusive_cpus, None, is_of_pod=False, why=Why.IMPOSSIBLE
@@ -80,29 +80,22 @@ def closings(
     }
 
 
-def _closing(
+def _find_closing(
     managers: Managers, promises: Promises, entry: PodEntry, name: str, wanted: Mapping[str, DesiredCgroup]
 ) -> Closing:
     container = wanted[entry.container_path(name)]
     for want in (container, wanted[entry.pod_path]):
         found = want.get(Attribute.CPUSET_CPUS_PARTITION)
         if isinstance(found, Partition) and found != MEMBER:
-            why = _why_kind(found.kind, is_asked_for=entry.pod.is_isolated)
+            why = Why.ASKED_FOR if entry.pod.is_isolated else Why.ISOLATED_AT_BOOT
+            if found.kind is PartitionKind.ROOT:
+                why = Why.BALANCED
             return Closing(container.exclusive_cpus, found.kind, want is not container, why)
     if isolation(managers, promises, entry.pod, name) is Isolation.MIXED:
         why = Why.MIXED
+    elif entry.qos is not QosClass.GUARANTEED:
+        why = Why.QOS
     else:
-        why = _why_none(managers, entry, container.exclusive_cpus)
+        is_isolated = container.exclusive_cpus & managers.topology.isolated
+        why = Why.PARTLY_ISOLATED if is_isolated else Why.REUSED
     return Closing(container.exclusive_cpus, None, is_of_pod=False, why=why)
-
-
-def _why_none(managers: Managers, entry: PodEntry, cpus: CpuSet) -> Why:
-    if entry.qos is not QosClass.GUARANTEED:
-        return Why.QOS
-    return Why.PARTLY_ISOLATED if cpus & managers.topology.isolated else Why.REUSED
-
-
-def _why_kind(kind: PartitionKind, *, is_asked_for: bool) -> Why:
-    if kind is PartitionKind.ROOT:
-        return Why.BALANCED
-    return Why.ASKED_FOR if is_asked_for else Why.ISOLATED_AT_BOOT

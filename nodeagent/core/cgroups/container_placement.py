@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
+from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
@@ -29,23 +31,37 @@ class ContainerPlacement(Struct, frozen=True):
     """Answers of device plugins to Allocate, by resource."""
 
 
+ContainerPlacements = Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup], ContainerPlacement]
+"""The placement of each container, by the path of its cgroup."""
+
+
 def container_placements(
-    managers: Managers, state: NodeState, cgroups: Mapping[str, DesiredCgroup]
-) -> dict[str, ContainerPlacement]:
-    """Return the placement of each container, by the path of its cgroup.
+    managers: Managers, state: NodeState, cgroups: Mapping[str, DesiredCgroup], last: ContainerPlacements | None = None
+) -> ContainerPlacements:
+    """Derive the placement of each container.
 
     Args:
         managers: the node's managers.
         state: the state whose promises the cgroups implement.
         cgroups: the cgroups with the desired values, by path. Containers of other cgroups are left out.
+        last: what an earlier call has returned, to be taken over where nothing has changed.
     """
-    return {
-        path: _placement(managers, state, entry, container.name, cgroups[path])
-        for entry in state.entries
-        if entry.is_active
-        for container in entry.pod.containers
-        if (path := entry.container_path(container.name)) in cgroups
-    }
+
+    def make(of: tuple[PodEntry, PodPromises, str, DesiredCgroup]) -> ContainerPlacement:
+        entry, _, name, cgroup = of
+        return _placement(managers, state, entry, name, cgroup)
+
+    return (last or ContainerPlacements()).follow(
+        (managers,),
+        (
+            (path, (entry, state.promises.of_pod(entry.pod.uid), container.name, cgroups[path]))
+            for entry in state.entries
+            if entry.is_active
+            for container in entry.pod.containers
+            if (path := entry.container_path(container.name)) in cgroups
+        ),
+        make,
+    )
 
 
 def _placement(

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, isolation
-from nodeagent.core.cgroups.partitions import NO_PARTITION, partitioned
+from nodeagent.core.cgroups.partitions import NO_PARTITION, add_partitions
 from nodeagent.core.model.cgroup import (
     Attribute,
     ByteLimit,
@@ -23,10 +23,11 @@ from nodeagent.core.model.cgroup import (
 )
 from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE, is_above
 from nodeagent.core.model.config import UNLIMITED_SWAP, Config
+from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
 from nodeagent.core.model.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
-from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.model.promises import Isolation, PodPromises, Promises
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
@@ -78,30 +79,67 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
     return paths[::-1] if can_all else ()
 
 
-def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
+PodCgroups = Derived[tuple[PodEntry, PodPromises], tuple[DesiredCgroup, ...]]
+"""The desired cgroups of each pod, by its UID: its own, those of its containers, and those of the units that it pins."""
+
+
+def pod_cgroups(
+    config: Config, managers: Managers, kernel: Kernel, state: NodeState, last: PodCgroups | None = None
+) -> PodCgroups:
+    """Compute the desired cgroups of each pod.
+
+    A pod's cgroups depend on nothing else than the arguments of `follow` below: of other pods, only on the shared pool that these leave.
+
+    Args:
+        config: the configuration.
+        managers: the node's managers.
+        kernel: the properties of kernel and machine.
+        state: the state whose promises the cgroups implement.
+        last: what an earlier call has returned, to be taken over where nothing has changed.
+    """
+    controllers = CONTROLLERS | kernel.extra_controllers
+
+    def make(of: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
+        if of[0].pins_units:
+            return tuple(_unit_cgroups(managers, kernel, state, of[0]))
+        return _pod_cgroups(config, managers, kernel, state, of[0], controllers)
+
+    present = (entry for entry in state.own_entries() if entry.is_active)
+    return (last or PodCgroups()).follow(
+        (config, managers, kernel, default_set(state.promises)),
+        ((entry.pod.uid, (entry, state.promises.of_pod(entry.pod.uid))) for entry in present),
+        make,
+    )
+
+
+def desired_cgroups(
+    config: Config, managers: Managers, kernel: Kernel, state: NodeState, pods: PodCgroups | None = None
+) -> tuple[DesiredCgroup, ...]:
     """Compute the desired values of every cgroup that the agent manages, parents before children.
 
     systemd manages the pods' cgroup itself, so only the controllers for its children are desired (D9).
+
+    Args:
+        config: the configuration.
+        managers: the node's managers.
+        kernel: the properties of kernel and machine.
+        state: the state whose promises the cgroups implement.
+        pods: what `pod_cgroups` has returned for the same arguments. None means that they are computed here.
     """
-    present = [e for e in state.entries if e.is_active and not e.is_of_runtime]
+    pods = pods or pod_cgroups(config, managers, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
-    burstable = [pod_cgroup_amounts(e.pod, pod_level_resources=gate) for e in present if e.qos is QosClass.BURSTABLE]
-    burstable_milli = sum(amounts.cpu_request_milli for amounts in burstable)
-    pods = tuple(
-        want
-        for entry in present
-        for want in (
-            _units(managers, kernel, state, entry)
-            if entry.is_of_systemd
-            else _pod_cgroups(config, managers, kernel, state, entry, controllers)
-        )
+    burstable_milli = sum(
+        pod_cgroup_amounts(entry.pod, pod_level_resources=gate).cpu_request_milli
+        for (entry, _), _ in pods.kept.values()
+        if entry.qos is QosClass.BURSTABLE
     )
+    of_pods = tuple(want for _, wants in pods.kept.values() for want in wants)
     return (
-        *_above_pods(kernel, controllers, pods),
+        *_above_pods(kernel, controllers, of_pods),
         _class_cgroup(BURSTABLE, kernel, controllers, burstable_milli),
         _class_cgroup(BEST_EFFORT, kernel, controllers, 0),
-        *pods,
+        *of_pods,
     )
 
 
@@ -113,21 +151,14 @@ def runtime_cgroups(
     The runtime sets the others as kubelet asks. Its containers have no payload cgroup with fallback CPUs, and no partitions.
     """
     remote = replace(kernel, path_to_partitions=())
-    return {
-        ContainerKey(entry.pod.uid, container.name): _askable(want)
-        for entry in state.entries
-        if entry.is_active and entry.is_of_runtime
-        for container, want in zip(
-            entry.pod.containers,
-            _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:],
-            strict=True,
-        )
-    }
-
-
-def _askable(want: DesiredCgroup) -> DesiredCgroup:
-    attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
-    return replace(want, controllers=frozenset(), attributes=attributes)
+    found = {}
+    for entry in state.requested_entries():
+        containers = _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:]
+        for container, want in zip(entry.pod.containers, containers, strict=True):
+            attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
+            key = ContainerKey(entry.pod.uid, container.name)
+            found[key] = replace(want, controllers=frozenset(), attributes=attributes)
+    return found
 
 
 def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
@@ -192,7 +223,7 @@ def _pod_cgroups(
     }
     # The cgroups of the other QoS classes hand no CPUs down.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
-    return partitioned(
+    return add_partitions(
         pod,
         containers,
         own if is_apart else {},
@@ -201,7 +232,7 @@ def _pod_cgroups(
     )
 
 
-def _units(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+def _unit_cgroups(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides on their CPUs and memory nodes only; the units' own files have all else. No cgroup of the pod surrounds them. A unit
@@ -240,7 +271,7 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
     return memory_nodes_of(promises, pod.uid, container.name) or asked_for
 
 
-def _shared_by_all(managers: Managers, promises: Promises) -> CpuSet:
+def _find_shared_fallback(managers: Managers, promises: Promises) -> CpuSet:
     """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
     return (
         default_set(promises)
@@ -278,7 +309,10 @@ def _container_cgroup(
     )
     # Exclusive CPUs stay listed while they are offline, so that nothing has to be written when they go and come.
     attributes: list[tuple[Attribute, Value]] = [
-        (Attribute.FALLBACK_CPUS, (own | cpus if own else _shared_by_all(managers, promises)) | managers.reserved),
+        (
+            Attribute.FALLBACK_CPUS,
+            (own | cpus if own else _find_shared_fallback(managers, promises)) | managers.reserved,
+        ),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
         (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import JOBS, PodEntry
@@ -21,7 +21,7 @@ class Obstacle(Struct, frozen=True):
     next_step: str
 
 
-def obstacle(
+def find_obstacle(
     entry: PodEntry,
     name: str,
     *,
@@ -44,7 +44,7 @@ def obstacle(
     )
 
 
-def unkept(
+def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
     """Return why a container's cgroup lacks its promised values, or why others may run on its exclusive CPUs; arguments as above."""
@@ -118,7 +118,7 @@ def _of_cgroup(
     """Judge the cgroup. `used_below` is None if no process is to enter it."""
     want = next((w for w in desired if w.path == path), None)
     there = observed.get(path)
-    if is_of_systemd(path) and there is None:
+    if is_pinned(path) and there is None:
         unit = unit_at(path)
         return Obstacle(f"systemd does not know unit {unit} yet", f"see `systemctl status {unit}`")
     if want is None or there is None:

@@ -24,7 +24,7 @@ def without_partition(want: DesiredCgroup) -> DesiredCgroup:
     return replace(want, attributes=tuple(each for each in want.attributes if each[0] not in PARTITION_ATTRIBUTES))
 
 
-def partitioned(
+def add_partitions(
     pod: DesiredCgroup,
     containers: Sequence[DesiredCgroup],
     own: Mapping[str, CpuSet],
@@ -98,7 +98,7 @@ class Step(Struct, frozen=True):
     """CPUs of a partition that starts. The kernel would move other processes off them, maybe onto exclusive CPUs of others."""
 
 
-def endings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
+def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
     """End each partition that differs from the desired one, then withdraw the CPUs that no partition needs any more."""
     for want in reversed(desired):
         before = _partition(want, observed)
@@ -111,7 +111,7 @@ def endings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iter
             yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, kept, before_cpus)
 
 
-def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
+def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
     """Hand CPUs down to partitions, then start them, including those that the kernel has invalidated."""
     for want in desired:
         before_cpus = _handed_down(want, observed)
@@ -127,9 +127,9 @@ def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> I
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, wanted, before, grants=want.partition_cpus())
 
 
-def running_without(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
+def find_unpartitioned_cpus(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
     """Return the CPUs of populated cgroups whose partition has not started. The kernel may have refused it."""
-    begin = (step for step in beginnings(desired, observed) if step.path in observed)
+    begin = (step for step in start_partitions(desired, observed) if step.path in observed)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 
 

@@ -24,7 +24,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _RETRY = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ENOMEM})
 
 
-def write_failure(error: int | None) -> WriteFailure:
+def classify_failure(error: int | None) -> WriteFailure:
     """Classify an errno. None means that the kernel took the write, but shows another value."""
     if error in _GONE:
         return WriteFailure.GONE

@@ -22,7 +22,7 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
-from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES, Step, beginnings, endings
+from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES, Step, end_partitions, start_partitions
 from nodeagent.core.model.cgroup import (
     Attribute,
     ByteLimit,
@@ -34,7 +34,7 @@ from nodeagent.core.model.cgroup import (
     Value,
     unclear_units,
 )
-from nodeagent.core.model.cgroup_layout import is_of_systemd, is_ours
+from nodeagent.core.model.cgroup_layout import is_ours, is_pinned
 from nodeagent.core.model.idset import CpuSet
 
 _LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
@@ -129,52 +129,51 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         observed: every cgroup below the pods' cgroup, that cgroup itself (path ""), those above it, and the units that pods pin.
     """
     everything = tuple(desired)
-    wants = tuple(want for want in everything if want.goes_back_to is None and _is_to_write(want.path, observed))
+    # Only systemd can create a unit's cgroup.
+    wants = tuple(
+        want for want in everything if want.goes_back_to is None and (want.path in observed or not is_pinned(want.path))
+    )
     desired_by_path = {want.path: want for want in everything}
     leftovers = sorted(
         (path for path in observed if path and is_ours(path) and path not in desired_by_path), reverse=True
     )
-    orphans = tuple(path for path in leftovers if observed[path].is_populated and not _has_children(path, observed))
+    parents = {parent_of(path) for path in observed if path}
+    orphans = tuple(path for path in leftovers if observed[path].is_populated and path not in parents)
     occupied = CpuSet()
     for path in orphans:
         occupied |= observed[path].cpus_effective or CpuSet()
     for cpus in unclear_units(observed).values():
         occupied |= cpus
     for want in wants:
-        occupied |= _stuck(want, observed)
+        occupied |= _find_stuck_cpus(want, observed)
     changes = (
         *(RemoveCgroup(path) for path in leftovers if not observed[path].is_populated),
-        *_structure(wants, observed),
-        *_written(endings(wants, observed)),
-        *_given_back(everything, observed),
-        *_departures(wants, observed),
-        *_settings(wants, observed),
-        *_fallbacks(wants, observed),
-        *_limits(wants, observed),
-        *_written(beginnings(wants, observed)),
-        *_thaws(wants, observed),
+        *_create_cgroups(wants, observed),
+        *_write_steps(end_partitions(wants, observed)),
+        *_restore_units(everything, observed),
+        *_vacate_all(wants, observed),
+        *_write_differences(wants, observed),
+        *_extend_fallbacks(wants, observed),
+        *_write_limits(wants, observed),
+        *_write_steps(start_partitions(wants, observed)),
+        *_thaw(wants, observed),
     )
     return Plan(changes, occupied, orphans)
 
 
-def _is_to_write(path: str, observed: ObservedCgroups) -> bool:
-    """Whether the cgroup exists or can be created. A unit that systemd doesn't know has none, and only systemd can create it."""
-    return path in observed or not is_of_systemd(path)
-
-
-def _given_back(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _restore_units(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
         there = observed.get(want.path)
         if want.goes_back_to is not None and there is not None and there.unit != want.goes_back_to:
             yield GiveUnitBack(want.path, want.goes_back_to)
 
 
-def _written(steps: Iterable[Step]) -> Iterator[Change]:
+def _write_steps(steps: Iterable[Step]) -> Iterator[Change]:
     for step in steps:
         yield SetAttribute(step.path, step.attribute, step.value, step.before, grants=step.grants)
 
 
-def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
+def _find_stuck_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
     """Return CPUs outside of its cpuset that a cgroup may still use.
 
     If the kernel can grant none of the CPUs in a cpuset, it grants those of the parent. A unit without a CPU left also stays where it is.
@@ -183,16 +182,12 @@ def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
     if there is None or not want.is_leaf or want.is_starved:
         return CpuSet()
     is_in_place = not want.cpus() or there.get(Attribute.CPUSET_CPUS) == want.cpus()
-    return _usable(there) - want.cpus() if is_in_place else CpuSet()
+    return _find_usable_cpus(there) - want.cpus() if is_in_place else CpuSet()
 
 
-def _has_children(path: str, observed: ObservedCgroups) -> bool:
-    return any(other.startswith(path + "/") for other in observed)
-
-
-def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _create_cgroups(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
-        if is_of_systemd(want.path):
+        if is_pinned(want.path):
             continue
         there = observed.get(want.path)
         has_payload = want.get(Attribute.FALLBACK_CPUS) is not None
@@ -203,7 +198,7 @@ def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
             yield EnableControllers(want.path, tuple(sorted(missing)))
 
 
-def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _vacate_all(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Make every cgroup leave the CPUs that it should not have.
 
     Cgroups without a CPU to move to are frozen before anything moves. Exclusive cgroups come next. Otherwise one could still list a CPU
@@ -218,93 +213,100 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             there is None or there.get(Attribute.FREEZE) is not True
         ):
             yield SetAttribute(
-                want.path, Attribute.FREEZE, value=True, before=False, vacates=_usable(there) - want.cpus()
+                want.path, Attribute.FREEZE, value=True, before=False, vacates=_find_usable_cpus(there) - want.cpus()
             )
     for want in leaves:
-        kept = _kept(want, observed)
+        kept = _find_kept_cpus(want, observed)
         if kept:
-            yield from _departure(want, observed.get(want.path), kept, want.cpus() | want.offline_cpus)
+            yield from _vacate(want, observed.get(want.path), kept, want.cpus() | want.offline_cpus)
     for want in desired:
         if not want.is_leaf and want.cpus():
             there = observed.get(want.path)
             before = there.get(Attribute.CPUSET_CPUS) if there else None
             if before != want.cpus():
-                vacates = _named(there) - want.cpus()
+                vacates = _find_listed_cpus(there) - want.cpus()
                 yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=vacates)
     for want in leaves:
-        fallback = _fallback(observed.get(want.path))
+        fallback = _find_fallback(observed.get(want.path))
         gone = fallback - want.fallback_cpus()
         if gone and want.fallback_cpus():
-            yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, _narrowed(want, fallback), fallback, vacates=gone)
+            yield SetAttribute(
+                want.path, Attribute.FALLBACK_CPUS, _narrow_fallback(want, fallback), fallback, vacates=gone
+            )
     for want in leaves:
         there = observed.get(want.path)
         if want.cpus() and not want.is_exclusive:
-            yield from _departure(want, there, want.cpus(), want.cpus())
+            yield from _vacate(want, there, want.cpus(), want.cpus())
     for want in leaves:
         there = observed.get(want.path)
-        left = _left(want, there, leaves)
+        left = _find_interim_cpus(want, there, leaves)
         if left:
-            yield from _departure(want, there, left, left)
+            yield from _vacate(want, there, left, left)
     for want in leaves:
         there = observed.get(want.path)
         if there is not None and there.elsewhere:
             yield GatherThreads(want.path, vacates=there.elsewhere)
 
 
-def _fallback(there: ObservedCgroup | None) -> CpuSet:
+def _find_fallback(there: ObservedCgroup | None) -> CpuSet:
     found = there.get(Attribute.FALLBACK_CPUS) if there else None
     return found if isinstance(found, CpuSet) else CpuSet()
 
 
-def _narrowed(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
+def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
     """Return the fallback CPUs while others are still to leave: a part of the current ones, unless that would be empty."""
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
-def _kept(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
+def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
     """Return the desired CPUs that an exclusive cgroup has already. None means that it lists no others, or has to move as a whole.
 
     Its own offline CPUs may stay listed. Any other listed CPU would become usable at once when its pod's cgroup gets it, or when it comes
     online. That could be a CPU that the cgroup has released, or one that others have not vacated yet.
     """
     there = observed.get(want.path)
-    if there is None or not want.is_exclusive or is_of_systemd(want.path) or _is_displaced(want, there):
+    if there is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, there):
         return None
     above = observed.get(parent_of(want.path))
     bound = above.get(Attribute.CPUSET_CPUS) if above else None
     allowed = want.cpus() & bound if isinstance(bound, CpuSet) and bound else want.cpus()
-    is_beyond = _usable(there) - want.cpus() or _named(there) - _usable(there) - allowed - want.offline_cpus
-    return (_usable(there) & want.cpus() or None) if is_beyond else None
+    is_beyond = (
+        _find_usable_cpus(there) - want.cpus()
+        or _find_listed_cpus(there) - _find_usable_cpus(there) - allowed - want.offline_cpus
+    )
+    return (_find_usable_cpus(there) & want.cpus() or None) if is_beyond else None
 
 
-def _named(there: ObservedCgroup | None) -> CpuSet:
+def _find_listed_cpus(there: ObservedCgroup | None) -> CpuSet:
     """Return the CPUs that processes may run on, now or once a cgroup above has them.
 
     The listed CPUs count too, because in a partition only the CPUs of the partition are effective.
     """
     named = there.get(Attribute.CPUSET_CPUS) if there else None
-    return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
+    return _find_usable_cpus(there) | named if isinstance(named, CpuSet) else _find_usable_cpus(there)
 
 
-def _left(want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]) -> CpuSet | None:
+def _find_interim_cpus(
+    want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]
+) -> CpuSet | None:
     """Return the CPUs that an exclusive unit keeps until its own are granted.
 
     None means that it is on no CPU of others, or is no exclusive unit.
     """
-    if not want.is_exclusive or not is_of_systemd(want.path):
+    if not want.is_exclusive or not is_pinned(want.path):
         return None
     others = CpuSet()
     for other in leaves:
         if other is not want:
             others |= other.exclusive_cpus
-    held = _named(there) if want.is_mixed else _usable(there)
+    held = _find_listed_cpus(there) if want.is_mixed else _find_usable_cpus(there)
     return (held - others or want.meanwhile) if held & others else None
 
 
-def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
+def _vacate(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
     before = there.get(Attribute.CPUSET_CPUS) if there else None
     if before != cpus:
-        vacates = _named(there) - kept if _usable(there) else CpuSet()
+        vacates = _find_listed_cpus(there) - kept if _find_usable_cpus(there) else CpuSet()
         yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=vacates)
 
 
@@ -313,13 +315,13 @@ def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
 
     A systemd unit is not frozen, because systemd's clients would see that state.
     """
-    if is_of_systemd(want.path):
+    if is_pinned(want.path):
         return False
-    usable = _usable(there)
+    usable = _find_usable_cpus(there)
     return want.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & want.cpus()
 
 
-def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _write_differences(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Grant exclusive CPUs, and write all other differences."""
     desired = tuple(desired)
     leaves = tuple(want for want in desired if want.is_leaf)
@@ -334,29 +336,30 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
                     yield SetAttribute(want.path, attribute, value, before)
             elif not want.is_exclusive:
                 continue
-            elif is_of_systemd(want.path):
-                left = _left(want, there, leaves)
-                if left != want.cpus() and not _has_alone(there, before, want.cpus()):
-                    vacates = (left or _usable(there)) - want.cpus()
+            elif is_pinned(want.path):
+                left = _find_interim_cpus(want, there, leaves)
+                is_alone = _grants_explicitly(there, before, want.cpus()) and not _find_usable_cpus(there) - want.cpus()
+                if left != want.cpus() and not is_alone:
+                    vacates = (left or _find_usable_cpus(there)) - want.cpus()
                     yield SetAttribute(want.path, attribute, value, before, vacates, want.exclusive_cpus)
             else:
-                before = _kept(want, observed) or before
-                if not _holds(there, before, want.cpus()):
+                before = _find_kept_cpus(want, observed) or before
+                if not _grants_explicitly(there, before, want.cpus()):
                     yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
 
 
-def _fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _extend_fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Extend the fallback CPUs, once all others have left them."""
     for want in desired:
         there, value = observed.get(want.path), want.fallback_cpus()
         before = there.get(Attribute.FALLBACK_CPUS) if there else None
-        if _fallback(there) - value:
-            before = _narrowed(want, _fallback(there))
+        if _find_fallback(there) - value:
+            before = _narrow_fallback(want, _find_fallback(there))
         if value and before != value:
             yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, value, before)
 
 
-def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Write limits such that a pod's limit is never below those of its containers, which could be killed otherwise.
 
     A pod's limit grows first and shrinks last. Among the limits of its containers, those that shrink come first.
@@ -372,17 +375,12 @@ def _limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iter
     yield from (change for _, change in sorted(found, key=lambda each: each[0]))
 
 
-def _holds(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
+def _grants_explicitly(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
     """Whether a cpuset has these CPUs because it lists them, and not because the parent's CPUs are its fallback."""
-    return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _usable(there) >= cpus)
+    return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(there) >= cpus)
 
 
-def _has_alone(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset lists these CPUs, and no others are usable."""
-    return _holds(there, named, cpus) and not _usable(there) - cpus
-
-
-def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _thaw(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
         there = observed.get(want.path)
         if there is None or not want.is_leaf or want.is_starved:
@@ -391,11 +389,11 @@ def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Itera
             yield SetAttribute(want.path, Attribute.FREEZE, value=False, before=True, grants=want.exclusive_cpus)
 
 
-def _usable(there: ObservedCgroup | None) -> CpuSet:
+def _find_usable_cpus(there: ObservedCgroup | None) -> CpuSet:
     """Return the CPUs on which processes of a cgroup may run now, including one that enters it at this moment.
 
     In a frozen cgroup none run. Others may thaw a systemd unit at any moment, so it counts as running.
     """
-    if there is None or (there.is_frozen and not is_of_systemd(there.path)):
+    if there is None or (there.is_frozen and not is_pinned(there.path)):
         return CpuSet()
     return (there.cpus_effective or CpuSet()) | there.elsewhere

@@ -1,1 +1,1 @@
-"""Owners of cgroups, one package each: what the owner states of its pods, and the rules for its answers."""
+"""Owners of cgroups, one package each, with the pods that each of them describes and the rules for the answers to it."""

@@ -1,8 +1,8 @@
-"""The contract of a domain: an owner of containers' cgroups and processes (the agent, systemd, a container runtime, …).
+"""Contract of a domain: an owner of containers' cgroups and processes, such as the agent, systemd or a container runtime.
 
-A turn calls the methods in the order in which they stand here, all in the deciding thread: each for every domain, before the next. What a
-domain keeps between turns is its own, and no other domain knows it. A domain's threads hand things over by queues and wake the agent.
-Problems are returned as texts for people, with the next step; a `Problem` also names its pod.
+A turn calls the methods in the order of this module, all in the deciding thread. It calls a method of every domain before the next method.
+Each domain keeps its own data between turns, and no other domain knows it. The threads of a domain hand over data by queues, and wake the
+agent. Problems are texts for people, with the next step. A `Problem` also names its pod.
 """
 
 from collections.abc import Mapping
@@ -23,66 +23,66 @@ from nodeagent.core.turn.world import Turn, World
 
 
 class DomainInput(Struct, frozen=True):
-    """What there is to observe."""
+    """State and sources that a domain needs for its observations."""
 
     state: NodeState
-    """As the last turn has left it."""
+    """State after the last turn."""
     sources: tuple[PodSource, ...]
-    """Of all domains."""
+    """Sources of all domains."""
     rescan: bool
-    """Whether to observe everything again, and not only what may change without waking the agent."""
+    """Observe everything again, and not only what may change without waking the agent."""
 
 
 class DomainView(Struct, frozen=True):
-    """What a domain has observed for one turn."""
+    """Observations of one domain in one turn."""
 
     cgroups: ObservedCgroups
     down: frozenset[str] = frozenset()
-    """Paths of what pods pin that isn't running, and isn't being started."""
+    """Paths of pinned units that neither run nor are being started."""
     is_all_told: bool = True
-    """False means that the domain may have pods which it has not told yet."""
+    """False means that the domain may have pods that it hasn't reported yet."""
     problems: tuple[str, ...] = ()
     retries: bool = False
-    """Looking again soon may solve the problems."""
+    """Another observation soon may solve the problems."""
     places: Mapping[str, str] = MappingProxyType({})
-    """Where the cgroups of what pods pin really are, below the root of all cgroups, by its name."""
+    """Path of each pinned unit's cgroup below the root of all cgroups, by the unit's name."""
 
 
 class TurnDone(Struct, frozen=True):
-    """A turn that is saved and carried out."""
+    """Result of a turn that is saved and carried out."""
 
     state: NodeState
-    """As it is saved, and with the pods that could not be saved as refused."""
+    """Saved state, with the pods that could not be saved as refused."""
     wanted: tuple[DesiredCgroup, ...]
     ready: frozenset[str]
-    """Paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs."""
+    """Paths of the cgroups with the allocated values and no other processes on their exclusive CPUs."""
     unvacated: CpuSet
     """CPUs that processes could not be made to leave."""
     placed: Mapping[str, ContainerPlacement]
-    """By cgroup path, what containers' processes are told."""
+    """CPUs and memory nodes that each container is told, by cgroup path."""
     files_in_use: Mapping[str, str]
-    """Device files that could not be taken from their last user, each with that user's name."""
+    """Name of the last user of each device file that could not be taken from it."""
 
 
 class TakenBack(Struct, frozen=True):
-    """What came of taking devices back."""
+    """Result of taking devices back."""
 
     files_in_use: Mapping[str, str]
     problems: tuple[str, ...] = ()
 
 
 class DomainCounts(Struct, frozen=True):
-    """What has happened since the last time."""
+    """Counts since the last call."""
 
     deltas: tuple[MetricDelta, ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
-    """Seconds, each with the name of its histogram."""
+    """Durations in seconds, each with the name of its histogram."""
 
 
 class Domain(Protocol):
     @property
     def name(self) -> str:
-        """What its pods have as `PodEntry.domain`."""
+        """`PodEntry.domain` of its pods."""
         ...
 
     def follow(self, config: Config, /) -> None:
@@ -90,52 +90,53 @@ class Domain(Protocol):
         ...
 
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
-        """Return the pods that come from the domain itself; with `rescan` as they are now, otherwise as of the last look.
+        """Return the domain's own pods. With `rescan` they are read again, otherwise they are as of the last look.
 
-        Called first, before anything is observed. The origin of such a pod names the domain. If the domain only watches its processes, its
-        containers pin units, whose names have the form of systemd's (`NAME.scope`). A domain whose pods come from another source, such as
-        manifests, returns none.
+        Called first, before any observation. The origin of such a pod names the domain. If the domain only watches its processes, its
+        containers
+        pin units with names in systemd's form (`NAME.scope`). A domain with pods from another source, such as manifests, returns none.
         """
         ...
 
     def observe(self, look: DomainInput, /) -> DomainView:
-        """Read the cgroups that the domain's pods have or will have, by the paths of `PodEntry.container_path`.
+        """Read the existing cgroups of the domain's pods, by the paths of `PodEntry.container_path`.
 
         Called before the turn is decided.
 
         Raises:
-            CgroupError: one can't be read. The turn decides nothing then.
+            CgroupError: a cgroup can't be read. The turn decides nothing then.
         """
         ...
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide on what the domain has been asked since the last turn. What it returns is saved with the rest of the turn.
+        """Decide on the requests since the last turn. The result is saved with the rest of the turn.
 
         Called once the turn has decided on the pods of all sources. Nothing is answered yet.
         """
         ...
 
     def withdraw(self, why: str, /) -> None:
-        """Answer those that wait that nothing was decided.
+        """Answer all waiting callers that nothing was decided.
 
-        Called instead of anything that follows from the decision, if the turn can't be saved. The later methods are called all the same,
-        with the state of the last turn.
+        Called if the turn can't be saved, in place of everything that follows from the decision. The later methods are called all the same,
+        with
+        the state of the last turn.
         """
         ...
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record what the domain's cgroups go back to, where it outlives a lost state. Returns the problems.
+        """Record the original settings of the domain's cgroups, if they outlive a lost state. Returns the problems.
 
         Called once `state` is saved and before anything is written.
         """
         ...
 
     def desired(self, observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        """Return what cgroups of the domain should hold that no pod of the state has any more, such as those to give back."""
+        """Return the desired values of cgroups without a pod in the state, such as those to restore."""
         ...
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs on which processes of the domain may be that no observed cgroup shows. The plan grants them to nobody.
+        """Return CPUs with possible processes of the domain that no observed cgroup shows. The plan grants them to no container.
 
         Called before the plan is carried out.
         """
@@ -146,22 +147,22 @@ class Domain(Protocol):
         ...
 
     def apply(self, change: Change, /) -> None:
-        """Carry out one change, and return once it has its effect: processes have left the CPUs that it takes away.
+        """Carry out one change. It returns once the change has its effect and processes have left the CPUs that it removes.
 
         Raises:
-            CgroupError: it failed, or its effect is not certain. The changes that depend on it are held back, and all is tried again.
+            CgroupError: the change failed, or its effect isn't certain. Changes that depend on it are deferred, and all is tried again.
         """
         ...
 
     def take_back(self, state: NodeState, /) -> TakenBack:
-        """Take from the domain's processes the devices that are no longer theirs, and let them use those that are.
+        """Take released devices from the domain's processes, and let the processes use the allocated ones.
 
         Called once the plan is carried out, before any domain starts or answers something.
         """
         ...
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
-        """Start or let in what is ready, answer who waits, and give back what is over. Returns the problems.
+        """Start or attach ready containers, answer waiting callers, and restore what has ended. Returns the problems.
 
         Called last: everything is saved and written.
         """
@@ -169,13 +170,13 @@ class Domain(Protocol):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something is to change that wakes nobody: the next turn follows soon."""
+        """Whether something will change without waking the agent. The next turn then follows soon."""
         ...
 
     def standing_problem(self) -> str | None:
-        """Return what is wrong with the domain as a whole. None means that nothing is. Called after the turn, and after a failed one."""
+        """Describe a problem of the domain as a whole. None means that there is none. Called after each turn, even a failed one."""
         ...
 
     def count(self) -> DomainCounts:
-        """Return what has happened since the last call, for the metrics."""
+        """Return the counts since the last call, for the metrics."""
         ...

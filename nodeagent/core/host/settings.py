@@ -105,7 +105,7 @@ restored to what the kernel would have given it. While kernel threads avoid CPUs
 
 def maybe_put_back(record: Record) -> Record:
     """Return the record after another process may have restored settings: each may have its original value."""
-    return {s: replace(c, ours=_ending((c.before, *c.ours), c.last)) for s, c in record.items()}
+    return {s: replace(c, ours=_put_last((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
 class HostPlan(Struct, frozen=True):
@@ -134,7 +134,7 @@ class HostPlan(Struct, frozen=True):
     def _kept(self, changes: Record) -> Record:
         read = {setting: change for setting, change in changes.items() if setting not in self.unread}
         unread = {setting: self.record[setting] for setting in self.unread}
-        return _to_keep(read, keeps_threads=self.keeps_threads) | unread
+        return _select_record(read, keeps_threads=self.keeps_threads) | unread
 
     def _after(self, setting: Setting, change: Change, *, has_failed: bool) -> Change:
         written = self.writes.get(setting)
@@ -144,9 +144,9 @@ class HostPlan(Struct, frozen=True):
             may_be_any = setting.kind in OF_SERVICES or setting.kind is SettingKind.THREAD
             return change if may_be_any else replace(change, ours=(change.last,))
         if setting.kind is SettingKind.THREAD:
-            return replace(change, ours=_shown(written, self.offline))
+            return replace(change, ours=_list_possible_affinities(written, self.offline))
         shown_later = change.ours if setting.kind is SettingKind.IRQBALANCE else ()
-        return replace(change, ours=_ending(shown_later, written))
+        return replace(change, ours=_put_last(shown_later, written))
 
 
 class Cpus(Struct, frozen=True):
@@ -192,7 +192,7 @@ def plan(
         facts: further facts of the observed settings.
         unread: kinds that could not be read now, which don't change.
     """
-    record = _renamed(record, facts)
+    record = _rename_queues(record, facts)
     changes, writes, others = {}, {}, {}
     keeps_threads = bool(alone.get(SettingKind.THREAD)) or bool(cpus.hidden - cpus.offline)
     for setting, now in observed.items():
@@ -204,17 +204,21 @@ def plan(
             if known is None and not (keeps_threads and now):
                 continue
             left = to_leave if of.interrupt is None else to_leave - claims.get(of.interrupt, CpuSet())
-            found = _follower(known, now, left, cpus, of.follows, keeps_threads=keeps_threads)
+            found = _decide_interrupt_thread(known, now, left, cpus, of.follows, keeps_threads=keeps_threads)
         else:
-            found = _other(setting, known, now, of, record.get(NEW_IRQS), claims.get(setting), to_leave, cpus)
+            found = _decide_setting(setting, known, now, of, record.get(NEW_IRQS), claims.get(setting), to_leave, cpus)
         changes[setting] = Change(found.before, found.ours, of.instance)
         if found.written is not None:
             writes[setting] = found.written
         if found.is_others:
             others[setting] = now
-    kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
+    kept = {
+        setting: change
+        for setting, change in record.items()
+        if setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
+    }
     return HostPlan(
-        _to_keep(changes, keeps_threads=keeps_threads) | kept,
+        _select_record(changes, keeps_threads=keeps_threads) | kept,
         writes,
         others,
         keeps_threads,
@@ -223,7 +227,7 @@ def plan(
     )
 
 
-class _Found(Struct, frozen=True):
+class _Decision(Struct, frozen=True):
     before: CpuSet
     ours: tuple[CpuSet, ...]
     """As `Change.ours`, before the write."""
@@ -231,7 +235,7 @@ class _Found(Struct, frozen=True):
     is_others: bool
 
 
-def _other(
+def _decide_setting(
     setting: Setting,
     known: Change | None,
     now: CpuSet,
@@ -240,45 +244,45 @@ def _other(
     claim: CpuSet | None,
     to_leave: CpuSet,
     cpus: Cpus,
-) -> _Found:
+) -> _Decision:
     """Decide on a setting that keeps a written value."""
-    is_ours = known is not None and (known.is_ours(now) or _is_anywhere(setting, known, now, cpus))
+    is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
-        before = _before(setting, now, of, to_come, cpus)
-    wanted = _apart(before, now, to_leave, cpus) if claim is None else claim
+        before = _find_original(setting, now, of, to_come, cpus)
+    wanted = _avoid(before, now, to_leave, cpus) if claim is None else claim
     is_written = wanted != now or (known is not None and is_ours and not known.is_settled(setting.kind, wanted))
-    found = _found(setting.kind, known if is_ours else None, now)
+    found = _list_possible_values(setting.kind, known if is_ours else None, now)
     if is_written:
         last = found[-1]
         if setting.kind is SettingKind.IRQBALANCE:
             last = next((value for value in (wanted, *found) if value != now), last)
-        found = _ending((wanted, *found), last)
+        found = _put_last((wanted, *found), last)
     is_others = known is not None and known.differs and not is_ours
-    return _Found(before, found, wanted if is_written else None, is_others)
+    return _Decision(before, found, wanted if is_written else None, is_others)
 
 
-def _follower(
+def _decide_interrupt_thread(
     known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
-) -> _Found:
+) -> _Decision:
     """Decide on a kernel thread, also one that handles an interrupt.
 
     The thread of an interrupt has all CPUs until the first interrupt, and then follows the interrupt's affinity. A value of somebody else
     would last only until the interrupt moves, so no value counts as somebody else's.
     """
     if not follows:
-        return _thread(known, now, to_leave, cpus)
+        return _decide_thread(known, now, to_leave, cpus)
     there = replace(cpus, nodes=(*cpus.nodes, follows))
     if known is not None and not known.before:
         known = replace(known, before=follows)
-    found = _thread(known, now, to_leave, there)
+    found = _decide_thread(known, now, to_leave, there)
     if found.is_others or (known is not None and now == follows and now not in known.ours):
-        found = _thread(Change(follows, (now, cpus.possible)), now, to_leave, there)
+        found = _decide_thread(Change(follows, (now, cpus.possible)), now, to_leave, there)
     is_over = not keeps_threads and found.ours == (follows,) and found.written is None
     return found if found.before != follows or is_over else replace(found, before=CpuSet())
 
 
-def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> _Found:
+def _decide_thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> _Decision:
     """Decide on a kernel thread.
 
     The kernel remembers the affinity written for a thread. Whenever a partition changes, it gives the thread those of these CPUs that are
@@ -288,12 +292,12 @@ def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> 
     (kcompactd_cpu_online in mm/compaction.c). A thread with a wrong affinity is written again as soon as the kernel accepts the value.
     Older kernels (6.1) drop CPUs that are offline at the write (cpuset_cpus_allowed), so the thread is written again when these come back.
     """
-    before, ours = _thread_so_far(known, now, cpus)
+    before, ours = _find_original_affinity(known, now, cpus)
     is_others = known is not None and before is None
     before = now if before is None else before
-    wanted = _apart(before, now, to_leave - cpus.partitioned, cpus)
+    wanted = _avoid(before, now, to_leave - cpus.partitioned, cpus)
     closed = cpus.hidden - cpus.offline
-    is_written = ours in {(wanted,), _shown(wanted, cpus.offline)}
+    is_written = ours in {(wanted,), _list_possible_affinities(wanted, cpus.offline)}
     if to_leave or closed:
         is_right = now <= wanted and now - cpus.offline == wanted - cpus.hidden
     else:
@@ -305,28 +309,30 @@ def _thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> 
     elif is_right and (is_others or is_written):
         written = None
     if written is not None:
-        ours = _ending((cpus.possible, *_shown(written, cpus.offline), now, *ours), ours[-1])
+        ours = _put_last((cpus.possible, *_list_possible_affinities(written, cpus.offline), now, *ours), ours[-1])
     elif not is_right:
-        ours = _ending((now, *ours), ours[-1])
-    return _Found(before, ours, written, is_others)
+        ours = _put_last((now, *ours), ours[-1])
+    return _Decision(before, ours, written, is_others)
 
 
-def _shown(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
+def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
     """Return the affinities that a thread may show after a write."""
-    return _ending((written - offline or written,), written)
+    return _put_last((written - offline or written,), written)
 
 
-def _thread_so_far(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
+def _find_original_affinity(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
     """Return the affinity to restore for a thread, and those that may have been written. None means that somebody else has moved it."""
     if known is None:
-        before = _whole(now, cpus)
-        return before, _ending((cpus.possible,), before)
+        # A thread on all visible CPUs of a node gets all CPUs of the node.
+        is_everywhere = cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible
+        before = cpus.possible if is_everywhere else _find_node(now, cpus) or now
+        return before, _put_last((cpus.possible,), before)
     fitting = tuple(value for value in known.ours if _may_show(value, now, cpus))
     if not fitting and not _may_show(cpus.possible, now, cpus):
         return None, (now,)
     is_moved = known.before == cpus.possible and all(now - cpus.hidden != value - cpus.hidden for value in known.ours)
-    before = (_node_of(now, cpus) if is_moved else None) or known.before
-    return before, fitting or _ending((cpus.possible, *known.ours), known.last)
+    before = (_find_node(now, cpus) if is_moved else None) or known.before
+    return before, fitting or _put_last((cpus.possible, *known.ours), known.last)
 
 
 def _may_show(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
@@ -336,14 +342,7 @@ def _may_show(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
     return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
 
 
-def _whole(now: CpuSet, cpus: Cpus) -> CpuSet:
-    """Return the affinity to restore for a thread without a record. A thread on all visible CPUs of a node gets all CPUs of the node."""
-    if cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible:
-        return cpus.possible
-    return _node_of(now, cpus) or now
-
-
-def _node_of(now: CpuSet, cpus: Cpus) -> CpuSet | None:
+def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
     """Return the CPUs of a NUMA node if the thread has exactly these.
 
     A thread that lost them has all CPUs until another CPU comes online. The thread of an interrupt has all CPUs until the first interrupt.
@@ -353,7 +352,7 @@ def _node_of(now: CpuSet, cpus: Cpus) -> CpuSet | None:
     return next(fitting, None)
 
 
-def _renamed(record: Record, facts: Mapping[Setting, Facts]) -> Record:
+def _rename_queues(record: Record, facts: Mapping[Setting, Facts]) -> Record:
     """Rename the queues of interfaces that have been renamed."""
     names: dict[tuple[int | None, str], Setting] = {
         (of.instance, _in_interface(setting)): setting
@@ -372,17 +371,13 @@ def _in_interface(queue: Setting) -> str:
     return queue.name.partition("/")[2]
 
 
-def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: AbstractSet[SettingKind]) -> bool:
-    return setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
-
-
-def _is_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
+def _may_run_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
     """Whether all CPUs of an interrupt went offline, so that the kernel allows it on any CPU."""
     anywhere = cpus.possible - cpus.offline
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
-def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
+def _avoid(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
     """Remove CPUs from a setting. If no online CPU is left, it gets the host's CPUs."""
     if before.isdisjoint(alone):
         return before
@@ -390,7 +385,7 @@ def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
     return apart if apart & cpus.host else cpus.host or now
 
 
-def _found(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet, ...]:
+def _list_possible_values(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet, ...]:
     """Return the values that a setting may have.
 
     A kernel setting has the value that it shows. A service's setting may have any value that was sent, until the last one is seen. systemd
@@ -401,11 +396,11 @@ def _found(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet
     return (known.last,) if now == known.last and kind is not SettingKind.UNIT else known.ours
 
 
-def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
+def _put_last(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
     return (*(value for value in dict.fromkeys(values) if value != last), last)
 
 
-def _before(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | None, cpus: Cpus) -> CpuSet:
+def _find_original(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | None, cpus: Cpus) -> CpuSet:
     """Return the value to restore for a setting without a record.
 
     Args:
@@ -418,14 +413,14 @@ def _before(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | N
     if setting.kind is not SettingKind.IRQ or to_come is None:
         return now
     for given in to_come.ours:
-        if now == _at_its_begin(given, interrupt, cpus):
-            return _at_its_begin(to_come.before, interrupt, cpus)
+        if now == _find_initial_affinity(given, interrupt, cpus):
+            return _find_initial_affinity(to_come.before, interrupt, cpus)
         if now == given:  # nothing handles it yet
             return to_come.before
     return now
 
 
-def _at_its_begin(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
+def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
     """Return the affinity that the kernel gives a new interrupt, for a given default affinity.
 
     As in irq_setup_affinity of kernel/irq/manage.c, these are its online CPUs, limited to those of the device's NUMA node if it has any.
@@ -434,8 +429,9 @@ def _at_its_begin(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
     return online & interrupt.near or online
 
 
-def _to_keep(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change]:
-    to_come = changes.get(NEW_IRQS)
-    all_of = {SettingKind.IRQ} if to_come is not None and to_come.differs else set()
-    all_of |= {SettingKind.THREAD} if keeps_threads else set()
-    return {setting: change for setting, change in changes.items() if change.differs or setting.kind in all_of}
+def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change]:
+    """Return the changed settings, and all settings of the kinds that are recorded as a whole."""
+    new_irqs = changes.get(NEW_IRQS)
+    whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()
+    whole_kinds |= {SettingKind.THREAD} if keeps_threads else set()
+    return {setting: one for setting, one in changes.items() if one.differs or setting.kind in whole_kinds}

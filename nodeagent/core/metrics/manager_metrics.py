@@ -116,6 +116,6 @@ def aligned_failure(scope: str, boundary: str) -> MetricDelta:
     return plus(ALIGNED_FAILURES, scope=scope, boundary=boundary)
 
 
-def touched(names: Iterable[Series]) -> MetricDeltas:
+def list_zero_series(names: Iterable[Series]) -> MetricDeltas:
     """Create series with 0."""
     return tuple(MetricDelta(series, 0) for series in names)

@@ -30,7 +30,7 @@ def is_above(path: str) -> bool:
 
 def is_ours(path: str) -> bool:
     """Whether a cgroup is the pods' cgroup or below it. An absolute path is that of another program's cgroup."""
-    return not is_above(path) and not path.startswith("/") and not is_of_systemd(path)
+    return not is_above(path) and not path.startswith("/") and not is_pinned(path)
 
 
 def is_within(path: str, other: str) -> bool:
@@ -66,8 +66,8 @@ def is_pinned_by(domain: str, path: str) -> bool:
     return path.startswith(f"{pinned_path(domain)}/")
 
 
-def is_of_systemd(path: str) -> bool:
-    """Whether a cgroup is that of a unit which a pod's container pins, and so is written by systemd or another program."""
+def is_pinned(path: str) -> bool:
+    """Whether a cgroup is that of a pinned unit. Only the program that runs the unit, such as systemd, creates and writes the cgroup."""
     return path.startswith((f"{UNITS}/", _DOMAIN))
 
 

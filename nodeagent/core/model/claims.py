@@ -1,65 +1,65 @@
-"""Resource claims as values (resource.k8s.io/v1): what a pod claims, and what was allocated for it. Decides nothing."""
+"""Resource claims as values (resource.k8s.io/v1): the claims of a pod, and their allocation. Decides nothing."""
 
 import hashlib
 
 from msgspec import Struct
 
 _LONGEST_NAME = 253
-"""Of an object in Kubernetes."""
+"""Longest name of a Kubernetes object."""
 
 
 CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER = "dra.cpu", "dra.memory", "nodeagent.io"
 _CPU_PREFIX = "cpudev"
 
 
-def cpu_name(cpu: int) -> str:
-    """Return what a CPU is called among what can be claimed, as by dra-driver-cpu."""
+def format_cpu_name(cpu: int) -> str:
+    """Return the name of a CPU as a claimable device, as in dra-driver-cpu."""
     return f"{_CPU_PREFIX}{cpu:03}"
 
 
-def cpu_of(name: str) -> int:
-    """Return the CPU that `cpu_name` calls so.
+def decode_cpu_name(name: str) -> int:
+    """Return the CPU with this device name.
 
     Raises:
-        ValueError: it calls none so.
+        ValueError: the name isn't a CPU's.
     """
     return int(name.removeprefix(_CPU_PREFIX))
 
 
-def card_name(address: str) -> str:
-    """Return what a card is called, by its PCI address: names have no colons and dots."""
+def format_card_name(address: str) -> str:
+    """Return the device name of a card with this PCI address. The name has no colons and dots, as Kubernetes requires."""
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
 class DeviceRequest(Struct, frozen=True):
-    """What is asked for in one way (`exactly`, or one of `firstAvailable`)."""
+    """One alternative of a claim's request (`exactly`, or one of `firstAvailable`)."""
 
     name: str
-    """Of a subrequest. Empty: the request has but this one way."""
+    """Name of the subrequest. Empty means that the request has no alternatives."""
     device_class: str
     selectors: tuple[str, ...] = ()
-    """CEL expressions that a device has to meet, those of the class first."""
+    """CEL expressions that a device has to meet. Those of the device class come first."""
     count: int | None = 1
-    """None: all devices that meet them (`allocationMode: All`)."""
+    """None means all devices that meet the selectors (`allocationMode: All`)."""
     capacity: tuple[tuple[str, int], ...] = ()
-    """How much of a device is wanted of each of its capacities, by qualified name."""
+    """Requested amount of each capacity of a device, by qualified name."""
 
 
 class ClaimRequest(Struct, frozen=True):
     name: str
     ways: tuple[DeviceRequest, ...]
-    """In the order in which they are tried."""
+    """Alternatives in the order in which they are tried."""
 
 
 class MatchAttribute(Struct, frozen=True):
-    """All devices of these requests have the same value of an attribute; or each another one."""
+    """Constraint that all devices of some requests have equal, or pairwise different, values of an attribute."""
 
     attribute: str
-    """Its qualified name."""
+    """Qualified name of the attribute."""
     requests: tuple[str, ...] = ()
-    """Names of requests, or `request/subrequest`. Empty: all of the claim."""
+    """Names of requests, or `request/subrequest`. Empty means all requests of the claim."""
     is_distinct: bool = False
-    """Each has a value of its own instead (`distinctAttribute`)."""
+    """Whether the values must differ (`distinctAttribute`)."""
 
     def is_about(self, request: str, way: str) -> bool:
         return not self.requests or request in self.requests or (bool(way) and f"{request}/{way}" in self.requests)
@@ -71,26 +71,26 @@ class ClaimSpec(Struct, frozen=True):
 
 
 class PodClaim(Struct, frozen=True):
-    """One of a pod's `spec.resourceClaims`."""
+    """One entry of a pod's `spec.resourceClaims`."""
 
     name: str
-    """By which its containers refer to it."""
+    """Name by which the containers refer to the claim."""
     claim: str = ""
-    """The ResourceClaim in its namespace (`resourceClaimName`)."""
+    """Name of the ResourceClaim in the pod's namespace (`resourceClaimName`)."""
     template: str = ""
-    """The ResourceClaimTemplate there from which it gets a claim of its own. One of the two is given."""
+    """Name of the ResourceClaimTemplate for a claim of the pod's own. Either this or `claim` is set."""
     spec: ClaimSpec | None = None
-    """What it asks for. None: no document says."""
+    """Requests of the claim. None means that no document has them."""
     missing: str = ""
-    """The kind and name of the document that there is none of. Empty: it is there, or nobody has looked."""
+    """Kind and name of a missing document. Empty means that it exists, or that it wasn't looked up."""
 
     def claim_name(self, pod: str) -> str:
-        """Return the ResourceClaim's name, for a pod of this name: as long as names may be."""
-        return self.claim or shortened(f"{pod}-{self.name}", _LONGEST_NAME)
+        """Return the ResourceClaim's name for a pod with this name, shortened to a valid length."""
+        return self.claim or shorten_name(f"{pod}-{self.name}", _LONGEST_NAME)
 
 
-def shortened(name: str, longest: int) -> str:
-    """Return a name, or, if it is too long, its begin and a hash of all of it."""
+def shorten_name(name: str, longest: int) -> str:
+    """Return a name. If the name is too long, it is replaced by its beginning and a hash."""
     if len(name) <= longest:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:10]
@@ -98,34 +98,34 @@ def shortened(name: str, longest: int) -> str:
 
 
 class ContainerClaim(Struct, frozen=True):
-    """One of a container's `resources.claims`."""
+    """One entry of a container's `resources.claims`."""
 
     name: str
-    """Of the pod's claim."""
+    """Name of the pod's claim."""
     request: str = ""
-    """It uses the devices of this request only. Empty: of all."""
+    """Request whose devices the container uses. Empty means those of all requests."""
 
     def uses(self, claim: str, request: str) -> bool:
         return self.name == claim and self.request in {"", request}
 
 
 class AllocatedDevice(Struct, frozen=True):
-    """One result of an allocation."""
+    """One allocated device of a claim."""
 
     request: str
     """`request`, or `request/subrequest`."""
     driver: str
     device: str
-    """Its name in the ResourceSlices of the node."""
+    """Name of the device in the node's ResourceSlices."""
     capacity: tuple[tuple[str, int], ...] = ()
-    """How much of it is taken, by qualified name, where that can be less than all."""
+    """Allocated amount of each capacity, by qualified name, if a part can be allocated."""
 
 
 class ClaimAllocation(Struct, frozen=True):
     claim: str
     """`namespace/name`."""
     name: str
-    """By which the pod's containers refer to it."""
+    """Name by which the pod's containers refer to the claim."""
     devices: tuple[AllocatedDevice, ...]
     is_own: bool = False
-    """It is the pod's own, made from a template: no other pod may have it."""
+    """Whether the claim was made from a template for this pod alone."""

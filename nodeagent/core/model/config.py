@@ -217,6 +217,11 @@ class Config(Struct, frozen=True):
     """Allowed values that deserve a warning, one log line each."""
 
     @property
+    def retries_for_room(self) -> bool:
+        """Whether pods that were refused for room are decided again once there is room."""
+        return self.retry_refused == RETRY_FOR_ROOM
+
+    @property
     def rescan_period_ms(self) -> int:
         """Return the longest time between two complete checks, even if events wake the agent in between."""
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)

@@ -4,12 +4,11 @@ Computed once per admission. Knows QoS classes and container kinds; knows no mac
 """
 
 import enum
-from collections.abc import Iterable
 
 from msgspec import Struct
 
 from nodeagent.core.model.config import Placement
-from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.errata import Erratum, list_reproduced
 from nodeagent.core.model.pod import (
     CPU,
     HUGEPAGES_PREFIX,
@@ -19,7 +18,6 @@ from nodeagent.core.model.pod import (
     Pod,
     QosClass,
     ResourceRequirements,
-    Resources,
     has_pod_level_resources,
     qos_class,
 )
@@ -72,7 +70,7 @@ class DemandRules(Struct, frozen=True):
                 pod_level_managers=placement.gate("PodLevelResourceManagers"),
             ),
             with_memory=placement.memory_manager_policy == "Static",
-            exact_bytes=Erratum.DECIMAL_FORM_REFUSED not in reproduced(placement.errata),
+            exact_bytes=Erratum.DECIMAL_FORM_REFUSED not in list_reproduced(placement.errata),
         )
 
 
@@ -128,14 +126,18 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
     guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
     managed = pod.resources is not None and gates.is_managed_pod(pod)
     containers = tuple(
-        [_container(rules, pod, container, guaranteed=guaranteed, managed=managed) for container in pod.containers]
+        [
+            _container_demand(rules, pod, container, guaranteed=guaranteed, managed=managed)
+            for container in pod.containers
+        ]
     )
     if managed:
         assert pod.resources is not None
         cpus = _whole_cpus(pod.resources) if guaranteed else 0
-        memory = _positive(_amounts(rules, pod.resources)) if guaranteed else ()
+        amounts = _memory_amounts(rules, pod.resources) if guaranteed else ()
+        memory = None if amounts is None else tuple((name, size) for name, size in amounts if size > 0)
     else:
-        cpus = _peak_cpus(containers)
+        cpus = _peak(containers, [container.cpus for container in containers])
         memory = _peak_memory(containers) if guaranteed else ()
     skipped = pod.resources is not None and gates.is_skipped_pod(pod)
     return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node, pod.core_class)
@@ -189,7 +191,7 @@ def qualifies_alone(container: Container) -> bool:
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 
 
-def _container(
+def _container_demand(
     rules: DemandRules, pod: Pod, container: Container, *, guaranteed: bool, managed: bool
 ) -> ContainerDemand:
     annotated = _annotated_cpus(pod, container)
@@ -197,7 +199,7 @@ def _container(
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
         return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near, devices)
     cpus = _whole_cpus(container.resources) if annotated is None else annotated
-    amounts = _amounts(rules, container.resources)
+    amounts = _memory_amounts(rules, container.resources)
     return ContainerDemand(container.name, container.kind, cpus, amounts, container.near, devices)
 
 
@@ -219,30 +221,22 @@ def _whole_cpus(resources: ResourceRequirements) -> int:
     return whole
 
 
-def _amounts(rules: DemandRules, resources: ResourceRequirements) -> Amounts | None:
+def _memory_amounts(rules: DemandRules, resources: ResourceRequirements) -> Amounts | None:
     if not rules.with_memory:
         return ()
-    amounts = [(name, _bytes(rules, amount)) for name, amount in _memory_requests(resources.requests)]
+    amounts = [
+        (name, _count_bytes(rules, amount))
+        for name, amount in resources.requests
+        if name == MEMORY or name.startswith(HUGEPAGES_PREFIX)
+    ]
     return None if any(size is None for _, size in amounts) else tuple((name, size or 0) for name, size in amounts)
 
 
-def _memory_requests(requests: Resources) -> Iterable[tuple[str, Quantity]]:
-    return ((name, amount) for name, amount in requests if name == MEMORY or name.startswith(HUGEPAGES_PREFIX))
-
-
-def _bytes(rules: DemandRules, amount: Quantity) -> int | None:
+def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
     if rules.exact_bytes:
         whole, rest = divmod(amount.nano, 10**9)
         return None if rest else whole
     return amount.as_int64()
-
-
-def _positive(amounts: Amounts | None) -> Amounts | None:
-    return None if amounts is None else tuple((name, size) for name, size in amounts if size > 0)
-
-
-def _peak_cpus(containers: tuple[ContainerDemand, ...]) -> int:
-    return _peak(containers, [container.cpus for container in containers])
 
 
 def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:

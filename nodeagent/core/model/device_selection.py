@@ -57,7 +57,7 @@ class DeviceSelection(Struct, frozen=True):
     """Selectors, of which a device has to meet one."""
 
 
-def selected(
+def select_devices(
     selections: tuple[DeviceSelection, ...], there: PlacedDevices
 ) -> tuple[tuple[str, tuple[tuple[Device, int | None], ...]], ...]:
     """Return the devices of each resource, with their NUMA nodes. A device belongs to the first resource that selects it."""

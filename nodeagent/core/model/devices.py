@@ -71,7 +71,7 @@ class DevicePlace(Struct, frozen=True):
     """None means that the node and the local CPUs agree."""
 
 
-def place_of(device: Device, topology: Topology) -> DevicePlace:
+def find_node_of(device: Device, topology: Topology) -> DevicePlace:
     """Return the NUMA node of a device: the one that the kernel names, the one with exactly its local CPUs, or the only one."""
     if device.numa_node is None and len(topology.numa) == 1:
         return DevicePlace(topology.numa[0].id)
@@ -87,9 +87,9 @@ def place_of(device: Device, topology: Topology) -> DevicePlace:
     return DevicePlace(device.numa_node, NodeDoubt.OTHER_CPUS if is_odd else None)
 
 
-def by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int | None, tuple[Device, ...]], ...]:
+def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int | None, tuple[Device, ...]], ...]:
     """Group devices by NUMA node, in order of addresses. Devices of unknown nodes come last."""
-    places = {device.address: place_of(device, topology).node for device in devices}
+    places = {device.address: find_node_of(device, topology).node for device in devices}
     known = NumaSet.from_ids(node for node in places.values() if node is not None)
     nodes: list[int | None] = [*known, *([None] if None in places.values() else [])]
     return tuple((node, tuple(d for d in devices if places[d.address] == node)) for node in nodes)
@@ -105,7 +105,7 @@ class PlacedDevices(Struct, frozen=True):
 
     @classmethod
     def of(cls, devices: tuple[Device, ...], topology: Topology) -> "PlacedDevices":
-        return cls(tuple((device, place_of(device, topology).node) for device in devices))
+        return cls(tuple((device, find_node_of(device, topology).node) for device in devices))
 
     def called(self, name: str) -> tuple[tuple[Device, int | None], ...]:
         """Return the devices with a name: all of a kind, or the one with this address or interface, or the controller of this disk.

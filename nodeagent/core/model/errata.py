@@ -1,7 +1,7 @@
-"""Kubelet 1.36's errors as named, numbered errata: what it does, what nodeagent does instead, and where that is discussed.
+"""Errata: numbered errors of kubelet 1.36, each with kubelet's behaviour, nodeagent's behaviour and the discussion.
 
-`Placement.errata` selects for all of them at once. Code that differs asks `Managers.reproduces(erratum)`; nothing else depends on the mode.
-docs/reference/differences.md is generated from this module.
+`Placement.errata` selects the behaviour for all errata at once. Code that differs asks `Managers.reproduces(erratum)`, and nothing else
+depends on the mode. docs/reference/differences.md is generated from this module.
 """
 
 import enum
@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Errata
 
 
 class Erratum(enum.IntEnum):
-    """The numbers are kept forever. The names say what kubelet does."""
+    """Errata by number. Numbers are kept forever, and names describe kubelet's behaviour."""
 
     POD_ALLOCATED_AGAIN = 1
     POD_HINTS_FROM_FIRST_CONTAINER = 2
@@ -54,9 +54,9 @@ class ErratumRow(Struct, frozen=True):
     kubelet: str
     nodeagent: str
     issues: tuple[int, ...] = ()
-    """Numbers in kubernetes/kubernetes."""
+    """Issue numbers in kubernetes/kubernetes."""
     always_fixed: bool = False
-    """A hang or a panic of the reference, or a matter of the daemon's order of work: never reproduced, in any mode."""
+    """Whether no mode reproduces the erratum: a hang or a panic of kubelet, or the order of the daemon's work."""
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -257,8 +257,8 @@ ERRATA: tuple[ErratumRow, ...] = (
 )
 
 
-def reproduced(errata: Errata) -> frozenset[Erratum]:
-    """The errata whose kubelet side this mode reproduces."""
+def list_reproduced(errata: Errata) -> frozenset[Erratum]:
+    """Return the errata that a mode reproduces."""
     if errata is Errata.FIXED:
         return frozenset()
     return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

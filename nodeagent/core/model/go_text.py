@@ -15,7 +15,7 @@ _ASCII_END = 0x80
 _WIDE = 0x10000
 
 
-def go_quoted(text: str) -> str:
+def quote_as_go(text: str) -> str:
     """Put text in double quotes and escape unprintable characters."""
     return '"' + "".join(map(_escaped, text)) + '"'
 

@@ -11,7 +11,7 @@ from typing import NewType, Self
 
 from msgspec import Struct
 
-from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.go_text import quote_as_go
 
 MAX_ID = 65_535
 """Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
@@ -32,10 +32,10 @@ class IdSetSyntaxError(ValueError):
 def _atoi(text: str) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
-        raise IdSetSyntaxError(f"strconv.Atoi: parsing {go_quoted(text)}: invalid syntax")
+        raise IdSetSyntaxError(f"strconv.Atoi: parsing {quote_as_go(text)}: invalid syntax")
     number = int(digits) if len(digits) < 30 else MAX_ID + 1
     if number > MAX_ID:
-        raise IdSetSyntaxError(f"strconv.Atoi: parsing {go_quoted(text)}: value out of range")
+        raise IdSetSyntaxError(f"strconv.Atoi: parsing {quote_as_go(text)}: value out of range")
     return -number if text.startswith("-") else number
 
 

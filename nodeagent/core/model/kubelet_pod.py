@@ -1,4 +1,4 @@
-"""A pod as kubelet itself has it, as far as NRI doesn't tell: all containers, what they are, and what they and the pod ask for."""
+"""Pod as known to kubelet, with the data that NRI lacks: all containers and their kinds, requests and limits."""
 
 from msgspec import Struct
 
@@ -9,13 +9,15 @@ class KubeletContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
-    """As written: limits don't stand for missing requests yet."""
+    """Requests and limits as written. Missing requests are not yet replaced by limits."""
 
 
 class KubeletPod(Struct, frozen=True):
     uid: str
     containers: tuple[KubeletContainer, ...] = ()
-    """All of them: init containers and sidecars first, each kind in the pod's order; last what was added to the pod while it ran."""
+    """All containers: init containers and sidecars first, then the others, in the pod's order. Containers added to the running pod are
+    last.
+    """
     resources: ResourceRequirements | None = None
-    """The pod's own `spec.resources`."""
+    """Pod-level `spec.resources`."""
     overhead: Resources = Resources()

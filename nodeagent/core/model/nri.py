@@ -1,6 +1,6 @@
-"""What NRI says of pods and containers, and what a plugin answers, as values. Names are NRI's and OCI's, units are ours.
+"""NRI's data of pods and containers, and a plugin's answers, as values. Names are those of NRI and OCI, units are the agent's.
 
-A field that is None wasn't said; in an answer it changes nothing.
+A field of None wasn't reported. In an answer, None changes nothing.
 """
 
 from enum import IntEnum
@@ -12,11 +12,11 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
-"""Kept of the time that the runtime waits for an answer: a denial in time keeps the connection."""
+"""Reserve of the time that the runtime waits for an answer. A denial in time keeps the connection."""
 
 
 class Event(IntEnum):
-    """What a plugin can subscribe to."""
+    """Event that a plugin can subscribe to."""
 
     RUN_POD_SANDBOX = 1
     STOP_POD_SANDBOX = 2
@@ -24,7 +24,7 @@ class Event(IntEnum):
     CREATE_CONTAINER = 4
     POST_CREATE_CONTAINER = 5
     START_CONTAINER = 6
-    """The container's first process is in its cgroup and has not begun: a denial keeps it from it."""
+    """The container's first process is in its cgroup and has not started. A denial prevents the start."""
     POST_START_CONTAINER = 7
     UPDATE_CONTAINER = 8
     POST_UPDATE_CONTAINER = 9
@@ -45,112 +45,112 @@ class ContainerState(IntEnum):
 
 class HugepageLimit(Struct, frozen=True):
     page_size: str
-    """As in the cgroup file's name: 2MB, 1GB."""
+    """Size as in the names of cgroup files, such as 2MB or 1GB."""
     limit_bytes: int
 
 
 class NriResources(Struct, frozen=True):
-    """Of a container's cgroup, as its runtime has them or should have them."""
+    """Values of a container's cgroup, current or desired."""
 
     cpus: CpuSet | None = None
-    """Told: None, too, where it is spelt as only the kernel reads it (`0-7:1/2`)."""
+    """In a report also None for a notation that only the kernel reads (`0-7:1/2`)."""
     mems: NumaSet | None = None
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
-    """Not above 0: no limit."""
+    """0 and negative numbers mean no limit."""
     cpu_period_us: int | None = None
     memory_limit_bytes: int | None = None
-    """Not above 0: no limit."""
+    """0 and negative numbers mean no limit."""
     hugepage_limits: tuple[HugepageLimit, ...] = ()
 
 
 class Sandbox(Struct, frozen=True):
-    """A pod."""
+    """A pod in the runtime."""
 
     id: str
-    """The runtime's; a pod that is made again gets a new one."""
+    """The runtime's ID. A pod that is created again gets a new one."""
     uid: str
-    """Kubernetes'."""
+    """UID in Kubernetes."""
     name: str
     namespace: str
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     cgroup_parent: str
-    """As kubelet named it: a slice, or a path with the cgroupfs driver. "": unknown."""
+    """kubelet's name for the parent cgroup: a slice, or a path with the cgroupfs driver. Empty means unknown."""
 
 
 class NriContainer(Struct, frozen=True):
     id: str
     sandbox_id: str
     name: str
-    """Kubernetes': what stays the same when the container is made again. Never empty: one without a name has its id."""
+    """Name in Kubernetes, which stays when the container is created again. A container without a name has its ID here."""
     state: ContainerState
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     pid: int | None
-    """Of its first process; None: none yet."""
+    """Pid of its first process. None means that there is none yet."""
     cgroups_path: str
-    """As OCI spells it: `SLICE:PREFIX:NAME`, or a path with the cgroupfs driver. "": unknown."""
+    """OCI's notation of its cgroup: `SLICE:PREFIX:NAME`, or a path with the cgroupfs driver. Empty means unknown."""
     oom_score_adj: int | None
     resources: NriResources
     variables: tuple[str, ...] = ()
-    """Names of those in its environment."""
+    """Names of its environment variables."""
 
 
 class Runtime(Struct, frozen=True):
-    """Who calls, as it says when it configures a plugin."""
+    """The calling runtime, as reported when it configures a plugin."""
 
     name: str
     version: str
     nri_version: tuple[int, int, int]
-    """As told, or what that version of the runtime has; 0.6.0, which all later ones understand, where neither is known."""
+    """Reported version, or that of this version of the runtime. If both are unknown, 0.6.0, which all later versions understand."""
     registration_timeout_ms: int
     request_timeout_ms: int
 
 
 class Synchronized(Struct, frozen=True):
-    """What runs, as the runtime lists it at the beginning."""
+    """Existing pods and containers, as listed by the runtime at the start of a connection."""
 
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[NriContainer, ...] = ()
     pods: tuple[KubeletPod, ...] = ()
-    """What kubelet says of them beside, of those that it was asked about and has."""
+    """kubelet's data of these pods, as far as kubelet was asked and has it."""
 
 
 class Call(Struct, frozen=True):
-    """What happens, or is about to."""
+    """A call of the runtime about an event that has happened, or is about to."""
 
     event: Event
     sandbox: Sandbox
     container: NriContainer | None = None
-    """None: it happens to the pod."""
+    """None means that the event concerns the pod."""
     resources: NriResources | None = None
-    """What an update is going to set; what it doesn't say stays. None: it is no update."""
+    """Values that an update will set. Missing values stay. None means that the event is no update."""
     pod: KubeletPod | None = None
-    """What kubelet says of the pod beside. None: it wasn't asked, or doesn't know."""
+    """kubelet's data of the pod. None means that kubelet wasn't asked, or doesn't know the pod."""
 
 
 class Update(Struct, frozen=True):
-    """A change of a container that exists."""
+    """A change of an existing container."""
 
     container_id: str
-    """The runtime takes an unknown one for done."""
+    """The runtime ignores an unknown ID."""
     resources: NriResources
     ignore_failure: bool = False
 
 
 class Answer(Struct, frozen=True):
-    """Go on."""
+    """Permission to go on, with changes."""
 
     adjustment: NriResources | None = None
-    """Of the container that is about to be created; of no other call."""
+    """Values of the container that is about to be created. Other calls have none."""
     updates: tuple[Update, ...] = ()
-    """Of other containers; where one is created, updated or stopped."""
+    """Changes of other containers, allowed when a container is created, updated or stopped."""
     access: DeviceAccess | None = None
-    """What the container that is about to be created needs for devices of its own."""
+    """Access to its devices for the container that is about to be created."""
 
 
 class Denial(Struct, frozen=True):
-    """Don't. Kubelet shows the reason as the container's, and tries again."""
+    """Refusal of the operation. kubelet shows the reason as the container's, and tries again."""
 
     reason: str

@@ -1,6 +1,6 @@
 """Parser for values of policy options, as kubelet reads them."""
 
-from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.go_text import quote_as_go
 from nodeagent.core.model.refusals import StartRefused
 
 _BOOLEANS = {"1": True, "t": True, "T": True, "TRUE": True, "true": True, "True": True} | {
@@ -18,10 +18,10 @@ def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
     parsed = _BOOLEANS.get(value)
     if parsed is None:
         return StartRefused(
-            f"bad value for option {go_quoted(option)}: strconv.ParseBool: parsing {go_quoted(value)}: invalid syntax",
+            f"bad value for option {quote_as_go(option)}: strconv.ParseBool: parsing {quote_as_go(value)}: invalid syntax",
             field,
             entry=option,
             allowed='must be "true" or "false"',
-            plain=f'{option} must be "true" or "false", not {go_quoted(value)}',
+            plain=f'{option} must be "true" or "false", not {quote_as_go(value)}',
         )
     return parsed

@@ -1,6 +1,6 @@
-"""Everything promised to pods, as one immutable value: what each pod holds, and what each resource keeps of the node, by resource.
+"""Promises to pods as one immutable value: the holdings of each pod and the data of each resource.
 
-Equal states are equal, however they came about. Only looks things up; decides nothing, and names no resource.
+Equal states are equal values, whatever their history. Only looks things up. Decides nothing, and names no resource.
 """
 
 import enum
@@ -19,10 +19,10 @@ B = TypeVar("B", bound=Books)
 
 
 class Hint(Struct, frozen=True):
-    """What the topology manager stored for a container."""
+    """Hint that the topology manager stored for a container."""
 
     mask: NumaSet | None = None
-    """None: no NUMA node is better than another ("any")."""
+    """None means that no NUMA node is better than another ("any")."""
     preferred: bool = False
 
 
@@ -30,29 +30,29 @@ NO_HINT = Hint()
 
 
 class PodPromises(Struct, frozen=True):
-    """What one pod holds."""
+    """Holdings of one pod."""
 
     hints: tuple[tuple[str, Hint], ...] = ()
-    """By container, sorted."""
+    """Hints by container, sorted."""
     parts: tuple[Holdings, ...] = ()
-    """What it has of each resource (`having`)."""
+    """Holdings by resource (`having`)."""
 
     def of(self, kind: type[H]) -> H:
-        """Return what it has of a resource, by the type of that resource's holdings."""
+        """Return the holdings of one type, and so of one resource."""
         for part in self.parts:
             if isinstance(part, kind):
                 return part
         return kind()
 
     def having(self, *parts: Holdings) -> "PodPromises":
-        """Return it with other holdings of these resources."""
+        """Return the promises with some resources' holdings replaced."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)
         return PodPromises(self.hints, own)
 
     def without(self, name: str) -> "PodPromises":
-        """Return it without what one container has."""
+        """Return the promises without those of a container."""
         hints = tuple(item for item in self.hints if item[0] != name)
         return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 
@@ -64,7 +64,7 @@ class PodPromises(Struct, frozen=True):
 
     @property
     def holders(self) -> list[str]:
-        """The containers that hold something of a resource, sorted."""
+        """Names of the containers with holdings, sorted."""
         return sorted({name for part in self.parts for name in part.holders})
 
     @property
@@ -76,32 +76,32 @@ NOTHING = PodPromises()
 
 
 class UnrecoveredPod(Struct, frozen=True):
-    """A pod that may run, and of which there are records alone: the state that knew it was lost, and its manifest isn't there now."""
+    """A pod that may run, and is known from records only. The state was lost, and its manifest is absent now."""
 
     uid: str
     held: PodPromises
-    """What no cgroup shows. The cards of claims are under no container's name: nothing says which containers use them."""
+    """Holdings that no cgroup shows. Cards of claims are under no container's name, because no record says which containers use them."""
     name: str = ""
-    """As far as a record says it."""
+    """Name in a record, if any."""
 
 
 class Promises(Struct, frozen=True):
     pods: PodMap[PodPromises] = field(default_factory=PodMap)
-    """Every pod that holds something; other pods are not in it."""
+    """All pods with holdings."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
-    """What they have, no other pod gets."""
+    """Unrecovered pods. No other pod gets their holdings."""
     parts: tuple[Books, ...] = ()
-    """What each resource keeps of the node (`having`)."""
+    """Data of each resource on the whole node (`having`)."""
 
     def of(self, kind: type[B]) -> B:
-        """Return what a resource keeps of the node, by the type of its books."""
+        """Return the data of one type, and so of one resource."""
         for part in self.parts:
             if isinstance(part, kind):
                 return part
         return kind()
 
     def having(self, *parts: Books) -> "Promises":
-        """Return them with other books of these resources."""
+        """Return the promises with some resources' data replaced."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)
@@ -115,27 +115,27 @@ class Promises(Struct, frozen=True):
         return self.of_pod(uid).hint(name)
 
     def all_pods(self) -> Iterator[tuple[str, PodPromises]]:
-        """Return what all pods have, unrecovered ones too, sorted by UID."""
+        """Return the holdings of all pods, including unrecovered ones, sorted by UID."""
         more = [(one.uid, one.held) for one in self.unrecovered]
         return iter(sorted((*self.pods, *more), key=itemgetter(0)) if more else self.pods)
 
 
 class Isolation(enum.StrEnum):
-    """Which containers share a container's CPUs."""
+    """Set of containers that share a container's CPUs."""
 
     HOST = "host"
     POD = "pod"
     MIXED = "mixed"
-    """Nobody shares its exclusive CPUs; beside them it has the shared pool."""
+    """Exclusive CPUs and the shared pool."""
     CONTAINER = "container"
 
     @property
     def has_own_cpus(self) -> bool:
-        """Whether the container has CPUs on which no other one runs."""
+        """Whether the container has exclusive CPUs."""
         return self in {Isolation.MIXED, Isolation.CONTAINER}
 
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
-    """Replace what a pod holds; a pod that holds nothing is removed."""
+    """Replace the holdings of a pod. A pod without holdings is removed."""
     pods = promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod)
     return Promises(pods, promises.unrecovered, promises.parts)

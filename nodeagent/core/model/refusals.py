@@ -72,12 +72,12 @@ class NotResized(Struct, frozen=True):
         return self.reason == RESIZE_DEFERRED
 
 
-def never_resized(message: str) -> NotResized:
+def refuse_resize_for_good(message: str) -> NotResized:
     """Refuse a resize that can't succeed while the pod runs."""
     return NotResized(RESIZE_INFEASIBLE, message)
 
 
-def resized_later(message: str) -> NotResized:
+def defer_resize(message: str) -> NotResized:
     """Refuse a resize that may succeed later."""
     return NotResized(RESIZE_DEFERRED, message)
 
@@ -103,6 +103,6 @@ class StartRefused(Struct, frozen=True):
         return self.plain or ", ".join(filter(None, (self.message, self.allowed)))
 
 
-def unexpected(error: str) -> Refusal:
+def wrap_unexpected(error: str) -> Refusal:
     """Wrap an error without a reason of its own."""
     return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

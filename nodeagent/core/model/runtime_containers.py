@@ -1,6 +1,6 @@
-"""Containers of a container runtime and who of them holds what, as one immutable value: part of the node's state.
+"""Containers of a container runtime and the holders of allocations, as one immutable value: a part of the node's state.
 
-What events make of it is in core/domains/runtime/registry.py, which has the rules.
+core/domains/runtime/registry.py has the rules, and the effects of events.
 """
 
 from enum import IntEnum
@@ -23,28 +23,28 @@ class ContainerKey(Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "ContainerKey":
-        """A pod that isn't Kubernetes' has no UID: its id stands for it."""
+        """Return the key. A pod outside of Kubernetes has no UID, so its ID is used."""
         return cls(sandbox.uid or sandbox.id, container.name)
 
 
 class Stage(IntEnum):
     CREATED = 1
     STARTED = 2
-    """Its first process was about to begin."""
+    """Its first process was about to start."""
     STOPPED = 3
     REMOVED = 4
-    """It will never run again, whatever is still in its cgroup."""
+    """It will never run again, even if processes are left in its cgroup."""
 
 
 class Asked(Struct, frozen=True):
-    """What kubelet asks for, as far as a decision depends on it."""
+    """Part of kubelet's request that decisions depend on."""
 
     resources: "NriResources"
-    """Without CPUs and memory nodes: these are the answer."""
+    """Requested amounts, without CPUs and memory nodes, which are the answer."""
     oom_score_adj: int | None
     cgroup_parent: str
     annotations: tuple[tuple[str, str], ...]
-    """The agent's own, of the pod."""
+    """The pod's annotations for the agent."""
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "Asked":
@@ -57,26 +57,26 @@ class Asked(Struct, frozen=True):
 
 
 class MadeContainer(Struct, frozen=True):
-    """One of the containers that the runtime has made for a key."""
+    """One of the containers that the runtime has created for a key."""
 
     id: str
     sandbox_id: str
     stage: Stage
     asked: Asked
     is_placed: bool = False
-    """It was given what is promised to its key; otherwise that was not decided on, or was refused, and it may run anywhere."""
+    """Whether it was given its key's allocation. Otherwise there was no decision, or it was refused, and it may run anywhere."""
     cgroup: str = ""
-    """Below the root of all cgroups. Empty: unknown."""
+    """Path below the root of all cgroups. Empty means unknown."""
 
 
 class KeyEntry(Struct, frozen=True):
     key: ContainerKey
     made: tuple[MadeContainer, ...] = ()
-    """Oldest first, until the runtime has removed them and their cgroups are empty."""
+    """Containers, the oldest first, until the runtime has removed them and their cgroups are empty."""
     is_held: bool = False
-    """Something is promised to the key."""
+    """Whether the key has an allocation."""
     asked: Asked | None = None
-    """What that was asked with. None: nothing is promised, or only the promise is known."""
+    """Request of the allocation. None means that there is no allocation, or that its request is unknown."""
 
 
 class RefusedKey(Struct, frozen=True):
@@ -86,12 +86,12 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_of_update(self) -> bool:
-        """It keeps what runs as it is; what is made anew is decided on."""
+        """Whether the refusal is that of an update. It doesn't apply to a container that is created again."""
         return self.reason.startswith(OF_RESIZES)
 
     @property
     def is_deferred(self) -> bool:
-        """It is decided on again whenever it is asked for again."""
+        """Whether each repeated request is decided on again."""
         return self.reason.startswith((RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW))
 
 
@@ -102,13 +102,13 @@ class KnownSandbox(Struct, frozen=True):
 
 
 class Registry(Struct, frozen=True):
-    """All of it, each sorted by key or id."""
+    """All known containers. Each tuple is sorted by key or ID."""
 
     sandboxes: tuple[KnownSandbox, ...] = ()
     entries: tuple[KeyEntry, ...] = ()
     refused: tuple[RefusedKey, ...] = ()
     pods: "tuple[KubeletPod, ...]" = ()
-    """What kubelet has said of the pods of `sandboxes`, sorted by UID."""
+    """kubelet's data of the pods of `sandboxes`, sorted by UID."""
 
     def pod(self, uid: str) -> "KubeletPod | None":
         return next((pod for pod in self.pods if pod.uid == uid), None)
@@ -117,7 +117,7 @@ class Registry(Struct, frozen=True):
         return next((entry for entry in self.entries if entry.key == key), KeyEntry(key))
 
     def key_of(self, container_id: str) -> ContainerKey | None:
-        """Return the key of a container; None: it is unknown."""
+        """Return the key of a container. None means that the container is unknown."""
         return next((e.key for e in self.entries for made in e.made if made.id == container_id), None)
 
     def refused_of(self, pod_uid: str) -> tuple[RefusedKey, ...]:

@@ -1,4 +1,4 @@
-"""What pods ask for and don't have: why, and what lets it be tried again. One value for all that waits on a node."""
+"""Unmet requests of pods, with the reason and the events that let them be tried again."""
 
 import enum
 
@@ -8,7 +8,7 @@ from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_S
 
 
 class RequestKind(enum.StrEnum):
-    """What is asked for."""
+    """Kind of an unmet request."""
 
     POD = "pod"
     """Everything that a pod requests."""
@@ -21,7 +21,7 @@ class RequestKind(enum.StrEnum):
 
 
 class Retry(enum.StrEnum):
-    """An event that lets it be tried again."""
+    """Event that lets a request be tried again."""
 
     MANIFEST = "manifest"
     """The manifest changes."""
@@ -38,7 +38,7 @@ class Retry(enum.StrEnum):
 
 
 class Waiting(Struct, frozen=True):
-    """A request of a pod that is not met."""
+    """An unmet request of a pod."""
 
     reason: str
     message: str
@@ -52,10 +52,10 @@ class Waiting(Struct, frozen=True):
     def retries(
         self, asked: RequestKind, *, requests_devices: bool = False, for_room: bool = False
     ) -> tuple[Retry, ...]:
-        """Return the events that let it be tried again.
+        """Return the events that let the request be tried again.
 
         Args:
-            asked: what is asked for.
+            asked: kind of the request.
             requests_devices: whether the pod requests devices by number.
             for_room: whether the node tries pods again that were refused for room (`retryRefused`).
         """

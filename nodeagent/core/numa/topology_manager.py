@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from nodeagent.core.model.config import Placement
-from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.go_text import quote_as_go
 from nodeagent.core.model.policy_options import parse_boolean
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
@@ -189,7 +189,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
         if option not in OPTIONS:
             refused.append(
                 StartRefused(
-                    f"unknown Topology Manager Policy option: {go_quoted(option)}",
+                    f"unknown Topology Manager Policy option: {quote_as_go(option)}",
                     _OPTIONS,
                     entry=option,
                     allowed=f"must be one of {', '.join(OPTIONS)}",
@@ -236,9 +236,9 @@ def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
 def _parse_max_nodes(text: str) -> int | StartRefused:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
-        why = f"strconv.Atoi: parsing {go_quoted(text)}: invalid syntax"
+        why = f"strconv.Atoi: parsing {quote_as_go(text)}: invalid syntax"
     elif len(digits.lstrip("0")) > 19 or not -(2**63) <= int(text) < 2**63:
-        why = f"strconv.Atoi: parsing {go_quoted(text)}: value out of range"
+        why = f"strconv.Atoi: parsing {quote_as_go(text)}: value out of range"
     elif int(text) < _DEFAULT_MAX_NODES:
         return StartRefused(
             f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}',
@@ -252,5 +252,5 @@ def _parse_max_nodes(text: str) -> int | StartRefused:
         _OPTIONS,
         entry=_MAX_NODES,
         allowed=f"must be a whole number of at least {_DEFAULT_MAX_NODES}",
-        plain=f"{_MAX_NODES} must be a whole number of at least {_DEFAULT_MAX_NODES}, not {go_quoted(text)}",
+        plain=f"{_MAX_NODES} must be a whole number of at least {_DEFAULT_MAX_NODES}, not {quote_as_go(text)}",
     )

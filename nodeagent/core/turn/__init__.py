@@ -1,4 +1,4 @@
-"""One turn of the agent: what was observed and the state in; the next state, and what happened, out.
+"""One turn of the agent, a function from the state and the observations to the next state and events.
 
-Also the lives of containers, and how a state is rebuilt from what runs.
+Also the lives of containers, and the recovery of a lost state from running pods.
 """

@@ -1,6 +1,6 @@
-"""What to do with processes, derived from a saved state: doing it twice, or again after a crash, is harmless.
+"""Actions on processes, derived from a saved state. A repetition, or another run after a crash, is harmless.
 
-Knows no launcher and no file; the caller passes which cgroups are ready for a start.
+Knows no launcher and no file. The caller passes the cgroups that are ready for a start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ class Launch(Struct, frozen=True):
     container: Container
     path: str
     placement: ContainerPlacement
-    """Where it will run: its first process is told."""
+    """CPUs and memory nodes that its first process is told."""
 
 
 class Terminate(Struct, frozen=True):
@@ -27,10 +27,10 @@ class Terminate(Struct, frozen=True):
 
 
 class TerminateAll(Struct, frozen=True):
-    """SIGTERM to every process of a cgroup that other processes entered."""
+    """Send SIGTERM to every process of a cgroup that other processes entered."""
 
     run_id: str
-    """Of the life that ends: what comes back under the same path is another one."""
+    """Run that ends. A later run with the same cgroup has another ID."""
     path: str
 
 
@@ -39,13 +39,13 @@ class KillCgroup(Struct, frozen=True):
 
 
 class KillMain(Struct, frozen=True):
-    """SIGKILL to a main process that has left its container's cgroup."""
+    """Send SIGKILL to a main process that has left its container's cgroup."""
 
     run_id: str
 
 
 class Forget(Struct, frozen=True):
-    """The launcher may drop these runs: their ends are in the saved state, or don't matter any more."""
+    """Let the launcher drop these runs. Their ends are in the saved state, or no longer needed."""
 
     run_ids: tuple[str, ...]
 
@@ -53,21 +53,21 @@ class Forget(Struct, frozen=True):
 Action = Launch | Terminate | TerminateAll | KillCgroup | KillMain | Forget
 
 
-def actions(
+def list_actions(
     state: NodeState,
     world: World,
     ready: frozenset[str],
     placed: Mapping[str, ContainerPlacement],
     signalled: frozenset[str],
 ) -> Iterator[Action]:
-    """Return what to do with processes for a saved state. Derived from the state alone, so a repeat after a crash is harmless.
+    """Return the actions for a saved state.
 
     Args:
-        state: saved.
-        world: as the state was decided from.
-        ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
-        placed: where the containers of at least these cgroups run.
-        signalled: run ids whose processes got their SIGTERM from this process.
+        state: the saved state.
+        world: the observations that led to the state.
+        ready: paths of the cgroups with the allocated values and no other processes on their exclusive CPUs.
+        placed: placement of the containers of at least these cgroups.
+        signalled: IDs of the runs whose processes this process has sent SIGTERM.
     """
     runs = world.runs
     if runs is None:
@@ -85,12 +85,11 @@ def actions(
                 if populated and (is_late or (container.is_launched and not is_running)):
                     yield KillCgroup(path)
                 elif is_late and is_running:
-                    yield KillMain(attempt)  # it has left, and cgroup.kill does not reach it
+                    yield KillMain(attempt)  # outside of its cgroup, cgroup.kill doesn't reach it
                 elif (populated or is_running) and not is_late and attempt not in signalled:
                     yield Terminate(attempt) if is_running else TerminateAll(attempt, path)
             elif container.is_launched and populated and not is_running:
-                # What the main process left behind ends with it, and a process that nobody can wait for must not keep the container from
-                # starting.
+                # Processes that outlive the main process are killed. They must not keep the container from starting.
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
                 yield Launch(attempt, entry, container, path, placed[path])
@@ -100,8 +99,8 @@ def actions(
         yield Forget(over)
 
 
-def stopping(state: NodeState) -> frozenset[str]:
-    """Return the run ids of the containers that are being stopped."""
+def list_stopping(state: NodeState) -> frozenset[str]:
+    """Return the run IDs of the containers that are being stopped."""
     return frozenset(
         run_id(entry, status) for entry in state.entries for _, status in entry.pairs() if status.stop_by_ms is not None
     )

@@ -7,8 +7,8 @@ from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import unit_taken
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.core.turn.decision import Decide, cpus_of_orphans, decide_pod
-from nodeagent.core.turn.draft import Draft, notes_on, refusal_event, with_refused
+from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
+from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
@@ -17,14 +17,14 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
     """Admit or refuse each new pod."""
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
-    orphans = cpus_of_orphans(draft.state, world) if draft.new else CpuSet()
+    orphans = find_orphan_cpus(draft.state, world) if draft.new else CpuSet()
     for manifest in in_turn(world.managers, draft.new, lambda manifest: manifest.pod):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
-        undecided, draft = draft, draft.plus(draft.state, *notes_on(manifest))
+        undecided, draft = draft, draft.plus(draft.state, *make_note_events(manifest))
         taken = unit_taken(pod, draft.state.pods_of_units()) if pod.units else None  # most pods pin no unit
         if taken is not None:
             refusal = Waiting(taken.reason, taken.message, world.now_ms)
-            draft = draft.plus(with_refused(draft.state, entry, refusal), refusal_event(entry, refusal))
+            draft = draft.plus(record_refusal(draft.state, entry, refusal), make_refusal_event(entry, refusal))
             continue
         decision = decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
@@ -42,5 +42,5 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
             report = decision.report
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)
         refusal = Waiting(decision.reason, decision.message, world.now_ms)
-        draft = draft.plus(with_refused(draft.state, entry, refusal), refusal_event(entry, refusal, report))
+        draft = draft.plus(record_refusal(draft.state, entry, refusal), make_refusal_event(entry, refusal, report))
     return draft

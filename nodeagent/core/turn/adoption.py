@@ -1,7 +1,8 @@
-"""Pods that run but are missing from the state: what their cgroups and the launcher show, made into entries and claims.
+"""Running pods that are missing from the state: entries and holdings derived from cgroups, launcher and records.
 
-Happens only when the state was lost or could not be used: pods keep their entry as long as they have processes. Knows no file; the caller
-passes what was observed.
+Needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. Knows no file: the caller
+passes
+all observations.
 """
 
 from collections import defaultdict
@@ -14,8 +15,8 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.admission.records import Records
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_of_systemd, pod_path
-from nodeagent.core.model.claims import ClaimAllocation, card_name
+from nodeagent.core.model.cgroup_layout import is_pinned, pod_path
+from nodeagent.core.model.claims import ClaimAllocation, format_card_name
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
@@ -29,18 +30,18 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.records import MemoryRecord
-from nodeagent.core.turn.lifecycle import Run, Runs, with_units_seen
+from nodeagent.core.turn.lifecycle import Run, Runs, record_unit_settings
 from nodeagent.core.turn.recovery import RecoveredPod
 
 
-class Found(Struct, frozen=True):
-    """A pod that is known to have been admitted."""
+class AdmittedPod(Struct, frozen=True):
+    """A pod with evidence of its earlier admission."""
 
     entry: PodEntry
     recovered: RecoveredPod
 
 
-def found(
+def find_admitted(
     managers: Managers,
     entries: Sequence[PodEntry],
     *,
@@ -48,16 +49,17 @@ def found(
     runs: Runs,
     recorded: Mapping[str, PodPromises],
     now_ms: int,
-) -> tuple[Found, ...]:
-    """Return those of some pods that were admitted before, in the order of their admission.
+) -> tuple[AdmittedPod, ...]:
+    """Return the pods that were admitted before, in the order of their admission.
 
     Args:
-        managers: as configured now.
-        entries: of pods as if they were admitted just now, in manifest order.
+        managers: managers of the current configuration.
+        entries: candidates, as if admitted just now, in manifest order.
         observed: the current cgroups.
-        runs: what the launcher knows.
-        recorded: what other files say that pods hold, by UID: trusted unless it contradicts a cgroup. The cards of claims are under no
-            container's name, as in `UnrecoveredPod`.
+        runs: the launcher's runs.
+        recorded: holdings in other files, by UID. They count unless a cgroup contradicts them. Cards of claims are under no container's
+            name, as
+            in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []
@@ -67,35 +69,32 @@ def found(
         by_prefix.setdefault(before + slash, {})[tail] = run
     by_unit = {unit: entry.pod.uid for entry in entries if entry.pod.uid in recorded for unit in entry.pod.units}
     for entry in entries:
-        past = _past(entry, by_prefix)
-        there = [_of_pod(entry, c.name, observed) for c in entry.containers]
+        past = _find_last_runs(entry, by_prefix)
+        there = [_observe_container(entry, c.name, observed) for c in entry.containers]
         if not past and not any(there) and entry.pod.uid not in recorded:
             continue
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
-            continue  # another one stands for it: this one was refused
-        # What a unit has is kept as well as can be whether it is active or not: a pod that is refused gives nothing back.
-        is_running = entry.is_of_systemd or any(group is not None and group.is_populated for group in there)
-        known = _with_past(entry, past, observed, now_ms)
-        held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
-        pods.append(Found(known, RecoveredPod(entry.pod, held, is_running)))
+            continue  # another pod has the unit, so this pod was refused
+        # Even an inactive unit keeps its settings as far as possible, because a refused pod doesn't restore them.
+        is_running = entry.pins_units or any(group is not None and group.is_populated for group in there)
+        known = _restore_statuses(entry, past, observed, now_ms)
+        held = _find_held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
+        pods.append(AdmittedPod(known, RecoveredPod(entry.pod, held, is_running)))
     return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
 
 
-def _of_pod(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
-    """Return a container's cgroup. Of a unit of systemd's, a record says that a pod has stood for it: the CPUs may be its own."""
+def _observe_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
+    """Return a container's cgroup. A unit's cgroup counts only with a record of an earlier pod, whose CPUs it may have."""
     there = observed.get(entry.container_path(name))
-    return None if entry.is_of_systemd and there is not None and there.unit_before is None else there
+    return None if entry.pins_units and there is not None and there.unit_before is None else there
 
 
-# What it did
-
-
-def _past(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
-    """Return the last run of each container in the pod's last life: (time of the decision, attempt, run)."""
+def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
+    """Return the last run of each container in the pod's last life, as time of the decision, attempt and run."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
         for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
-            moment, attempt = _life(tail)
+            moment, attempt = _decode_run(tail)
             last = lives.setdefault(moment, {})
             if attempt and (container.name not in last or last[container.name][1] < attempt):
                 last[container.name] = (moment, attempt, run)
@@ -103,8 +102,8 @@ def _past(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, t
     return lives[max(running or lives)] if lives else {}
 
 
-def _life(text: str) -> tuple[int, int]:
-    """Read the end of a run's id (core/model/state.py). Attempt 0: it is not one of ours."""
+def _decode_run(text: str) -> tuple[int, int]:
+    """Decode the end of a run's ID (core/model/state.py). Attempt 0 means that it isn't the agent's."""
     moment, _, attempt = text.partition(".")
     try:
         return int(moment, 16), int(attempt)
@@ -112,11 +111,11 @@ def _life(text: str) -> tuple[int, int]:
         return 0, 0
 
 
-def _with_past(
+def _restore_statuses(
     entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
-    if entry.is_of_systemd:
-        return with_units_seen(entry, observed)
+    if entry.pins_units:
+        return record_unit_settings(entry, observed)
     if not past:
         return entry
     moment = next(iter(past.values()))[0]
@@ -129,9 +128,8 @@ def _with_past(
             oom_kills = 0 if group is None else group.oom_kills
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
-        elif container.is_launched and _is_passed(entry.pod, position, past):
-            # Its end was read and forgotten. An init container was followed by others only if it succeeded; for any other the outcome is
-            # unknown: that counts as a failure.
+        elif container.is_launched and _has_started(entry.pod, position, past):
+            # Its end was read and forgotten. An init container has succeeded if others followed. Any other outcome counts as a failure.
             code = 0 if container.kind is ContainerKind.INIT else None
             statuses.append(ContainerStatus(container.name, 1, moment, Exit(now_ms, code=code)))
         else:
@@ -139,19 +137,16 @@ def _with_past(
     return replace(entry, containers=tuple(statuses))
 
 
-def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
-    """Whether the container had its turn: apps have it together."""
+def _has_started(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
+    """Whether a container was started once. App containers start together."""
     if pod.containers[position].kind is ContainerKind.APP:
         return any(c.kind is ContainerKind.APP and c.name in past for c in pod.containers)
     return any(c.name in past for c in pod.containers[position + 1 :])
 
 
-# What it has
-
-
-def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
-    recorded = with_claims(recorded, entry.pod)
-    groups = {c.name: _of_pod(entry, c.name, observed) for c in entry.containers}
+def _find_held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
+    recorded = assign_claim_devices(recorded, entry.pod)
+    groups = {c.name: _observe_container(entry, c.name, observed) for c in entry.containers}
     demand = demand_of(managers.rules, entry.pod)
     by_pod = is_by_pod(managers.providers.topology, demand)
     resources = managers.providers.resources
@@ -166,16 +161,16 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
         found = resource.found(entry, demand, groups, observed, by_pod=by_pod)
         if found is None:
             continue
-        # The exclusive CPUs of a skipped pod, if it got any before its gate was turned off, look just like a small shared pool.
+        # A skipped pod may have got exclusive CPUs before its gate was turned off. They look like a small shared pool.
         found = resource.holdings() if demand.is_skipped else found
-        # Each record is a file of its own, and one may be lost.
+        # Each record is a separate file, and may be lost alone.
         if is_contradicted or recorded.of(resource.holdings) == resource.holdings():
             held = held.having(found)
     return held
 
 
-def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
-    """Return what a pod has, each card of its claims for the containers that use it: no record says which these are."""
+def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
+    """Return the holdings with each card of a claim assigned to the containers that use the claim. No record has this assignment."""
     known, devices = {claim.claim: claim for claim in recorded.of(ClaimHoldings).claims}, recorded.of(DeviceHoldings)
     cards, devices = devices.devices_of(""), devices.without("")
     claims: list[ClaimAllocation] = []
@@ -186,7 +181,7 @@ def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
         claims.append(replace(found, name=claim.name, is_own=bool(claim.template)))
         requests = {one.device: one.request.partition("/")[0] for one in found.devices}
         for card in (card for card in cards if card.claim == found.claim):
-            request = requests.get(card_name(card.id), "")
+            request = requests.get(format_card_name(card.id), "")
             for container in pod.containers:
                 if any(one.uses(claim.name, request) for one in container.claims):
                     own = {*devices.devices_of(container.name), card}
@@ -195,27 +190,27 @@ def with_claims(recorded: PodPromises, pod: Pod) -> PodPromises:
 
 
 def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
-    """Promise a pod what a record says that it has, except for devices that other pods have."""
-    held = with_claims(with_record(promises.of_pod(pod.uid), record), pod)
+    """Allocate to a pod what a record says that it has, except for devices that other pods have."""
+    held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
     held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
     return with_pod(promises, pod.uid, with_held_claims(held))
 
 
-def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
-    """Paths of the pods that have processes; without those whose containers are systemd's units, which have had theirs before."""
+def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
+    """Return the paths of the pods with processes, without pods of pinned units, whose processes the agent didn't start."""
     return frozenset(
         path.rpartition("/")[0]
         for path, group in observed.items()
-        if "/" in path and group.is_populated and not is_of_systemd(path)
+        if "/" in path and group.is_populated and not is_pinned(path)
     )
 
 
-def on_record(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:
-    """Return all pods that have what no cgroup shows, by UID in order.
+def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:
+    """Return the recorded holdings of pods that no cgroup shows, sorted by UID.
 
     Args:
-        devices: what pods have by kubelet's file, by UID.
-        claiming: what pods have by the documents of claims.
+        devices: recorded devices by UID, from kubelet's file.
+        claiming: recorded claims, from the claims' documents.
     """
     found = {uid: UnrecoveredPod(uid, own) for uid, own in devices.items()}
     for pod in claiming:
@@ -227,12 +222,12 @@ def on_record(devices: Mapping[str, PodPromises], claiming: Iterable[Unrecovered
     return {uid: one for uid, one in sorted(found.items()) if not one.held.is_nothing}
 
 
-def with_record(held: PodPromises, record: PodPromises) -> PodPromises:
-    """Add what a pod has by records, and no cgroup shows, to what else it has."""
+def add_record(held: PodPromises, record: PodPromises) -> PodPromises:
+    """Add a pod's recorded devices and claims to its other holdings."""
     return held.having(record.of(DeviceHoldings), record.of(ClaimHoldings))
 
 
-def may_run(
+def find_possibly_running(
     lost: Iterable[UnrecoveredPod],
     observed: ObservedCgroups,
     known: Collection[str],
@@ -240,16 +235,16 @@ def may_run(
     is_all_told: bool,
     made: Collection[tuple[str, str]] = (),
 ) -> tuple[UnrecoveredPod, ...]:
-    """Return those lost pods that may have processes, with what those may use.
+    """Return the lost pods with possible processes, each with the holdings that these may use.
 
     Args:
-        lost: the pods.
-        observed: the current cgroups of ours.
-        known: UIDs of pods that are told to be ours: in no other cgroups.
-        is_all_told: whether every container runtime has told of its pods: others are in cgroups of ours, or nowhere.
-        made: pods' UIDs and containers' names that there are in a runtime: of those that it has told of only these have anything.
+        lost: the lost pods.
+        observed: the current cgroups of the agent.
+        known: UIDs of pods with a manifest. Their processes can only be in the agent's cgroups.
+        is_all_told: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
+        made: UID and container name of each container of a runtime. Once a pod is reported, no other container of it holds anything.
     """
-    running = populated_pods(observed)
+    running = find_populated_pods(observed)
     left = []
     for one in lost:
         if not (is_all_told or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass):
@@ -263,12 +258,12 @@ def may_run(
     return tuple(left)
 
 
-def recorded_holdings(records: Records) -> dict[str, PodPromises]:
-    """Read what kubelet's files say that pods hold, whatever else they say: claims are judged one by one. Invalid sets count as missing."""
+def decode_records(records: Records) -> dict[str, PodPromises]:
+    """Decode the holdings in kubelet's files, pod by pod, whatever the files' other content. Invalid sets count as missing."""
     cpus, memory = defaultdict[str, CpuHoldings](CpuHoldings), defaultdict[str, MemoryHoldings](MemoryHoldings)
     if isinstance(records.cpu, CpuRecord):
         for uid, containers in records.cpu.entries:
-            cpus[uid] = CpuHoldings(tuple((name, own) for name, text in containers if (own := _parsed(text))))
+            cpus[uid] = CpuHoldings(tuple((name, own) for name, text in containers if (own := _decode_cpus(text))))
         for uid, whole in records.cpu.pod_entries:
             cpus[uid] = replace(cpus[uid], pod_cpus=whole)
     if isinstance(records.memory, MemoryRecord):
@@ -280,7 +275,7 @@ def recorded_holdings(records: Records) -> dict[str, PodPromises]:
     return {uid: held for uid, held in pods.items() if not held.is_nothing}
 
 
-def _parsed(text: str) -> CpuSet:
+def _decode_cpus(text: str) -> CpuSet:
     try:
         return CpuSet.parse(text)
     except IdSetSyntaxError:

@@ -34,6 +34,6 @@ def advance(draft: Draft, world: World) -> Draft:
             after = replace(after, containers=tuple(last))
             promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)
             if after.refused_change is not None and after.outcome is not entry.outcome:
-                draft = replace(draft, is_unfinished=True)  # the changed manifest comes next
+                draft = replace(draft, is_unfinished=True)  # the next turn follows the changed manifest
         draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *events, deltas=deltas)
     return draft

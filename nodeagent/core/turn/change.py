@@ -1,4 +1,4 @@
-"""Stage: end the pods whose changed manifests could be followed, so that the changed pods can come (D7)."""
+"""Stage: end the pods whose changed manifests fit, so that the changed pods can be admitted (D7)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import cast
@@ -21,15 +21,15 @@ from nodeagent.core.turn.world import World
 def follow_changes(draft: Draft, world: World) -> Draft:
     """End the pods whose changed manifests fit. The others keep running unchanged, with the refusal.
 
-    Several may change at once, and the order in which they will have ended is unknown: a changed pod has to fit both while the others are
-    as they are and when those tried before it have been replaced.
+    Several may change at once, and end in an unknown order. So each changed pod has to fit twice: with all others unchanged, and with those
+    before it replaced.
     """
     tried = [
         (entry, draft.changed[entry.pod.uid])
         for entry in draft.state.entries
         if entry.pod.uid in draft.changed and is_to_try(entry, draft.changed[entry.pod.uid], world)
     ]
-    refusals = _refused_changes(draft.state, tried, draft.changed, world) if tried else {}
+    refusals = _find_refused_changes(draft.state, tried, draft.changed, world) if tried else {}
     for entry, manifest in tried:
         if entry.pod.uid not in refusals:
             draft = draft.with_ending(replace(entry, refused_change=None), world)
@@ -39,31 +39,31 @@ def follow_changes(draft: Draft, world: World) -> Draft:
     return draft
 
 
-def _refused_changes(
+def _find_refused_changes(
     state: NodeState, tried: Collection[tuple[PodEntry, Manifest]], changed: Mapping[str, Manifest], world: World
 ) -> dict[str, tuple[str, str]]:
-    """Return which changes can't be followed, by UID, with reason and message.
+    """Return the reason and message of each refused change, by UID.
 
-    A pod that stays keeps its units, and then those that would have got them stay, too.
+    A pod that stays keeps its units. Pods that would have taken over these units then stay, too.
     """
     refused: dict[str, tuple[str, str]] = {}
     while True:
-        refused |= _refused_units(state, tried, changed, frozenset(refused))
-        short = _refused_amounts(state, [one for one in tried if one[0].pod.uid not in refused], changed, world)
+        refused |= _find_refused_units(state, tried, changed, frozenset(refused))
+        short = _find_refused_amounts(state, [one for one in tried if one[0].pod.uid not in refused], changed, world)
         refused |= short
         if not any(entry.pod.units for entry, _ in tried if entry.pod.uid in short):
             return refused
 
 
-def _refused_units(
+def _find_refused_units(
     state: NodeState,
     tried: Collection[tuple[PodEntry, Manifest]],
     changed: Mapping[str, Manifest],
     staying: frozenset[str],
 ) -> dict[str, tuple[str, str]]:
-    """Return the changes whose units another pod keeps.
+    """Return the changes with a unit that another pod keeps.
 
-    Pods may exchange their units in one change. What counts is which pod has each unit when all have been replaced.
+    Pods may exchange units in one change. Each unit may have one pod when all pods have been replaced.
     """
     refused: dict[str, tuple[str, str]] = {}
     moving = [(entry, manifest) for entry, manifest in tried if entry.pod.uid not in staying]
@@ -73,7 +73,7 @@ def _refused_units(
             unit: entry.pod.full_name
             for entry in state.entries
             if entry.is_active and entry.pod.uid not in leaving
-            for unit in _lasting_units(entry, changed)
+            for unit in _list_lasting_units(entry, changed)
         }
         for entry, manifest in moving:
             both = sorted({*manifest.pod.units} & holders.keys())
@@ -87,7 +87,7 @@ def _refused_units(
         moving = [(entry, manifest) for entry, manifest in moving if entry.pod.uid not in refused]
 
 
-def _lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> tuple[str, ...]:
+def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> tuple[str, ...]:
     """Return the units that a pod keeps, or that its changed manifest takes over from it while it ends."""
     if entry.deleting_since_ms is None:
         return entry.pod.units
@@ -96,17 +96,17 @@ def _lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> tuple[st
 
 
 class _Occupancy(Struct, frozen=True):
-    """Allocations of a node, and the pods that have them."""
+    """Allocations of a node, with their pods."""
 
     promises: Promises
     pods: tuple[Pod, ...]
     usage: Usage
 
 
-def _refused_amounts(
+def _find_refused_amounts(
     state: NodeState, tried: Iterable[tuple[PodEntry, Manifest]], changed: Mapping[str, Manifest], world: World
 ) -> dict[str, tuple[str, str]]:
-    """Return the changes that ask for more than there is."""
+    """Return the changes with requests that don't fit."""
     pods = state.holding_pods()
     now = then = _Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=world.pod_level_resources))
     for entry in state.entries:
@@ -125,7 +125,7 @@ def _refused_amounts(
 
 
 def _exchange(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insufficient | Rejected:
-    """Replace the pods that have the name or the UID of a new pod with it. Return the occupancy after that, or why the pod is refused."""
+    """Replace the pods with the name or UID of a new pod by the new pod. Returns the occupancy afterwards, or the refusal."""
     managers, gate = world.managers, world.pod_level_resources
     promises, usage = before.promises, before.usage
     left = tuple(pod for pod in before.pods if pod.uid != new.uid and pod.full_name != new.full_name)

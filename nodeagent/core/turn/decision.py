@@ -1,4 +1,4 @@
-"""The decision on one pod in a turn, with the CPUs that it can use at once if there are enough of these."""
+"""Decision on one pod in a turn. CPUs without foreign processes come first."""
 
 from collections.abc import Callable
 
@@ -15,27 +15,27 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import default_set, with_default_set
-from nodeagent.core.turn.adoption import populated_pods
+from nodeagent.core.turn.adoption import find_populated_pods
 from nodeagent.core.turn.world import World
 
 Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
-"""A decision on one pod, as `admitted_beside` is one."""
+"""A decision on one pod, such as `admit_off_orphans`."""
 
 
-def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
+def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
     """Decide a pod: first without the CPUs of orphaned processes, then with them."""
     taken = default_set(promises) & orphans
     if taken:
         decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
         if isinstance(decision, Admitted):
-            return replace(decision, promises=_with_shared(decision.promises, taken))
+            return replace(decision, promises=_add_shared(decision.promises, taken))
         if decision.is_of_a_failure:
-            attempted = _with_shared(decision.attempted, taken)
-            return replace(decision, promises=_with_shared(decision.promises, taken), attempted=attempted)
+            attempted = _add_shared(decision.attempted, taken)
+            return replace(decision, promises=_add_shared(decision.promises, taken), attempted=attempted)
     return admit(managers, promises, pod)
 
 
-def _with_shared(promises: Promises, cpus: CpuSet) -> Promises:
+def _add_shared(promises: Promises, cpus: CpuSet) -> Promises:
     return with_default_set(promises, default_set(promises) | cpus)
 
 
@@ -52,7 +52,7 @@ def decide_pod(
 
 
 def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises | NotResized:
-    """Give a running pod other amounts, or say why it keeps those that it has."""
+    """Resize a running pod. Returns the new promises, or the reason why the pod stays unchanged."""
     return resized(
         world.managers,
         state.promises,
@@ -60,14 +60,14 @@ def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises |
         new,
         usage=usage_of(state.holding_pods(), pod_level_resources=world.pod_level_resources),
         allocatable=world.allocatable if world.config.check_allocatable else None,
-        occupied=cpus_of_orphans(state, world),
+        occupied=find_orphan_cpus(state, world),
     )
 
 
-def cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
-    """Return the CPUs of processes that belong to no pod, or to a pod that isn't known now. Pods on these CPUs wait until they are free."""
+def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
+    """Return the CPUs of processes of no pod, or of a pod that isn't known now. Pods on these CPUs wait until they are free."""
     owned = {entry.pod_path for entry in state.entries if entry.is_active}
-    unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
+    unknown = find_populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
     for there in unclear_units(world.observed).values():
         cpus |= there

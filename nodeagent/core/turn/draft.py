@@ -1,4 +1,4 @@
-"""The draft of a turn: each stage takes one, and returns the next. Stages know each other only by it."""
+"""Draft of a turn. Each stage takes a draft and returns the next one. Stages know each other only by it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,15 +23,15 @@ class Draft(Struct, frozen=True):
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = ()
     manifests: Mapping[str, Manifest] = {}
-    """The manifests that count, by namespace/name."""
+    """Effective manifests, by namespace/name."""
     changed: Mapping[str, Manifest] = {}
-    """The changed manifests of pods, by the pods' UIDs. A stage that follows one takes it out."""
+    """Changed manifests, by UID of the pod. A stage that has followed a change removes it."""
     new: tuple[Manifest, ...] = ()
-    """The manifests of new pods that are still to be decided."""
+    """Manifests of new pods that are still to be decided."""
     postponed: tuple[tuple[Pod, str], ...] = ()
-    """The pods that the next turn decides, each with the reason."""
+    """Pods that the next turn decides, each with the reason."""
     is_unfinished: bool = False
-    """Another turn can decide something at once that this one could not."""
+    """Whether another turn can at once decide something that this turn could not."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
         """Replace the state, and add events and metric deltas."""
@@ -48,34 +48,34 @@ class Draft(Struct, frozen=True):
         return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
-        """Remove a pod that is over, and release what it held. The kind is that of the event."""
+        """Remove an ended pod, and release its holdings. `kind` is the event's kind."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
         others = tuple(one for one in self.state.entries if one.pod.uid != entry.pod.uid)
         removed = TurnEvent(kind, entry.pod, entry.origin)
         return self.plus(replace(self.state, promises=promises, entries=others), removed, deltas=deltas)
 
     def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":
-        """Record why a changed manifest is not followed. The pod keeps running unchanged."""
+        """Record the refusal of a changed manifest. The pod keeps running unchanged."""
         stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
         fields = (("reason", refusal.reason), ("message", refusal.message))
         event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
-        return self.plus(self.state.with_entry(stays), *notes_on(manifest), event)
+        return self.plus(self.state.with_entry(stays), *make_note_events(manifest), event)
 
 
-def with_refused(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
-    """Record that a pod was not admitted, in place of what was decided of it before."""
+def record_refusal(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
+    """Record that a pod was refused, in place of an earlier decision on it."""
     others = tuple(one for one in state.entries if one.pod.uid != entry.pod.uid)
     return replace(state, entries=(*others, replace(entry, refusal=refusal, containers=())))
 
 
-def refusal_event(
+def make_refusal_event(
     entry: PodEntry, refusal: Waiting, report: Report | None = None, container: str | None = None
 ) -> TurnEvent:
     fields = (("reason", refusal.reason), ("message", refusal.message))
     return TurnEvent(EventKind.POD_REFUSED, entry.pod, entry.origin, container, fields, report)
 
 
-def notes_on(manifest: Manifest) -> Iterator[TurnEvent]:
+def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:
     """Return an event for each probable mistake in a manifest."""
     for note in manifest.notes:
         yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.origin, None, (("problem", note),))

@@ -8,7 +8,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
-    """End the pods that have no manifest any more, and those to be ended on request; forget pods that hold nothing."""
+    """End the pods without a manifest and those to be ended on request. Refused and finished pods are removed at once."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue
@@ -22,8 +22,8 @@ def end_pods(draft: Draft, world: World) -> Draft:
         others = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(replace(draft.state, entries=others), *events)
-    for entry in draft.state.entries:
-        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released or entry.is_of_runtime:
+    for entry in draft.state.own_entries():
+        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))

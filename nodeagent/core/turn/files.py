@@ -1,4 +1,4 @@
-"""Stage: match pods with their manifests. Which manifests count, which have changed, and which pods are new (D7)."""
+"""Stage: match pods with manifests, and find the effective, the changed and the new manifests (D7)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,22 +6,22 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.draft import Draft
-from nodeagent.core.turn.pod_sources import Manifest, counting, is_unclear, is_wanted, offered
+from nodeagent.core.turn.pod_sources import Manifest, find_effective, is_unclear, is_wanted, list_manifests
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def follow_files(draft: Draft, world: World) -> Draft:
-    """Find the manifest of each pod, and record in which file it is now.
+    """Find the manifest of each pod, and record its current file.
 
-    A pod's manifest, or its refused change, may be in another file than before. A file that can't be parsed now still belongs to its pod.
+    A pod's manifest, or its refused change, may have moved to another file. A file that can't be parsed now still belongs to its pod.
     """
-    manifests, duplicates = counting(offered(world.sources), draft.state.own_entries())
+    manifests, duplicates = find_effective(list_manifests(world.sources), draft.state.own_entries())
     for manifest, first in duplicates:
         same = "name" if manifest.pod.full_name == first.pod.full_name else "uid"
         fields = (("same", same), ("first_source", first.origin.name))
         event = TurnEvent(EventKind.MANIFEST_SHADOWED, manifest.pod, manifest.origin, None, fields)
         draft = draft.plus(draft.state, event)
-    for entry, manifest in _with_manifests(draft.state.entries, manifests):
+    for entry, manifest in _pair_with_manifests(draft.state.entries, manifests):
         refused = entry.refused_change
         if manifest.pod == entry.pod:
             refused = None
@@ -32,16 +32,16 @@ def follow_files(draft: Draft, world: World) -> Draft:
             draft = draft.plus(draft.state.with_entry(followed))
     changed = {
         entry.pod.uid: manifest
-        for entry, manifest in _with_manifests(draft.state.entries, manifests)
+        for entry, manifest in _pair_with_manifests(draft.state.entries, manifests)
         if not is_wanted(entry, manifests, world.sources)
     }
     return replace(draft, manifests=manifests, changed=changed)
 
 
-def _with_manifests(
+def _pair_with_manifests(
     entries: tuple[PodEntry, ...], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[PodEntry, Manifest]]:
-    """Return the pods that have a manifest that counts, by name or else by UID, each with that manifest."""
+    """Return each pod with its effective manifest, found by name or else by UID."""
     by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()}
     for entry in entries:
         manifest = manifests.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
@@ -50,7 +50,7 @@ def _with_manifests(
 
 
 def find_new(draft: Draft) -> Draft:
-    """Find the manifests of pods that have no entry, and whose systemd units no ending pod has."""
+    """Find the manifests of pods without an entry, unless an ending pod has one of their units."""
     names = {entry.pod.full_name for entry in draft.state.own_entries()}
     uids = {entry.pod.uid for entry in draft.state.entries}
     ending = {unit for entry in draft.state.entries if entry.deleting_since_ms is not None for unit in entry.pod.units}

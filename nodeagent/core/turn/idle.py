@@ -1,4 +1,4 @@
-"""Stages of pods that pin systemd units: what a unit goes back to, and what a pod releases while none of its units is active (D30)."""
+"""Stages of pods that pin units: they record the units' settings, and release a pod's holdings while its units are inactive (D30)."""
 
 from msgspec.structs import replace
 
@@ -7,25 +7,25 @@ from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.model.state import Idle, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
-from nodeagent.core.turn.decision import Decide, admitted_beside, cpus_of_orphans, decide_pod
+from nodeagent.core.turn.decision import Decide, admit_off_orphans, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
-def _pinning(state: NodeState) -> tuple[PodEntry, ...]:
-    return tuple(e for e in state.entries if e.is_of_systemd and e.is_active and e.deleting_since_ms is None)
+def _list_pinning(state: NodeState) -> tuple[PodEntry, ...]:
+    return tuple(e for e in state.entries if e.pins_units and e.is_active and e.deleting_since_ms is None)
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
-    """Record the settings of each unit that is seen for the first time: it goes back to these in the end."""
-    for entry in _pinning(draft.state):
-        draft = draft.plus(draft.state.with_entry(lifecycle.with_units_seen(entry, world.observed)))
+    """Record the settings of each unit at its first observation. They are restored in the end."""
+    for entry in _list_pinning(draft.state):
+        draft = draft.plus(draft.state.with_entry(lifecycle.record_unit_settings(entry, world.observed)))
     return draft
 
 
 def rest(draft: Draft, world: World) -> Draft:
-    """Release what inactive pods hold. The pods stay: their units are kept off exclusive CPUs, as whatever shares."""
-    for entry in _pinning(draft.state):
+    """Release the holdings of inactive pods. The pods stay, and their units share the pool, off all exclusive CPUs."""
+    for entry in _list_pinning(draft.state):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.down):
             continue
         promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
@@ -36,18 +36,18 @@ def rest(draft: Draft, world: World) -> Draft:
 
 
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Decide inactive pods of which a unit is active now again, before new pods.
+    """Decide inactive pods with an active unit again, before new pods.
 
-    Without room, the unit runs in the shared pool. Each turn tries again, and reports a refusal whose reason is another one.
+    Without enough resources, the unit runs in the shared pool. Each turn tries again, and reports a refusal whose reason has changed.
     """
-    for entry in _pinning(draft.state):
-        if entry.idle is None or not lifecycle.is_to_wake(entry, world.observed, world.down):
+    for entry in _list_pinning(draft.state):
+        if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.down):
             continue
         known = entry.idle.refusal
         usage = usage_of(draft.state.holding_pods(), pod_level_resources=world.pod_level_resources)
-        orphans = cpus_of_orphans(draft.state, world)
+        orphans = find_orphan_cpus(draft.state, world)
         decision = decide_pod(
-            draft.state, entry.pod, usage, orphans, world, decide if known is None else admitted_beside
+            draft.state, entry.pod, usage, orphans, world, decide if known is None else admit_off_orphans
         )
         if isinstance(decision, Admitted):
             state = replace(draft.state.with_entry(replace(entry, idle=None)), promises=decision.promises)

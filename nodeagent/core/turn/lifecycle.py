@@ -1,7 +1,9 @@
-"""When containers start, restart, stop and are over: one pod's entry and what was observed in, the next entry out.
+"""Starts, restarts, stops and ends of containers, as functions from a pod's entry and the observations to the next entry.
 
-Follows kubelet: init containers one by one to completion, sidecars in order and then for good, apps together; restarts with back-off;
-SIGTERM, grace period, then the whole cgroup is killed, apps before sidecars. Knows no launcher and no promise.
+As in kubelet, init containers run one by one to completion, then sidecars start in order and keep running, then all apps start together.
+Restarts have a back-off. A stop is SIGTERM, the grace period, and the end of the whole cgroup, apps before sidecars. Knows no launcher and
+no
+promise.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -17,39 +19,41 @@ BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
 """kubelet's MaxContainerBackOff. A container that ran for twice as long restarts without waiting."""
 _LAST_BACKOFF_STEP = 6
-"""The first restart that waits for the longest time."""
+"""First step with the longest wait."""
 MIN_GRACE_MS = 2_000
-"""kubelet's minimumGracePeriodInSeconds: every container gets this time to end, however short the pod's own is or how much has passed."""
+"""kubelet's minimumGracePeriodInSeconds: least time for a container to end, even if the pod's grace period is shorter or has passed."""
 
 
 class Run(Struct, frozen=True):
-    """One start as the launcher knows it."""
+    """One start of a container, as known to the launcher."""
 
     id: str
     started_at_ms: int
     pid: int | None = None
     exit: Exit | None = None
     start_ticks: int | None = None
-    """When the process began, by the kernel's clock: with the pid its identity."""
+    """Start time of the process by the kernel's clock. With the pid it identifies the process."""
 
 
 Runs = Mapping[str, Run]
-"""By id. What the launcher does not know is missing."""
+"""Runs by ID. Runs that the launcher doesn't know are missing."""
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Record what happened to the started containers."""
+    """Record the starts and ends of the started containers."""
     for status in entry.containers:
         if status.is_started:
-            entry = entry.with_status(_observed(entry, status, runs.get(run_id(entry, status)), observed, now_ms))
+            entry = entry.with_status(
+                _observe_container(entry, status, runs.get(run_id(entry, status)), observed, now_ms)
+            )
     return entry
 
 
-def _observed(
+def _observe_container(
     entry: PodEntry, status: ContainerStatus, run: Run | None, observed: ObservedCgroups, now_ms: int
 ) -> ContainerStatus:
     if run is None:
-        # A start that was observed but that the launcher no longer knows has ended: the host may have rebooted.
+        # An observed start that the launcher no longer knows has ended, for instance by a reboot of the host.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
     # The launcher has read the same clock, which may have been set back since.
@@ -57,7 +61,7 @@ def _observed(
         status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:
         return status
-    oom_kills = _oom_kills(entry, status, observed)
+    oom_kills = _count_oom_kills(entry, status, observed)
     killed = run.exit.signal == 9 and oom_kills > status.oom_kills_seen
     finished_at_ms = min(run.exit.finished_at_ms, now_ms)
     ended = replace(run.exit, finished_at_ms=finished_at_ms, is_oom_kill=killed)
@@ -65,37 +69,42 @@ def _observed(
 
 
 def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked: frozenset[str]) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod. `asked`: run ids to whose processes SIGTERM was sent, if in vain.
+    """Decide on the next starts and stops of an admitted pod. Another program starts and ends the processes of pinned units.
 
-    A systemd unit's processes are systemd's to start and to end.
+    Args:
+        entry: the pod's entry.
+        runs: the launcher's runs.
+        observed: the current cgroups.
+        now_ms: wall clock.
+        asked: IDs of the runs whose processes were sent SIGTERM, even in vain.
     """
-    if entry.is_of_systemd:
+    if entry.pins_units:
         return entry
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
         return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, asked)
     if entry.outcome is not None:
         return entry
-    outcome = _outcome(entry, runs, observed)
+    outcome = _find_outcome(entry, runs, observed)
     if outcome is not None:
         return replace(entry, outcome=outcome)
-    if _init_failed(entry) or _apps_are_over(entry):
+    if _has_init_failed(entry) or _have_apps_finished(entry):
         return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms, asked)
     return _start_in_order(entry, observed, now_ms)
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """No process of the pod is left (D11: the cgroup itself shows it), nor a main process that has left its cgroup. Units of systemd's have
-    been given back: what runs in them is the host's.
+    """Whether no process of the pod is left, in its cgroups (D11) or outside. Pinned units count as gone once their settings are
+    restored.
     """
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Waiting for something that sends no notification: a cgroup must become empty, a start must be observed."""
+    """Whether the pod waits for something without a notification: an empty cgroup or an observed start."""
     if not entry.is_active:
         return False
-    if entry.is_of_systemd:
+    if entry.pins_units:
         return entry.deleting_since_ms is not None
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
@@ -110,7 +119,7 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
     """Return the next time at which time alone changes something for the pod.
 
-    A time that has passed doesn't count: what still waits then waits for an event, or for the next look at what is unsettled.
+    A time that has passed doesn't count. The pod then waits for an event, or for the next observation of an unsettled pod.
     """
     if not entry.is_active:
         return None
@@ -120,7 +129,7 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
 
 
 def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
-    """Return the earliest time of a container's next start, in the past if it only waits for its turn. None: it won't start again."""
+    """Return the earliest time of a container's next start, or a past time if it only waits for other containers. None means no start."""
     container, status = entry.pod.container(name), entry.status(name)
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
@@ -139,7 +148,7 @@ def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> 
                 if status.exit is None or not status.exit.is_success:
                     return _start_if_due(entry, container, status, observed, now_ms)
                 if _is_populated(entry, container.name, observed):
-                    return entry  # later ones may have its CPUs now
+                    return entry  # later containers may have its CPUs now
             case ContainerKind.SIDECAR:
                 entry = _start_if_due(entry, container, status, observed, now_ms)
                 if container.is_launched and not is_passed and not entry.status(container.name).is_running:
@@ -156,6 +165,10 @@ def _start_if_due(
         return entry
     if _is_populated(entry, container.name, observed) or now_ms < _restart_at_ms(status):
         return entry
+    backoff_step = status.backoff_step
+    if not status.is_to_restart:
+        lasts = status.exit is None or _ran_long(status)
+        backoff_step = int(status.exit is not None) if lasts else min(backoff_step + 1, _LAST_BACKOFF_STEP)
     return entry.with_status(
         replace(
             status,
@@ -163,16 +176,16 @@ def _start_if_due(
             started_at_ms=None,
             exit=None,
             last_exit=status.exit,
-            backoff_step=status.backoff_step if status.is_to_restart else _next_backoff_step(status),
+            backoff_step=backoff_step,
             stop_by_ms=None,
             is_to_restart=False,
-            oom_kills_seen=_oom_kills(entry, status, observed),
+            oom_kills_seen=_count_oom_kills(entry, status, observed),
         )
     )
 
 
 def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
-    """Whether a container that isn't running should be (again)."""
+    """Whether a container that isn't running is to run (again)."""
     if status.exit is None or status.is_to_restart:
         return True
     if container.kind is ContainerKind.SIDECAR:
@@ -193,12 +206,6 @@ def _restart_at_ms(status: ContainerStatus) -> int:
     )
 
 
-def _next_backoff_step(status: ContainerStatus) -> int:
-    if status.exit is None:
-        return 0
-    return 1 if _ran_long(status) else min(status.backoff_step + 1, _LAST_BACKOFF_STEP)
-
-
 def _ran_long(status: ContainerStatus) -> bool:
     return (
         status.exit is not None
@@ -207,7 +214,7 @@ def _ran_long(status: ContainerStatus) -> bool:
     )
 
 
-def _apps_are_over(entry: PodEntry) -> bool:
+def _have_apps_finished(entry: PodEntry) -> bool:
     return all(
         c.is_launched and s.exit is not None and not _is_to_run(entry.pod, c, s)
         for c, s in entry.pairs()
@@ -215,21 +222,21 @@ def _apps_are_over(entry: PodEntry) -> bool:
     )
 
 
-def _init_failed(entry: PodEntry) -> bool:
-    """An init container failed for good: the pod's apps will never run."""
+def _has_init_failed(entry: PodEntry) -> bool:
+    """Whether an init container failed for good, so that the pod's apps will never run."""
     if entry.pod.restart_policy is not RestartPolicy.NEVER:
         return False
     return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
 
 
-def _outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | None:
-    """SUCCEEDED or FAILED if nothing of the pod runs, nor will again."""
-    if not (_init_failed(entry) or _apps_are_over(entry)):
+def _find_outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | None:
+    """Return SUCCEEDED or FAILED if no container of the pod runs or will run again."""
+    if not (_has_init_failed(entry) or _have_apps_finished(entry)):
         return None
-    # A start that was only decided on doesn't count: it will not happen.
+    # A start that was only decided on doesn't count, because it will not happen.
     if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, observed):
         return None
-    if _init_failed(entry):
+    if _has_init_failed(entry):
         return Phase.FAILED
     apps = [s for c, s in entry.pairs() if c.kind is ContainerKind.APP]
     return Phase.SUCCEEDED if all(s.exit is not None and s.exit.is_success for s in apps) else Phase.FAILED
@@ -243,18 +250,26 @@ def _stop_in_order(
     now_ms: int,
     asked: frozenset[str],
 ) -> PodEntry:
-    """Stop apps and init containers first; sidecars after them, the last one first (KEP-753).
+    """Stop app and init containers first, then the sidecars, the last one first (KEP-753).
 
-    A process that nobody has tried to ask while its time ran out, because launcher or agent were away, is asked before it is killed. It
-    then has what is left of the grace period since its pod was deleted, but at least MIN_GRACE_MS; in a pod that finishes, a whole grace
-    period. That happens once, as a SIGTERM that fails counts as well: SIGKILL comes whatever signals fail.
+    A process may have got no SIGTERM in its time, because launcher or agent were away. It then gets SIGTERM before it is killed, and what
+    is left
+    of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a pod that finishes, it gets a whole grace period. This
+    happens
+    once, even if SIGTERM fails: SIGKILL comes whatever signals fail.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
     for wave in waves:
         for status in wave:
             is_late = status.stop_by_ms is not None and status.stop_by_ms <= now_ms
-            is_unasked = is_late and _is_there_to_ask(entry, status, runs, observed)
+            # Processes that outlive the main process are killed without SIGTERM.
+            can_ask = (
+                _has_main(entry, status, runs)
+                if entry.pod.container(status.name).command
+                else _is_populated(entry, status.name, observed)
+            )
+            is_unasked = is_late and can_ask
             if status.stop_by_ms is None or (is_unasked and run_id(entry, status) not in asked):
                 entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
         if any(_is_alive(entry, status, runs, observed) for status in wave):
@@ -262,9 +277,9 @@ def _stop_in_order(
     return entry
 
 
-def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
-    """Note what each of its systemd units that is seen for the first time goes back to in the end."""
-    for status in entry.containers if entry.is_of_systemd else ():
+def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
+    """Record the original settings of each unit at its first observation."""
+    for status in entry.containers if entry.pins_units else ():
         there = observed.get(entry.container_path(status.name))
         if status.unit_before is None and there is not None:
             before = there.unit if there.unit_before is None else there.unit_before
@@ -272,8 +287,8 @@ def with_units_seen(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     return entry
 
 
-def restarting(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntry:
-    """Let containers end that run, to start again with their new amounts."""
+def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntry:
+    """Stop running containers, so that they start again with their new amounts."""
     stop_by_ms = now_ms + max(entry.pod.termination_grace_seconds * 1000, MIN_GRACE_MS)
     for container, status in entry.pairs():
         if container.name in names and container.is_launched and status.is_started and status.stop_by_ms is None:
@@ -282,29 +297,22 @@ def restarting(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntr
 
 
 def is_to_rest(entry: PodEntry, down: AbstractSet[str]) -> bool:
-    """Whether a pod is to give back what it was promised: none of its systemd units is active, or is going to be by itself."""
+    """Whether a pod is to release its holdings, because none of its units is active or will become active by itself."""
     paths = {entry.container_path(status.name) for status in entry.containers}
     return entry.pod.gives_back and paths <= down
 
 
-def is_to_wake(entry: PodEntry, observed: ObservedCgroups, down: AbstractSet[str]) -> bool:
-    """Whether a pod that has given back what it was promised needs it again. Nothing is known of a unit while systemd doesn't answer."""
+def is_to_resume(entry: PodEntry, observed: ObservedCgroups, down: AbstractSet[str]) -> bool:
+    """Whether an idle pod needs its holdings again. Nothing is known of a unit while systemd doesn't answer."""
     there = ((path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers))
     return any(group is not None and group.unit is not None and path not in down for path, group in there)
 
 
 def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
-    if entry.is_of_systemd:
+    if entry.pins_units:
         there = observed.get(entry.container_path(status.name))
         return there is not None and status.unit_before not in {None, there.unit}
     return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)
-
-
-def _is_there_to_ask(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Whether there is a process that can be sent SIGTERM. What a main process has left behind is killed without."""
-    if entry.pod.container(status.name).command:
-        return _has_main(entry, status, runs)
-    return _is_populated(entry, status.name, observed)
 
 
 def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
@@ -317,6 +325,6 @@ def _is_populated(entry: PodEntry, name: str, observed: ObservedCgroups) -> bool
     return there is not None and there.is_populated
 
 
-def _oom_kills(entry: PodEntry, status: ContainerStatus, observed: ObservedCgroups) -> int:
+def _count_oom_kills(entry: PodEntry, status: ContainerStatus, observed: ObservedCgroups) -> int:
     there = observed.get(entry.container_path(status.name))
     return status.oom_kills_seen if there is None else there.oom_kills

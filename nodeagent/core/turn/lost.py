@@ -1,19 +1,19 @@
-"""Stages after the state was lost: release what ended pods had by records, and adopt pods that run before others get their CPUs."""
+"""Stages after the state was lost: release the recorded holdings of ended pods, and adopt running pods before others get their CPUs."""
 
 from msgspec.structs import replace
 
 from nodeagent.core.admission.units import unit_taken
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.turn.adoption import found, may_run, populated_pods
+from nodeagent.core.turn.adoption import find_admitted, find_populated_pods, find_possibly_running
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import new_entry
-from nodeagent.core.turn.recovery import settled
+from nodeagent.core.turn.recovery import place_recovered
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def release_lost(draft: Draft, world: World) -> Draft:
-    """Release the devices of lost pods that run no more."""
+    """Release the devices of lost pods without processes."""
     lost = draft.state.promises.unrecovered
     if not lost:
         return draft
@@ -23,33 +23,38 @@ def release_lost(draft: Draft, world: World) -> Draft:
         for manifest in draft.manifests.values()
         if manifest.pod.units
     )
-    pinned = {entry.pod.uid for entry in coming if _has_pinned(entry, draft.state, world)}
+    pinned = {entry.pod.uid for entry in coming if _has_pinned_units(entry, draft.state, world)}
     made = {(entry.key.pod_uid, entry.key.name) for entry in draft.state.runtime.entries if entry.made}
-    left = {one.uid: one for one in may_run(lost, world.observed, own, is_all_told=world.is_all_told, made=made)}
+    left = {
+        one.uid: one
+        for one in find_possibly_running(lost, world.observed, own, is_all_told=world.is_all_told, made=made)
+    }
     left |= {one.uid: one for one in lost if one.uid in pinned}
     return draft.plus(_with_lost(draft.state, tuple(one for _, one in sorted(left.items()))))
 
 
 def adopt_running(draft: Draft, world: World) -> Draft:
-    """Adopt new pods that already run, before their CPUs are allocated: the state was lost, and their manifests came later.
+    """Adopt new pods with processes before their CPUs are allocated. The state was lost, and their manifests came later.
 
-    A pod waits for processes of containers that it doesn't have.
+    A pod waits until processes of containers that it doesn't have are gone.
     """
-    running = populated_pods(world.observed) if draft.new else frozenset()
+    running = find_populated_pods(world.observed) if draft.new else frozenset()
     entries = [new_entry(m, world.now_ms, pod_level_resources=world.pod_level_resources) for m in draft.new]
-    there = [entry for entry in entries if entry.pod_path in running or _has_pinned(entry, draft.state, world)]
+    there = [entry for entry in entries if entry.pod_path in running or _has_pinned_units(entry, draft.state, world)]
     waiting = {entry.pod.uid for entry in there if world.runs is None or entry.pod_path in running}
     draft = replace(draft, new=tuple(manifest for manifest in draft.new if manifest.pod.uid not in waiting))
-    if not there or world.runs is None:  # the launcher alone knows whose processes these are
+    if not there or world.runs is None:  # only the launcher knows these processes
         return draft
     lost = {one.uid: one.held for one in draft.state.promises.unrecovered}
-    known = found(world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms)
+    known = find_admitted(
+        world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms
+    )
     pods = tuple(pod for pod in known if pod.recovered.stays)
     origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}
     draft = draft.plus(
         _with_lost(draft.state, tuple(one for one in draft.state.promises.unrecovered if one.uid not in origins))
     )
-    placed = settled(world.managers, tuple(pod.recovered for pod in pods), draft.state.promises)
+    placed = place_recovered(world.managers, tuple(pod.recovered for pod in pods), draft.state.promises)
     assert not placed.refused, "running pods are never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
     events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.origin) for pod in pods]
@@ -61,9 +66,9 @@ def adopt_running(draft: Draft, world: World) -> Draft:
     return replace(draft.plus(state, *events), new=left)
 
 
-def _has_pinned(entry: PodEntry, state: NodeState, world: World) -> bool:
-    """Whether all units of a pod have the settings that were made for a pod that no state knows any more."""
-    if not entry.is_of_systemd or unit_taken(entry.pod, state.pods_of_units()) is not None:
+def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
+    """Whether all units of a pod have settings that an earlier, unknown pod has made."""
+    if not entry.pins_units or unit_taken(entry.pod, state.pods_of_units()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]
     return all(unit is not None and unit.unit_before not in {None, unit.unit} for unit in units)

@@ -1,4 +1,4 @@
-"""Stage: record what the launcher and the cgroups say of containers that were started."""
+"""Stage: record the launcher's and cgroups' reports of started containers."""
 
 from nodeagent.core.model.state import ContainerStatus
 from nodeagent.core.turn import lifecycle
@@ -7,7 +7,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def observe(draft: Draft, world: World) -> Draft:
-    """Record which containers have started and exited. Nothing is known of them while the launcher doesn't answer."""
+    """Record which containers have started and exited. Nothing is known while the launcher doesn't answer."""
     if world.runs is None:
         return draft
     for entry in draft.state.entries:
@@ -25,11 +25,7 @@ def observe(draft: Draft, world: World) -> Draft:
 
 def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
     assert status.exit is not None
-    fields: list[tuple[str, str | int]] = [("reason", status.exit.reason), ("restarts", status.restarts)]
-    if status.exit.code is not None:
-        fields.append(("exit_code", status.exit.code))
-    if status.exit.signal is not None:
-        fields.append(("signal", status.exit.signal))
-    if status.exit.start_error is not None:
-        fields.append(("start_error", status.exit.start_error))
-    return tuple(fields)
+    end = status.exit
+    more = (("exit_code", end.code), ("signal", end.signal), ("start_error", end.start_error))
+    known = ((name, value) for name, value in more if value is not None)
+    return (("reason", end.reason), ("restarts", status.restarts), *known)

@@ -1,4 +1,4 @@
-"""What each source of pods has, and which of several manifests with the same name or UID counts (D7)."""
+"""Pods of each source, and the choice between manifests with the same name or UID (D7)."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ class Manifest(Struct, frozen=True):
     pod: Pod
     origin: Origin
     unused_fields: tuple[str, ...] = ()
-    """Set in the manifest and known to Kubernetes, but without effect here (D8)."""
+    """Fields that are set and known to Kubernetes, but without effect here (D8)."""
     notes: tuple[str, ...] = ()
-    """What is probably not meant as written, for the log when the pod is decided on."""
+    """Probable mistakes in the manifest, for the log when the pod is decided on."""
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
@@ -30,15 +30,15 @@ def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> 
 
 class ManifestProblem(Struct, frozen=True):
     source: str
-    """The manifest's file name, or the directory's."""
+    """Name of the manifest's file, or of the directory."""
     text: str
 
 
 class PodSource(Struct, frozen=True):
-    """What one source of pods has now."""
+    """Current content of one source of pods."""
 
     pods: tuple[Manifest, ...] = ()
-    """In order: for the manifest directory by file name and document."""
+    """Pods in order, for the manifest directory by file name and document."""
     unreadable: frozenset[str] = frozenset()
     """Names of manifests that exist but can't be parsed now."""
     misspelt: frozenset[str] = frozenset()
@@ -47,12 +47,12 @@ class PodSource(Struct, frozen=True):
     is_blind: bool = False
     """The source can't be read at all."""
     is_partial: bool = False
-    """The source kept changing while it was read: pods that it has may be missing."""
+    """The source kept changing while it was read, so some of its pods may be missing."""
     name: str = MANIFEST_DIRECTORY
-    """The source in the origins of its pods."""
+    """Name of the source in the origins of its pods."""
 
-    def is_silent_about(self, entry: PodEntry) -> bool:
-        """Whether the state of one of its pods' manifest is unknown."""
+    def hides_manifest_of(self, entry: PodEntry) -> bool:
+        """Whether the current manifest of one of its pods is unknown."""
         return (
             self.is_blind
             or self.is_partial
@@ -62,26 +62,26 @@ class PodSource(Struct, frozen=True):
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
-    """Whether a pod stays as it is because its own source doesn't know its manifest now; a source that is absent doesn't, either."""
+    """Whether a pod stays unchanged because its source is absent, or doesn't know its manifest now."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
-    return own is None or own.is_silent_about(entry)
+    return own is None or own.hides_manifest_of(entry)
 
 
 def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple[PodSource, ...]) -> bool:
-    """Whether a pod is as its manifest among those that count says, or its manifest isn't known now."""
+    """Whether a pod equals its effective manifest, or its manifest is unknown now."""
     manifest = manifests.get(entry.pod.full_name)
     if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
-    # While a pod's own file can't be parsed, another file's pod of the same name does not replace it.
+    # A pod of the same name in another file doesn't replace it while its own file can't be parsed.
     return is_unclear(entry, sources)
 
 
-def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
+def list_manifests(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
     """Return the manifests of all readable sources, in their order."""
     return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
 
 
-def asking_for_devices(
+def needs_device_scan(
     manifests: tuple[Manifest, ...],
     entries: tuple[PodEntry, ...],
     retried: frozenset[str],
@@ -89,30 +89,36 @@ def asking_for_devices(
     gives: bool = False,
     for_room: bool = False,
 ) -> bool:
-    """Whether a pod that may be decided on now asks to be near devices, or the node `gives` devices and it asks for some: then they are to
-    be looked at.
+    """Whether the decisions of this turn may need a scan of the machine's devices.
+
+    Args:
+        manifests: all manifests.
+        entries: the known pods.
+        retried: UIDs of pods to decide again on request.
+        gives: whether the node allocates devices. Otherwise only pods near devices and pods with claims need a scan.
+        for_room: whether pods that were refused for room are decided again.
     """
 
-    def asks(pod: Pod) -> bool:
+    def needs(pod: Pod) -> bool:
         return bool(pod.near or pod.claims) or (gives and pod.asks_for_devices)
 
     def is_tried(entry: PodEntry) -> bool:
         waits = for_room and entry.refusal is not None and entry.refusal.is_for_room
         return waits or entry.idle is not None or entry.pod.uid in retried
 
-    if any(asks(entry.pod) and is_tried(entry) for entry in entries):
+    if any(needs(entry.pod) and is_tried(entry) for entry in entries):
         return True
-    if not any(asks(manifest.pod) for manifest in manifests):
+    if not any(needs(manifest.pod) for manifest in manifests):
         return False
-    own = tuple(entry for entry in entries if not entry.is_of_runtime)
+    own = tuple(entry for entry in entries if not entry.is_requested_per_container)
     by_name, by_uid = {e.pod.full_name: e for e in own}, {e.pod.uid: e for e in own}
-    coming = (manifest.pod for manifest in counting(manifests, own)[0].values() if asks(manifest.pod))
-    return any(_is_open(pod, by_name.get(pod.full_name) or by_uid.get(pod.uid), retried) for pod in coming)
+    coming = (manifest.pod for manifest in find_effective(manifests, own)[0].values() if needs(manifest.pod))
+    return any(_may_be_decided(pod, by_name.get(pod.full_name) or by_uid.get(pod.uid), retried) for pod in coming)
 
 
-def _is_open(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
-    """Whether a manifest's pod may be decided on in this turn, given the entry that has its name or UID."""
-    if entry is None or entry.deleting_since_ms is not None:  # that may be gone before new pods are decided on
+def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
+    """Whether a manifest's pod may be decided on in this turn, given the entry with its name or UID."""
+    if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided on
         return True
     if entry.pod == pod:
         return False
@@ -120,23 +126,24 @@ def _is_open(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
     return not entry.is_active or known is None or known.pod != pod or entry.pod.uid in retried
 
 
-def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Return the manifests that count if no pod runs yet, in their order."""
-    return tuple(counting(manifests, ())[0].values())
+def list_effective(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """Return the effective manifests if no pod runs yet, in their order."""
+    return tuple(find_effective(manifests, ())[0].values())
 
 
-def counting(
+def find_effective(
     manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
-    """Return the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
+    """Return the effective manifests by namespace/name, and each duplicate with the effective manifest of its name or UID (D7).
 
-    A pod that was decided on keeps its name and UID while its file, or another file with the same pod or its refused change, exists: even
-    one that is refused, finished or released, so that a copy doesn't bring back what was ended. Otherwise the first source's first file has
-    them.
+    A decided pod keeps its name and UID while its file, or another file with the same pod or its refused change, exists. This also holds
+    for
+    refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
+    effective.
     """
     known = {entry.pod.full_name: entry for entry in entries}
 
-    def claim(place: int) -> int:
+    def rank(place: int) -> int:
         manifest = manifests[place]
         entry = known.get(manifest.pod.full_name)
         if entry is None:
@@ -149,13 +156,13 @@ def counting(
 
     by_name: dict[str, int] = {}
     by_uid: dict[str, int] = {}
-    shadowed: dict[int, int] = {}
-    for place in sorted(range(len(manifests)), key=claim):
+    duplicates: dict[int, int] = {}
+    for place in sorted(range(len(manifests)), key=rank):
         pod = manifests[place].pod
         other = by_name.get(pod.full_name, by_uid.get(pod.uid))
         if other is not None:
-            shadowed[place] = other
+            duplicates[place] = other
             continue
         by_name[pod.full_name] = by_uid[pod.uid] = place
     counting = {manifests[place].pod.full_name: manifests[place] for place in sorted(by_name.values())}
-    return counting, [(manifests[place], manifests[by]) for place, by in sorted(shadowed.items())]
+    return counting, [(manifests[place], manifests[by]) for place, by in sorted(duplicates.items())]

@@ -1,20 +1,21 @@
-"""Promises rebuilt from what pods are known to hold, on the current machine and under the current configuration.
+"""Promises rebuilt from the known holdings of pods, for the current machine and configuration.
 
-Running pods stay where they are as far as possible; what can't be kept is replaced by as much as is available; every remaining difference
-is reported per container. Knows no file and no cgroup: the caller passes what was held (core/turn/adoption.py, the saved state). Each
-resource says what may stay of it, and what takes its place (`Resource.keep` and what follows it).
+Running pods stay where they are as far as possible. Holdings that can't be kept are replaced by as much as is available, and every
+remaining
+difference is reported per container. Knows no file and no cgroup: the caller passes the holdings (core/turn/adoption.py, the saved state).
+Each resource says which of its holdings may stay, and replaces the others (`Resource.keep` and the methods after it).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.model.demand import Gates, PodDemand, demand_of
+from nodeagent.core.model.demand import Gates, demand_of
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
+from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
 from nodeagent.core.resources.claims.held import with_held_claims
@@ -28,18 +29,18 @@ from nodeagent.core.resources.resource import HoldingChange
 
 
 class RecoveredPod(Struct, frozen=True):
-    """What an admitted pod is known to hold."""
+    """Known holdings of an admitted pod."""
 
     pod: Pod
     held: PodPromises
     stays: bool
-    """It has processes: it stays where it is, whatever can be had for it."""
+    """Whether the pod stays in any case, with whatever is available, because it has processes."""
     ends: bool = False
-    """It has none, and is to give back what it holds: it keeps what it may, and gets nothing in place of the rest."""
+    """Whether the pod is to release its holdings, and has no processes. It keeps its valid holdings, and nothing is replaced."""
 
 
 class Deviation(Struct, frozen=True):
-    """Something that a container no longer has as before."""
+    """Difference in a container's holdings after a recovery."""
 
     pod: Pod
     container: str
@@ -47,7 +48,7 @@ class Deviation(Struct, frozen=True):
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """For the log and `inspect`."""
+        """Fields for the log and `inspect`."""
         what = self.what
         return (("resource", what.resource), ("before", what.before), ("after", what.after), ("why", what.why))
 
@@ -57,29 +58,29 @@ class Deviation(Struct, frozen=True):
         return f"{who}: {what.resource} {what.before} → {what.after}: {what.why}"
 
 
-class Settled(Struct, frozen=True):
+class PlacedPods(Struct, frozen=True):
     promises: Promises
     refused: tuple[tuple[str, Rejected], ...] = ()
-    """By pod UID: pods without processes that could not get what they need."""
+    """Pods without processes whose requests could not be met, by UID."""
     differences: tuple[Deviation, ...] = ()
 
 
-def settled(managers: Managers, pods: Sequence[RecoveredPod], promises: Promises | None = None) -> Settled:
-    """Place every recovered.
+def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: Promises | None = None) -> PlacedPods:
+    """Place all recovered pods.
 
     Args:
-        managers: for the current machine and configuration.
-        pods: in the order of their admission. If two hold the same, the first keeps it.
-        promises: to the pods that are already placed, and to lost ones; None: to none.
+        managers: managers of the current machine and configuration.
+        pods: the pods in the order of their admission. Of two pods with the same holdings, the first keeps them.
+        promises: promises to placed pods and to lost pods. None means that there are none.
     """
     promises = initial(managers) if promises is None else promises
     if any(recovered.held.of(DeviceHoldings).devices for recovered in pods):
         managers = managers.knowing(managers.providers.devices, has_devices=True)
     for recovered in pods:
-        promises = _with_kept(managers, promises, recovered)
+        promises = _keep_held(managers, promises, recovered)
     refused: list[tuple[str, Rejected]] = []
     for recovered in pods:
-        after = _completed(managers, promises, recovered)
+        after = _complete(managers, promises, recovered)
         if isinstance(after, Rejected):
             refused.append((recovered.pod.uid, after))
             promises = after.promises
@@ -88,60 +89,51 @@ def settled(managers: Managers, pods: Sequence[RecoveredPod], promises: Promises
     balanced = resume(managers, promises)
     assert not isinstance(balanced, StartRefused), f"what was placed again does not fit: {balanced}"
     gone = {uid for uid, _ in refused}
-    differences = [
-        difference
-        for recovered in pods
-        if recovered.pod.uid not in gone and not recovered.ends
-        for difference in _differences(managers, recovered, balanced)
-    ]
-    return Settled(balanced, tuple(refused), tuple(differences))
+    differences = []
+    for recovered in pods:
+        if recovered.pod.uid in gone or recovered.ends:
+            continue
+        demand = demand_of(managers.rules, recovered.pod)
+        by_pod = is_by_pod(managers.providers.topology, demand)
+        for container in recovered.pod.containers:
+            for resource in managers.providers.resources:
+                changes = resource.differences(
+                    balanced, recovered.pod, demand, recovered.held, container.name, by_pod=by_pod
+                )
+                differences += [Deviation(recovered.pod, container.name, each) for each in changes]
+    return PlacedPods(balanced, tuple(refused), tuple(differences))
 
 
-def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
-    """Return how many exclusive CPUs a container of an admitted pod asks for but was not promised: a recovery had no more."""
+def count_lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
+    """Return the number of exclusive CPUs that a container lacks, because a recovery had no more."""
     demand = demand_of(managers.rules, pod)
     wanted = next(c for c in demand.containers if c.name == name)
     own = own_set_of(promises, pod.uid, name) or ()
     by_pod = is_by_pod(managers.providers.topology, demand)
     due = due_cpus(managers.providers.of(CpuResource).manager, demand, wanted, by_pod=by_pod)
-    # Plain init containers may have passed theirs on to later ones.
+    # An init container may have passed its CPUs on to later containers.
     return 0 if wanted.kind is ContainerKind.INIT else max(0, due - len(own))
 
 
-# What can be kept
-
-
-def _with_kept(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
-    """Promise a pod what it holds and may keep: the rest follows once every pod has what it keeps."""
-    demand = _demand_behind(managers, recovered)
+def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
+    """Promise a pod its valid holdings. Missing ones follow once every pod has kept its own."""
+    demand = demand_of(managers.rules, recovered.pod)
+    if demand.is_skipped and recovered.held.parts:
+        # The pod keeps its exclusive resources even if the gates were turned off since (KEP-5526).
+        demand = demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
     for resource in managers.providers.resources:
         promises = resource.keep(promises, recovered.pod, demand, recovered.held)
     held = with_held_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         names = {c.name for c in recovered.pod.containers}
-        held = replace(
-            held, hints=tuple((n, h) for n, h in recovered.held.hints if n in names and _is_here(managers, h))
-        )
+        nodes = managers.topology.node_ids
+        hints = ((name, h) for name, h in recovered.held.hints if h.mask is None or h.mask <= nodes)
+        held = replace(held, hints=tuple((name, hint) for name, hint in hints if name in names))
     return with_pod(promises, recovered.pod.uid, held)
 
 
-def _demand_behind(managers: Managers, recovered: RecoveredPod) -> PodDemand:
-    """What the pod asked for when it got what it holds: that stays, even with the gates turned off (KEP-5526)."""
-    demand = demand_of(managers.rules, recovered.pod)
-    if not demand.is_skipped or not recovered.held.parts:
-        return demand
-    return demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
-
-
-def _is_here(managers: Managers, hint: Hint) -> bool:
-    return hint.mask is None or hint.mask <= managers.topology.node_ids
-
-
-# What is missing
-
-
-def _completed(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
-    """Get a pod what it lacks, moving as little of it as possible."""
+def _complete(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
+    """Get a pod its missing holdings, and move as little of it as possible."""
     if recovered.ends:
         return promises
     held = promises.of_pod(recovered.pod.uid)
@@ -150,10 +142,10 @@ def _completed(managers: Managers, promises: Promises, recovered: RecoveredPod) 
     by_pod = is_by_pod(topology, demand)
     lacks = not demand.is_skipped and any(resource.lacks(held, demand, by_pod=by_pod) for resource in resources)
     waits = not recovered.stays and any(resource.is_away(held) for resource in resources)
-    # What its claims allow, only they know: what runs gets the nearest instead, all else is decided on anew.
+    # A running pod keeps the nearest alternative. Only a new decision can follow the constraints of claims.
     has_lost = not recovered.stays and held.of(ClaimHoldings) != recovered.held.of(ClaimHoldings)
     if not lacks and not waits and not has_lost:
-        return _with_hints(managers, promises, recovered.pod)
+        return _store_hints(managers, promises, recovered.pod)
     attempts = [] if waits or has_lost else [promises]
     for resource in resources:
         attempts = [way for one in attempts for way in resource.fill(topology, one, recovered.pod, demand)]
@@ -164,30 +156,18 @@ def _completed(managers: Managers, promises: Promises, recovered: RecoveredPod) 
         if isinstance(decision, Rejected):
             last = decision
         elif not any(pod_violations(recovered.pod, decision.promises.of_pod(recovered.pod.uid).of(CpuHoldings))):
-            # A later container may already have what init containers lend, if an earlier one is looked after only now.
+            # Without the check, a container could get CPUs of an init container that a later one has already.
             return decision.promises
     assert last is not None
-    # CPUs that are only offline may return: until then D14 holds.
+    # Offline CPUs may return. Until then D14 holds.
     return promises if recovered.stays or not (lacks or has_lost) else last
 
 
-def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Let the topology manager store where the pod is, as it does for pods that it finds already placed."""
+def _store_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
+    """Let the topology manager store the pod's nodes, as it does for pods that are already placed."""
     held = promises.of_pod(pod.uid)
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:
         return promises
     decision = admit(managers, promises, pod)
     return decision.promises if isinstance(decision, Admitted) else promises
-
-
-# What differs
-
-
-def _differences(managers: Managers, recovered: RecoveredPod, promises: Promises) -> Iterator[Deviation]:
-    demand = demand_of(managers.rules, recovered.pod)
-    by_pod = is_by_pod(managers.providers.topology, demand)
-    for container in recovered.pod.containers:
-        for resource in managers.providers.resources:
-            found = resource.differences(promises, recovered.pod, demand, recovered.held, container.name, by_pod=by_pod)
-            yield from (Deviation(recovered.pod, container.name, each) for each in found)

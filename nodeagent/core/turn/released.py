@@ -1,4 +1,4 @@
-"""Stage: release what ended pods held, once their cgroups are empty (D11)."""
+"""Stage: release the holdings of ended pods once their cgroups are empty (D11)."""
 
 from msgspec.structs import replace
 
@@ -17,10 +17,15 @@ def release_ended(draft: Draft, world: World) -> Draft:
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
         if world.runs is None and any(status.is_started for status in entry.containers):
-            continue  # unknown whether a start is in progress
-        stays = (
-            _refused_for_good(entry, world) if entry.is_released and _has_same_manifest(entry, draft, world) else None
-        )
+            continue  # a start may be in progress
+        stays = None
+        if entry.is_released and _has_same_manifest(entry, draft, world):
+            # The pod of the manifest stays, refused, and comes back only on request.
+            refusal = Waiting(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
+            pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
+            manifest = Manifest(pod, entry.origin)
+            stays = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)
+            stays = replace(stays, refusal=refusal, containers=())
         place = draft.state.entries.index(entry)
         others = tuple(e for e in draft.state.entries if e is not entry)
         if stays is None or any(e.pod.full_name == stays.pod.full_name or e.pod.uid == stays.pod.uid for e in others):
@@ -32,17 +37,8 @@ def release_ended(draft: Draft, world: World) -> Draft:
 
 
 def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether the manifest is the one that was decided last. A change that was refused has been decided."""
+    """Whether the manifest was decided already. A refused change counts as decided."""
     if is_wanted(entry, draft.manifests, world.sources):
         return True
     changed, known = draft.changed.get(entry.pod.uid), entry.refused_change
     return changed is not None and known is not None and changed.pod == known.pod
-
-
-def _refused_for_good(entry: PodEntry, world: World) -> PodEntry:
-    """Return the entry of the manifest's pod as refused, so that it comes back only on request."""
-    refusal = Waiting(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
-    pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
-    manifest = Manifest(pod, entry.origin)
-    entry = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)
-    return replace(entry, refusal=refusal, containers=())

@@ -1,4 +1,4 @@
-"""Stage: give running pods the changed amounts of their manifests."""
+"""Stage: resize running pods to the changed amounts of their manifests."""
 
 from msgspec.structs import replace
 
@@ -14,12 +14,12 @@ from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import resize_pod
-from nodeagent.core.turn.draft import Draft, is_to_try, notes_on
+from nodeagent.core.turn.draft import Draft, is_to_try, make_note_events
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def resize(draft: Draft, world: World) -> Draft:
-    """Resize the pods of which only amounts have changed: before new pods, which would take what these have waited for.
+    """Resize the pods whose manifests differ only in amounts, before new pods take the resources.
 
     A change that no resize can follow stays among the changed manifests.
     """
@@ -49,7 +49,7 @@ def resize(draft: Draft, world: World) -> Draft:
             continue
         changes = "; ".join(differences(state.promises, answer, entry.pod, manifest.pod))
         after = replace(entry, pod=manifest.pod, origin=manifest.origin, refused_change=None)
-        after = lifecycle.restarting(after, restarted(entry.pod, manifest.pod), world.now_ms)
+        after = lifecycle.stop_for_restart(after, restarted(entry.pod, manifest.pod), world.now_ms)
         event = TurnEvent(EventKind.POD_RESIZED, manifest.pod, manifest.origin, None, (("changes", changes),))
-        draft = draft.plus(replace(state.with_entry(after), promises=answer), *notes_on(manifest), event)
+        draft = draft.plus(replace(state.with_entry(after), promises=answer), *make_note_events(manifest), event)
     return draft

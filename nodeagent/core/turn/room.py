@@ -1,30 +1,29 @@
-"""Stage: decide pods again that were refused for room, once room has been made (`retryRefused: room`)."""
+"""Stage: decide pods again that were refused for room, once resources have been released (`retryRefused: room`)."""
 
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import unit_taken
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.turn.decision import admitted_beside, cpus_of_orphans, decide_pod
+from nodeagent.core.turn.decision import admit_off_orphans, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def retry_refused(draft: Draft, before: Promises, world: World, *, has_room: bool = False) -> Draft:
-    """Decide refused pods again in the order of their arrival: before new pods, which would take what these have waited for.
+    """Decide refused pods again in the order of their arrival, before new pods take the resources.
 
-    A pod that is refused again keeps its place, and only the reason that is shown changes.
+    A pod that is refused again keeps its place, and only its shown reason changes.
 
     Args:
-        draft: of the turn.
-        before: what was promised when these pods were decided last.
-        world: what was observed.
-        has_room: whether room was made otherwise than by a released promise.
+        draft: the turn's draft.
+        before: promises of the last decision on these pods.
+        world: the observations.
+        has_room: whether resources are available for another reason than a released promise.
     """
-    if world.config.retry_refused != RETRY_FOR_ROOM or not (has_room or has_released(before, draft.state.promises)):
+    if not world.config.retries_for_room or not (has_room or has_released(before, draft.state.promises)):
         return draft
     arrived = ((entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None)
     for _, entry in sorted(arrived, key=lambda one: one[0]):
@@ -34,15 +33,15 @@ def retry_refused(draft: Draft, before: Promises, world: World, *, has_room: boo
         if unit_taken(entry.pod, draft.state.pods_of_units()) is not None:
             continue
         usage = usage_of(draft.state.holding_pods(), pod_level_resources=world.pod_level_resources)
-        orphans = cpus_of_orphans(draft.state, world)
-        decision = decide_pod(draft.state, entry.pod, usage, orphans, world, admitted_beside)
+        orphans = find_orphan_cpus(draft.state, world)
+        decision = decide_pod(draft.state, entry.pod, usage, orphans, world, admit_off_orphans)
         if isinstance(decision, Admitted):
             others = tuple(one for one in draft.state.entries if one.pod.uid != entry.pod.uid)
             admitted = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)
             state = replace(draft.state, promises=decision.promises, entries=(*others, admitted))
             fields = (("qos", admitted.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             event = TurnEvent(EventKind.POD_ADMITTED, entry.pod, manifest.origin, None, fields, decision.report)
-            # Its containers may have to wait for the next turn.
+            # The next turn may have to start its containers.
             draft = replace(draft.plus(state, event, deltas=decision.deltas), is_unfinished=True)
         elif isinstance(decision, Rejected) and decision.is_postponed:
             draft = draft.postponing(entry.pod, decision.message)

@@ -1,7 +1,7 @@
-"""One turn of the agent: the node's state and what was observed in, the next state and what happened out.
+"""One turn of the agent, from the node's state and the observations to the next state and events.
 
-This is the table of contents: each stage is a module of its name, takes the draft of the turn and returns the next one. Knows neither files
-nor the clock: everything observed is in the World.
+This is the table of contents. Each stage is a module of its name, takes the turn's draft and returns the next one. Knows neither files nor
+the clock: all observations are in the World.
 """
 
 from nodeagent.core.model.state import NodeState
@@ -9,7 +9,7 @@ from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.admit import admit_new
 from nodeagent.core.turn.advance import advance
 from nodeagent.core.turn.change import follow_changes
-from nodeagent.core.turn.decision import Decide, admitted_beside
+from nodeagent.core.turn.decision import Decide, admit_off_orphans
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.ending import end_pods
 from nodeagent.core.turn.files import find_new, follow_files
@@ -22,13 +22,13 @@ from nodeagent.core.turn.room import retry_refused
 from nodeagent.core.turn.world import Turn, World
 
 
-def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Turn:
-    """Decide everything that the world asks for.
+def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> Turn:
+    """Decide everything that the observations require.
 
     Args:
-        state: before the turn.
-        world: what was observed.
-        decide: how to decide each new pod, for callers that have a clock and measure the decision.
+        state: the state before the turn.
+        world: the observations.
+        decide: decides each new pod. Callers with a clock measure the decision.
     """
     draft = observe(Draft(state), world)
     draft = follow_files(draft, world)

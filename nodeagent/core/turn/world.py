@@ -1,4 +1,4 @@
-"""The values of one turn: what was observed for it, and what it makes of that."""
+"""Values of one turn: its observations and its result."""
 
 import enum
 
@@ -33,15 +33,15 @@ class World(Struct, frozen=True):
     released: frozenset[str] = frozenset()
     """UIDs of pods to end on request, whatever their manifests say."""
     down: frozenset[str] = frozenset()
-    """Paths of systemd units that are neither active nor being started."""
+    """Paths of pinned units that are neither active nor being started."""
     is_all_told: bool = True
-    """False while a container runtime has not reported yet of which pods it runs."""
+    """False while a container runtime has not reported its pods yet."""
     asked: frozenset[str] = frozenset()
-    """Ids of the runs to whose processes this process has sent SIGTERM, or has tried to."""
+    """IDs of the runs whose processes this process has sent SIGTERM, even in vain."""
     has_room: bool = False
     """Whether room was made outside of turns: by a larger machine, or by a domain since the last turn's decision."""
     kernel: Kernel | None = None
-    """What cgroups can hold. None means that no domain needs to know it."""
+    """Features of the kernel's cgroups. None means that no domain needs them."""
 
     @property
     def pod_level_resources(self) -> bool:
@@ -83,7 +83,7 @@ class TurnEvent(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """Result of a turn: the next state, and what happened."""
+    """Result of a turn: the next state and the events."""
 
     state: NodeState
     events: tuple[TurnEvent, ...] = ()
@@ -91,4 +91,4 @@ class Turn(Struct, frozen=True):
     wake_at_ms: int | None = None
     """Time at which time alone changes something."""
     postponed: tuple[tuple[Pod, str], ...] = ()
-    """The pods that the next turn decides, each with the reason."""
+    """Pods that the next turn decides, each with the reason."""

@@ -1,4 +1,4 @@
-"""All domains of a node as one: the tuple, and what each stage of a turn does with it."""
+"""All domains of a node, and calls of a method of each."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,15 +31,15 @@ def domains_of(
     runtime: "RuntimeDomain | None" = None,
     systemd: Systemd | None = None,
 ) -> tuple[Domain, ...]:
-    """Return the domains of a node, in the order in which their pods' manifests count.
+    """Return the domains of a node, in the order in which their pods are admitted.
 
     Args:
-        config: the agent's.
-        tree: for the cgroups.
-        manifests: the source of the agent's own pods. None means that nothing new is admitted.
-        jobs: what there is. None means that no job is asked for.
-        runtime: None means that no container runtime is served.
-        systemd: None means systemd by its command.
+        config: configuration of the agent.
+        tree: cgroup reader and writer.
+        manifests: source of the agent's own pods. None means that no new pod is admitted.
+        jobs: source of jobs. None means that there are none.
+        runtime: domain of the container runtime. None means that no runtime is served.
+        systemd: shows and sets units. None means `systemctl`.
     """
     return (
         OwnDomain(tree, manifests),
@@ -50,44 +50,44 @@ def domains_of(
 
 
 def observe_all(domains: Sequence[Domain], look: DomainInput) -> DomainView:
-    """Observe each domain, as one value.
+    """Observe each domain and merge the results.
 
     Raises:
         CgroupError: a cgroup can't be read.
     """
-    seen = [domain.observe(look) for domain in domains]
+    views = [domain.observe(look) for domain in domains]
     return DomainView(
-        {path: there for one in seen for path, there in one.cgroups.items()},
-        frozenset[str]().union(*(one.down for one in seen)),
-        is_all_told=all(one.is_all_told for one in seen),
-        problems=tuple(problem for one in seen for problem in one.problems),
-        retries=any(one.retries for one in seen),
-        places={name: place for one in seen for name, place in one.places.items()},
+        {path: cgroup for view in views for path, cgroup in view.cgroups.items()},
+        frozenset[str]().union(*(view.down for view in views)),
+        is_all_told=all(view.is_all_told for view in views),
+        problems=tuple(problem for view in views for problem in view.problems),
+        retries=any(view.retries for view in views),
+        places={name: place for view in views for name, place in view.places.items()},
     )
 
 
 def decide_all(domains: Sequence[Domain], decided: Turn, world: World) -> Turn:
-    """Decide on what each domain has been asked, one after the other."""
+    """Have each domain decide on its requests, one after the other."""
     for domain in domains:
         decided = domain.decide(decided, world)
     return decided
 
 
 def withdraw_all(domains: Sequence[Domain], why: str) -> None:
-    """Answer those that wait in any domain that nothing was decided."""
+    """Have each domain tell waiting callers that nothing was decided."""
     for domain in domains:
         domain.withdraw(why)
 
 
 def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
-    """Take back devices in each domain, as one value."""
+    """Take back devices in each domain and merge the results."""
     taken = [domain.take_back(state) for domain in domains]
     in_use = {path: user for one in taken for path, user in one.files_in_use.items()}
     return TakenBack(in_use, tuple(problem for one in taken for problem in one.problems))
 
 
 class DomainWriter(Struct, frozen=True):
-    """Carries out the changes of a plan, each by the domain that owns the cgroup."""
+    """Writer of a plan's changes: each change goes to the domain that owns the cgroup."""
 
     domains: tuple[Domain, ...]
 
@@ -95,6 +95,6 @@ class DomainWriter(Struct, frozen=True):
         """Carry out one change.
 
         Raises:
-            CgroupError: it could not be done, or has not the effect that it should have.
+            CgroupError: the change failed, or its effect isn't certain.
         """
         next(domain for domain in self.domains if domain.owns(change.path)).apply(change)

@@ -1,4 +1,4 @@
-"""A source of pods, as a domain looks at it."""
+"""Interface of a source of pods."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ from nodeagent.core.turn.pod_sources import PodSource
 
 
 class SourceReader(Protocol):
-    """It wakes the deciding thread itself when there is something new."""
+    """A source of pods that wakes the deciding thread when its pods change."""
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return what the source has; with `rescan` as it is now, otherwise as of the last look."""
+        """Return the pods: with `rescan` as of now, otherwise as of the last read."""
         ...
 
     def follow(self, config: Config) -> None:

@@ -167,7 +167,9 @@ class HostEdges:
         }
         possible = possible_cpus(self._root)
         if systems:
-            until = units.deadline()  # for all of them: a systemd that hangs costs one limit, however many there are
+            until = (
+                units.start_deadline()
+            )  # for all of them: a systemd that hangs costs one limit, however many there are
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(
                     lambda item: _allow(unit_in(item[0].name), item[1], possible, until), systems.items()

@@ -20,7 +20,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
-from nodeagent.core.turn.decision import admitted_beside
+from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
@@ -42,7 +42,7 @@ class Stopwatch(Struct):
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
         """Decide as `step` does by default."""
         began = self.clock()
-        decision = admitted_beside(managers, promises, pod, orphans)
+        decision = admit_off_orphans(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
         self.alive()
         return decision

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
@@ -26,7 +26,7 @@ def duplicate(event: TurnEvent) -> tuple[str, str]:
 
 def unserved_containers(state: NodeState) -> str:
     """Explain why a container runtime's containers hold what they were promised, though nobody tells of them."""
-    pods = ", ".join(entry.pod.full_name for entry in state.entries if entry.is_of_runtime and entry.is_active)
+    pods = ", ".join(entry.pod.full_name for entry in state.requested_entries())
     return (
         f"{pods}: their container runtime isn't served any more; what they were promised stays theirs until their processes have ended "
         "(end them, or set nriSocket again)"
@@ -35,13 +35,12 @@ def unserved_containers(state: NodeState) -> str:
 
 def refused_containers(state: NodeState) -> Iterator[str]:
     """Tell of containers that were refused to pods which have others; a pod that was refused as a whole is shown itself."""
-    for entry in state.entries:
-        if entry.is_of_runtime and entry.is_active:
-            for refused in state.runtime.refused_of(entry.pod.uid):
-                name = entry.pod.full_name
-                room = f"make room, and: nodeagent retry {name}"
-                hint = "undo the resize, or make the pod again" if refused.is_of_update else room
-                yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
+    for entry in state.requested_entries():
+        for refused in state.runtime.refused_of(entry.pod.uid):
+            name = entry.pod.full_name
+            room = f"make room, and: nodeagent retry {name}"
+            hint = "undo the resize, or make the pod again" if refused.is_of_update else room
+            yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 
 
 def misnamed_pods(state: NodeState) -> Iterator[str]:
@@ -73,9 +72,7 @@ def refused_change(entry: PodEntry) -> str | None:
 def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
     """Tell of systemd's units that no CPU is left for; empty: there are none. Nobody can freeze them."""
     units = [
-        unit_at(want.path)
-        for want in wanted
-        if is_of_systemd(want.path) and want.goes_back_to is None and not want.cpus()
+        unit_at(want.path) for want in wanted if is_pinned(want.path) and want.goes_back_to is None and not want.cpus()
     ]
     return (
         f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses where "

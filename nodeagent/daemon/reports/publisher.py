@@ -19,7 +19,7 @@ from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.observability.metrics import CONTENT_TYPE
 from nodeagent.edge.observability.metrics_http import MetricsPages
-from nodeagent.edge.processes.user_database import group_id
+from nodeagent.edge.processes.user_database import find_group_id
 from nodeagent.edge.transport.listening import ListenError, listen
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.edge.transport.serving import Dialogue, Service, ServingThread
@@ -90,7 +90,7 @@ class Publisher:
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             undo.callback(self._thread.stop)
-            self._group = group_id(GROUP)
+            self._group = find_group_id(GROUP)
             api = LocalApi(
                 reads={"state": self._state},
                 writes={"retry": self._retry, "release": self._release, "judge": self._judge},
@@ -147,7 +147,7 @@ class Publisher:
     def _job_service(self, jobs: Jobs) -> _Unheard:
         """A socket of its own: who may run jobs need not see the node's state, and who sees it may run none."""
         configured = self._config.jobs
-        group = None if configured is None else group_id(configured.group)
+        group = None if configured is None else find_group_id(configured.group)
         if configured is not None and group is None:
             self._group_problem = f"there is no group {configured.group} (jobs.group): only root may run jobs"
         api = LocalApi(
@@ -207,7 +207,7 @@ class Publisher:
             entries = [find_pod(state, str(name)) for name in names]
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
-        if others := [entry.pod.full_name for entry in entries if entry.is_of_runtime]:
+        if others := [entry.pod.full_name for entry in entries if entry.is_requested_per_container]:
             raise NodeAgentError(
                 f"{', '.join(others)}: a container runtime's, which alone ends it", hint="`kubectl delete pod`"
             )

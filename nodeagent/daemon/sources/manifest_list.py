@@ -13,7 +13,7 @@ from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.edge.files.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.files.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
-from nodeagent.edge.processes.open_files import writers_of
+from nodeagent.edge.processes.open_files import find_writers
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ManifestList:
             if file.problem is None and now - file.since >= self.patience_seconds:
                 path = name if name == self.directory else f"{self.directory}/{name}"
                 writers = (
-                    ", ".join(f"process {w.pid} ({w.name})" for w in writers_of(path))
+                    ", ".join(f"process {w.pid} ({w.name})" for w in find_writers(path))
                     or f"a process that `fuser -v {shlex.quote(path)}` shows"
                 )
                 file.problem = (

@@ -25,10 +25,10 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.memory.records import MemoryRecord
-from nodeagent.core.turn.adoption import found, may_run, on_record, recorded_holdings, with_record
+from nodeagent.core.turn.adoption import add_record, decode_records, find_admitted, find_possibly_running, merge_records
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.pod_sources import Manifest, new_entry, wanted
-from nodeagent.core.turn.recovery import Deviation, RecoveredPod, Settled, settled
+from nodeagent.core.turn.pod_sources import Manifest, list_effective, new_entry
+from nodeagent.core.turn.recovery import Deviation, PlacedPods, RecoveredPod, place_recovered
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.reports.logs import Log, about
@@ -152,7 +152,7 @@ def _carried_over(
         if entry.holds
     )
     managers = _knowing(node, (one.pod for one in pods), devices)
-    placed = settled(managers, pods, initial(node.managers, saved.state.promises.unrecovered))
+    placed = place_recovered(managers, pods, initial(node.managers, saved.state.promises.unrecovered))
     state = replace(saved.state, promises=placed.promises)
     for entry in saved.state.entries:
         state = state.with_entry(_judged(entry, placed, now_ms))
@@ -178,13 +178,13 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
 
 def _recovered(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    runs = entry.is_of_runtime or any(group is not None and group.is_populated for group in groups)
+    runs = entry.is_requested_per_container or any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
     # A unit that isn't active has what systemd was told, and a pod that is refused gives nothing back.
-    return RecoveredPod(entry.pod, held, stays=runs or entry.is_of_systemd, ends=ends)
+    return RecoveredPod(entry.pod, held, stays=runs or entry.pins_units, ends=ends)
 
 
-def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
+def _judged(entry: PodEntry, placed: PlacedPods, now_ms: int) -> PodEntry:
     rejected = dict(placed.refused).get(entry.pod.uid)
     if rejected is None:
         return entry
@@ -203,20 +203,20 @@ def _made_anew(
     unusable = [STATE_FILE] if problems else []
     recorded = _recorded(node, problems, unusable)
     devices_of = recorded_devices(Path(node.config.state_directory), problems, unusable)
-    records = on_record(devices_of, recorded_claims(node.config))
-    recorded |= {uid: with_record(recorded.get(uid, NOTHING), one.held) for uid, one in records.items()}
+    records = merge_records(devices_of, recorded_claims(node.config))
+    recorded |= {uid: add_record(recorded.get(uid, NOTHING), one.held) for uid, one in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
-    entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
-    pods = found(
+    entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in list_effective(manifests)]
+    pods = find_admitted(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )
     adopted = {pod.entry.pod.uid for pod in pods}
     unknown = (one for uid, one in records.items() if uid not in adopted)
     known = {entry.pod.uid for entry in entries}
     is_all_told = not node.config.nri_socket and not UnitRecords(node.config).look()
-    lost = may_run(unknown, evidence.observed, known, is_all_told=is_all_told)
+    lost = find_possibly_running(unknown, evidence.observed, known, is_all_told=is_all_told)
     managers = _knowing(node, (pod.entry.pod for pod in pods), devices)
-    placed = settled(managers, tuple(pod.recovered for pod in pods), initial(node.managers, lost))
+    placed = place_recovered(managers, tuple(pod.recovered for pod in pods), initial(node.managers, lost))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
     if not problems and not pods and not lost:
         return Start(state)
@@ -241,7 +241,7 @@ def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict
         if isinstance(record, Unreadable):
             problems.append(f"cannot use {directory / name}: {record.message}")
             unusable.append(name)
-    return recorded_holdings(
+    return decode_records(
         Records(
             cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
             memory=records.memory if isinstance(records.memory, MemoryRecord) else None,
@@ -268,7 +268,7 @@ def recorded_devices(directory: Path, problems: list[str], unusable: list[str]) 
 def _recovery(
     problems: list[str],
     unusable: tuple[str, ...],
-    placed: Settled,
+    placed: PlacedPods,
     state: NodeState,
     adopted: tuple[PodEntry, ...] = (),
 ) -> Recovery:

@@ -106,8 +106,8 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             return None
         units = UnitCgroups(pods.tree, recorded=UnitRecords(config).look)
         observed = read_cgroups(pods.tree, units, tuple(manifest.pod for manifest in known))
-        if units.unanswered:
-            problem = Problem(units.unanswered)
+        if units.last_read.unanswered:
+            problem = Problem(units.last_read.unanswered)
             return None
         return Evidence(observed, runs)
 

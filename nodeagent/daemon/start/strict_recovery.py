@@ -15,7 +15,7 @@ from nodeagent.core.model.promises import PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.adoption import give_back, on_record
+from nodeagent.core.turn.adoption import give_back, merge_records
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
@@ -84,7 +84,7 @@ def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> 
         )
     kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
-    promises = _with_devices(promises, kept, on_record(_recorded_devices(directory), recorded_claims(node.config)))
+    promises = _with_devices(promises, kept, merge_records(_recorded_devices(directory), recorded_claims(node.config)))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
 

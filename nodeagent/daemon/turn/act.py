@@ -13,8 +13,8 @@ from nodeagent.core.turn.actions import (
     Launch,
     Terminate,
     TerminateAll,
-    actions,
-    stopping,
+    list_actions,
+    list_stopping,
 )
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.turn.edges import Edges
@@ -42,9 +42,9 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
     """
     state, tree, runner = memory.state, edges.tree, edges.runner
     problems: list[Problem | None] = [as_problem(text) for domain in edges.domains for text in domain.finish(done)]
-    ending = stopping(state)
+    ending = list_stopping(state)
     signalled, asked = memory.signalled & ending, memory.asked & ending
-    for action in actions(state, world, done.ready, done.placed, signalled):
+    for action in list_actions(state, world, done.ready, done.placed, signalled):
         edges.alive()
         match action:
             case Launch():

@@ -9,7 +9,6 @@ import time
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.container_placement import container_placements
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
 from nodeagent.daemon.reports.logs import about
@@ -118,13 +117,14 @@ class Agent:
         edges = self.edges
         decided = decide(edges, seen, requests)
         saved = save(edges, decided)
-        node, state, world = saved.memory.node, saved.memory.state, decided.world
-        planned = plan(edges, node, state, world)
-        carried = carry_out(edges, saved.memory, seen, planned)
-        placed = container_placements(node.managers, state, carried.in_sync)
-        untold = tell(edges, state, placed, rescan=seen.rescan)
+        state, world = saved.memory.state, decided.world
+        planned = plan(edges, saved.memory, world)
+        carried = carry_out(edges, seen, planned)
+        untold = tell(edges, state, carried.placed, rescan=seen.rescan)
         ready, unvacated = carried.result.ready, unvacated_cpus(carried.result)
-        so_far = TurnDone(saved.memory.shown_state, planned.wanted, ready, unvacated, placed, carried.files_in_use)
+        so_far = TurnDone(
+            saved.memory.shown_state, planned.wanted, ready, unvacated, carried.placed, carried.files_in_use
+        )
         acted = act(edges, carried.memory, world, so_far, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
         waiting = (Problem(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)

@@ -10,10 +10,11 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.partitions import running_without
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
+from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
@@ -33,6 +34,8 @@ class CarriedOut(Struct, frozen=True):
     result: ExecutionResult
     in_sync: Mapping[str, DesiredCgroup]
     """The cgroups that have their desired values now, by path."""
+    placed: Mapping[str, ContainerPlacement]
+    """The placements of the containers in these cgroups, by path."""
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
     problems: tuple[Problem, ...]
@@ -41,13 +44,14 @@ class CarriedOut(Struct, frozen=True):
     conditions: tuple[str, ...]
 
 
-def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) -> CarriedOut:
+def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     """Carry out a plan, whose state is saved."""
     assert not isinstance(seen.domains, Problem)
+    memory = planned.memory
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
     refused = memory.refused_partitions
     if refused is None:
-        refused = running_without(wanted, observed)
+        refused = find_unpartitioned_cpus(wanted, observed)
     recorded = [as_problem(text) for domain in edges.domains for text in domain.record(state, observed)]
     disturbing, conditions = _keep_host_away(edges, memory, wanted, refused, rescan=seen.rescan)
     result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)
@@ -71,7 +75,11 @@ def carry_out(edges: Edges, memory: TurnMemory, seen: Seen, planned: Planned) ->
     problems = (*map(as_problem, taken.problems), *unknown, *failures.problems, *orphans, *recorded, *disturbing)
     memory = replace(memory, failures=failures, refused_partitions=found)
     in_sync = cgroups_in_sync(wanted, result)
-    return CarriedOut(memory, result, in_sync, taken.files_in_use, problems, frozenset(patient), conditions)
+    placements = container_placements(memory.node.managers, state, in_sync, memory.placements)
+    memory = replace(memory, placements=placements)
+    return CarriedOut(
+        memory, result, in_sync, placements.by_key(), taken.files_in_use, problems, frozenset(patient), conditions
+    )
 
 
 def _keep_host_away(
@@ -92,7 +100,7 @@ def _keep_host_away(
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in wanted
-        if is_of_systemd(want.path) and want.is_exclusive and unit_at(want.path) in places
+        if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.whole.online - exclusive
     problems = edges.host_settings.keep(Wanted(alone, host, asked, partitioned - refused, pinned), rescan=rescan)

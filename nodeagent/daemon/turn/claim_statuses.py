@@ -5,7 +5,7 @@ Others read them. The agent does so when its state is lost: no cgroup shows what
 
 from collections.abc import Callable
 
-from nodeagent.core.model.claims import shortened
+from nodeagent.core.model.claims import shorten_name
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState
@@ -26,7 +26,7 @@ def claim_directory(config: Config) -> str:
 
 def _file_of(claim: str) -> str:
     namespace, _, name = claim.partition("/")
-    return f"{namespace}/{shortened(name, _LONGEST_NAME)}.json"
+    return f"{namespace}/{shorten_name(name, _LONGEST_NAME)}.json"
 
 
 class ClaimStatuses:

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.refusals import RELEASED, StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.pod_sources import asking_for_devices, offered
+from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
 from nodeagent.core.turn.room import has_released
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
@@ -55,12 +54,12 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     given = frozenset(pool.resource for pool in plugged if pool.healthy)
     memory = replace(memory, given=given, due=memory.due | _waiting_for(memory.state, given - memory.given))
     retried = memory.due.union(*(request.retried for request in requests))
-    asks = asking_for_devices(
-        offered(seen.sources),
+    asks = needs_device_scan(
+        list_manifests(seen.sources),
         memory.state.entries,
         retried,
         gives=bool(node.config.placement.devices),
-        for_room=node.config.retry_refused == RETRY_FOR_ROOM,
+        for_room=node.config.retries_for_room,
     )
     managers = node.managers
     if node.config.placement.devices:
@@ -94,7 +93,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     stepped = step(state, world, watch.decide)
     turn = decide_all(edges.domains, stepped, world)
     has_room = has_released(stepped.state.promises, turn.state.promises)
-    if has_room and node.config.retry_refused == RETRY_FOR_ROOM:
+    if has_room and node.config.retries_for_room:
         turn = replace(turn, wake_at_ms=world.now_ms)
     return Decided(turn, world, memory, has_room, tuple(watch.took_ms))
 
@@ -103,10 +102,9 @@ def _waiting_for(state: NodeState, resources: frozenset[str]) -> frozenset[str]:
     """Return the refused pods that ask for resources which a device plugin has begun to give. It may have registered after they came."""
     return frozenset(
         entry.pod.uid
-        for entry in (state.entries if resources else ())
+        for entry in (state.own_entries() if resources else ())
         if entry.refusal is not None
         and entry.refusal.reason != RELEASED
-        and not entry.is_of_runtime
         and any(name in resources for container in entry.pod.containers for name, _ in container.devices)
     )
 

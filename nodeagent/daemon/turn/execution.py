@@ -24,7 +24,7 @@ from nodeagent.core.cgroups.write_order import (
     parent_of,
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_of_systemd, is_within, payload_path
+from nodeagent.core.model.cgroup_layout import is_pinned, is_within, payload_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
@@ -181,7 +181,7 @@ def _note_undone(change: Change, progress: _Execution) -> None:
 
 
 def _is_held_back(change: Change, progress: _Execution) -> bool:
-    if is_of_systemd(change.path) and change.path in progress.misplaced:
+    if is_pinned(change.path) and change.path in progress.misplaced:
         return True
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:

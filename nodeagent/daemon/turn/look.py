@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.ancestor_cpusets import withheld
+from nodeagent.core.cgroups.ancestor_cpusets import find_withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS
 from nodeagent.core.domains.domain import DomainInput, DomainView
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import moved
+from nodeagent.core.model.state import shift_times
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.all import observe_all
@@ -57,7 +57,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
         if set_by_ms:  # the times that the state remembers are shifted as the clock was set
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
-            memory = replace(memory, state=moved(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
+            memory = replace(memory, state=shift_times(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
 
 
@@ -71,7 +71,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
         if chain == memory.chain and not rescan and not memory.machine_problems:
             return memory
         memory = replace(memory, whole=edges.machine.look(memory.whole), chain=chain)
-        kept = withheld(chain)
+        kept = find_withheld(chain)
     except (SysfsError, CgroupError) as err:
         return replace(memory, machine_problems=(Problem.from_error(err),))
     topology, before = memory.whole.without(kept.cpus), memory.node.topology

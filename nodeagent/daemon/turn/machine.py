@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
+from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, find_withheld
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
@@ -65,7 +65,7 @@ def on_what_is_there(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tu
 def without_withheld(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Give a node as its first turn will have it. Cgroups that cannot be read are left to that turn to report."""
     try:
-        kept = withheld(tree.chain() or ())
+        kept = find_withheld(tree.chain() or ())
     except CgroupError:
         return node, NOTHING
     return (on_what_is_there(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept

@@ -7,6 +7,8 @@ from msgspec import Struct, field
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.cgroups.container_placement import ContainerPlacements
+from nodeagent.core.cgroups.desired_cgroups import PodCgroups
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -72,6 +74,8 @@ class TurnMemory(Struct, frozen=True):
     """Whether a domain has released resources after the last turn's decision, or no turn has decided yet."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """The cgroups that had their desired values when the last turn ended."""
+    pod_cgroups: PodCgroups = PodCgroups()
+    placements: ContainerPlacements = ContainerPlacements()
     refused_partitions: CpuSet | None = None
     """CPUs of partitions that could not be created. None means that no turn has tried yet."""
     failures: FailureResponse = FailureResponse()

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, PodEntry, with_endings
+from nodeagent.core.model.state import NodeState, PodEntry, apply_endings
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
@@ -68,7 +68,7 @@ def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     memory, turn, why = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, why)
     unsaved = _refused_unsaved(memory.state, turn.state, err)
-    state = with_endings(memory.state, turn.state)
+    state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
     # The next turn saves even if there is nothing left to decide: that shows whether the problem is over.
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
+from nodeagent.core.cgroups.write_failures import WriteFailure, classify_failure
 from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
@@ -60,7 +60,7 @@ class CgroupError(NodeAgentError):
     @property
     def failure(self) -> WriteFailure:
         """Return the class of the failed write."""
-        return write_failure(self.errno)
+        return classify_failure(self.errno)
 
 
 class MemoryInUseError(CgroupError):

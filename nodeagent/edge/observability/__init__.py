@@ -1,1 +1,1 @@
-"""What watches the agent: the metrics exposition and the journal."""
+"""Output of the agent about itself: the metrics endpoint and the journal."""

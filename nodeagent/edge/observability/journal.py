@@ -1,7 +1,4 @@
-"""Writes to systemd's journal in its own protocol, so that entries have a priority and fields to search by.
-
-Source: systemd, "Native Journal Protocol" (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
-"""
+"""Log entries with fields, sent to systemd's journal by its native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/)."""
 
 import errno
 import fcntl
@@ -13,24 +10,23 @@ from typing import TextIO
 
 SOCKET = "/run/systemd/journal/socket"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""The file can't be changed any more: the journal accepts no other."""
+"""Seals that make a memory file unchangeable. The journal accepts no other file."""
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether systemd has connected this stream to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    """Return whether systemd has connected this stream to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
     try:
-        there = os.fstat(stream.fileno())
+        file = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return environment.get("JOURNAL_STREAM") == f"{there.st_dev}:{there.st_ino}"
+    return environment.get("JOURNAL_STREAM") == f"{file.st_dev}:{file.st_ino}"
 
 
 class Journal:
-    """A connection to the journal.
+    """Connection to the journal.
 
     Raises:
-        OSError: there is none.
-
+        OSError: no journal listens at this path.
     """
 
     def __init__(self, path: str = SOCKET) -> None:
@@ -42,16 +38,16 @@ class Journal:
             raise
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Write one entry.
-
-        Args:
-            fields: values by field name (upper case).
+        """Write one entry, made of values by upper-case field name.
 
         Raises:
-            OSError: the journal doesn't take it.
-
+            OSError: the journal doesn't accept the entry.
         """
-        entry = b"".join(_spelled(name, value.encode(errors="replace")) for name, value in fields.items())
+        entry = b""
+        for name, text in fields.items():
+            value = text.encode(errors="replace")
+            separator = b"\n" + struct.pack("<Q", len(value)) if b"\n" in value else b"="
+            entry += name.encode() + separator + value + b"\n"
         try:
             self._socket.send(entry)
         except OSError as err:
@@ -60,7 +56,7 @@ class Journal:
             self._send_file(entry)
 
     def _send_file(self, entry: bytes) -> None:
-        """What is too long for a datagram is passed on as a sealed memory file."""
+        """Send an entry that is too long for a datagram as a sealed memory file."""
         file = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             with os.fdopen(os.dup(file), "wb") as stream:
@@ -69,9 +65,3 @@ class Journal:
             socket.send_fds(self._socket, [b""], [file])
         finally:
             os.close(file)
-
-
-def _spelled(name: str, value: bytes) -> bytes:
-    if b"\n" in value:
-        return name.encode() + b"\n" + struct.pack("<Q", len(value)) + value + b"\n"
-    return name.encode() + b"=" + value + b"\n"

@@ -1,4 +1,4 @@
-"""The exposition: the last snapshot as Prometheus' text format, by prometheus-client. Knows the table of metrics, not what changes them."""
+"""The metrics in Prometheus' text format, rendered from the last snapshot by prometheus-client."""
 
 import time
 from collections import defaultdict
@@ -16,20 +16,18 @@ from nodeagent.core.metrics.manager_metrics import MetricSpec
 from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The only format served, whatever a scraper prefers: two of kubelet's counters don't end in `_total`, which OpenMetrics can't express.
-kubelet serves only this one, too.
-"""
-_SAME_FOR_SECONDS = 1.0
-"""How long a text is served again if no new snapshot came: a flood of scrapes costs one rendering per second."""
+"""The only format served, as by kubelet. OpenMetrics can't express kubelet's two counters whose names don't end in `_total`."""
+_CACHE_SECONDS = 1.0
+"""Time for which a text is served again if no new snapshot was published, so that many scrapes cost one rendering per second."""
 _TOTAL = "_total"
 
 
 Read = Callable[[], Mapping[Series, int]]
-"""Reads series, in the thread that asks for the text."""
+"""Function that reads series from the kernel. It is called in the thread that asks for the text."""
 
 
 class _UnsuffixedCounter(str):
-    """The type `counter` for a name without `_total`: prometheus-client, not recognising it, leaves the name as it is."""
+    """The type `counter`, disguised so that prometheus-client doesn't append `_total` to the metric's name."""
 
     __slots__ = ()
 
@@ -57,15 +55,14 @@ class _Published(Collector):
         for spec in (*METRICS, *(spec for kind in resource_kinds.RESOURCES for spec in kind.metrics)):
             alias = old_name(spec.name) if self.aliases else None
             for name in (spec.name,) if alias is None else (spec.name, alias):
-                yield _family(spec, name, samples[spec.name], self.snapshot.distributions)
+                if spec.kind == "histogram":
+                    yield _make_histogram(spec, name, self.snapshot.distributions[spec.name])
+                else:
+                    yield _make_family(spec, name, samples[spec.name])
         yield from self.process.collect()
 
 
-def _family(
-    spec: MetricSpec, name: str, samples: list[tuple[Series, int]], distributions: Mapping[str, Distribution]
-) -> Metric:
-    if spec.kind == "histogram":
-        return _histogram(spec, name, distributions[spec.name])
+def _make_family(spec: MetricSpec, name: str, samples: list[tuple[Series, int]]) -> Metric:
     if spec.kind == "counter" and name.endswith(_TOTAL):
         family = Metric(name.removesuffix(_TOTAL), spec.help, "counter")
     else:
@@ -77,7 +74,7 @@ def _family(
     return family
 
 
-def _histogram(spec: MetricSpec, name: str, distribution: Distribution) -> Metric:
+def _make_histogram(spec: MetricSpec, name: str, distribution: Distribution) -> Metric:
     family = Metric(name, spec.help, "histogram")
     bounds = [*(str(bound) for bound in BUCKETS[spec.name]), "+Inf"]
     for bound, count in zip(bounds, accumulate(distribution.counts), strict=True):
@@ -88,12 +85,12 @@ def _histogram(spec: MetricSpec, name: str, distribution: Distribution) -> Metri
 
 
 class Exposition:
-    """The text of the last snapshot published. One thread may publish while another asks for the text.
+    """The text of the last snapshot. One thread may publish snapshots while another asks for the text.
 
     Args:
-        snapshot: the first.
+        snapshot: the first snapshot.
         aliases: as in `publish`.
-        read: series that are read each time, like those of the process.
+        read: reads the series that aren't in snapshots, once per rendering.
     """
 
     def __init__(self, snapshot: MetricsSnapshot, *, aliases: bool = True, read: Read = dict) -> None:
@@ -105,19 +102,13 @@ class Exposition:
         self._text_at = 0.0
 
     def publish(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
-        """Replace what is exposed.
-
-        Args:
-            snapshot: the new values.
-            aliases: also expose the names without kubelet's prefix (`metricsAliases`).
-
-        """
+        """Replace the snapshot, and say whether metrics also have names without kubelet's prefix (`metricsAliases`)."""
         self._published = _Published(snapshot, self._process, self._read, aliases=aliases)
 
     def text(self) -> bytes:
-        """Return the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""
+        """Return the metrics in the format of CONTENT_TYPE. Only one thread may call this method."""
         published, now = self._published, time.monotonic()
-        if published is not self._text_of or now >= self._text_at + _SAME_FOR_SECONDS:
+        if published is not self._text_of or now >= self._text_at + _CACHE_SECONDS:
             self._text = generate_latest(published)
             self._text_of, self._text_at = published, now
         return self._text

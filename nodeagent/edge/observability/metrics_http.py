@@ -1,4 +1,4 @@
-"""The HTTP side of the metrics address: `/metrics`, and checks such as `/readyz`. Knows no socket and no metric."""
+"""HTTP pages of the metrics address: `/metrics`, and checks such as `/readyz`."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,16 +13,16 @@ _BROKEN = {
 }
 
 Check = Callable[[], str | None]
-"""Returns what is wrong, or None."""
+"""Function that returns a problem, or None."""
 
 
 class MetricsPages:
-    """A service for `ServingThread.serve`: HTTP/1.x, one request per connection, GET and HEAD.
+    """Service for `ServingThread.serve` that answers HTTP/1.x GET and HEAD, one request per connection.
 
     Args:
         metrics: returns the text of `/metrics`.
-        content_type: of that text.
-        checks: path (`/readyz`) → what is wrong, in the serving thread: quick, on immutable values only. 200 if nothing is, else 503.
+        content_type: content type of that text.
+        checks: checks by path (`/readyz`), which run in the serving thread and must be quick. The status is 503 if a check has a problem.
     """
 
     bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)
@@ -42,9 +42,7 @@ class MetricsPages:
         if method not in {b"GET", b"HEAD"}:
             return _response("405 Method Not Allowed", b"GET or HEAD\n", "Allow: GET, HEAD\r\n")
         path = target.partition(b"?")[0].decode("latin-1")
-        return self._page(path, with_body=method == b"GET")
-
-    def _page(self, path: str, *, with_body: bool) -> bytes:
+        with_body = method == b"GET"
         if path == "/metrics":
             return _response("200 OK", self._metrics(), content_type=self._content_type, with_body=with_body)
         if path not in self._checks:

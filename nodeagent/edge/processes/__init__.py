@@ -1,1 +1,1 @@
-"""Processes of the host: who runs where, who owns a job, and the launcher that starts them."""
+"""Processes of the host: their CPUs and cgroups, the owners of jobs, and the socket of the launcher."""

@@ -1,4 +1,4 @@
-"""Which host processes may run where: affinities, cgroups and kernel threads, from psutil and /proc. Read-only; moves nothing."""
+"""CPU affinities, cgroups and kernel threads of the host's processes, read from psutil and /proc."""
 
 import contextlib
 import os
@@ -17,32 +17,32 @@ class ProcessAffinity(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """CPUs that at least one of its threads may run on."""
+    """Union of the CPU affinities of the threads."""
     cgroup: str | None
-    """Path below the cgroup v2 root, with its leading slash; None: it is in none."""
+    """Path below the cgroup v2 root, with its leading slash. None means that the process is in no v2 cgroup."""
     is_kernel_thread: bool
 
 
 class ProcessScan(Struct, frozen=True):
     found: tuple[ProcessAffinity, ...]
-    """By pid."""
+    """The processes, ordered by pid."""
     hidden: tuple[int, ...]
-    """Processes that we were not allowed to inspect: they may run there, too."""
+    """Pids of processes that the caller may not inspect."""
 
 
-def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
-    """List the processes with a thread that may run on one of these CPUs. Those that end in the meantime are left out.
+def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
+    """Find the processes with a thread that may run on one of these CPUs. Processes that end during the scan are left out.
 
     Args:
         cpus: the CPUs.
-        excluding: whether a pid is expected there; it is then not even inspected.
+        excluding: decides by pid which processes are skipped.
     """
     found, hidden = [], []
     for pid in sorted(psutil.pids()):
         if excluding(pid):
             continue
         try:
-            process = _look_at(pid)
+            process = _read_affinity(pid)
         except (ProcessLookupError, FileNotFoundError, psutil.NoSuchProcess):
             continue
         except (PermissionError, psutil.AccessDenied):
@@ -53,16 +53,16 @@ def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan
     return ProcessScan(tuple(found), tuple(hidden))
 
 
-def of_caller() -> frozenset[int]:
-    """Return this process, the processes it was called from (shell, sudo, session), and its neighbours in the pipeline: they end with it.
+def find_caller_pids() -> frozenset[int]:
+    """Find this process, its callers (shell, sudo, session) and the other processes of its pipeline.
 
-    What started the session, such as sshd or cron, is in another cgroup, or has pid 1, and stays the host's.
+    The program that started the session, such as sshd or cron, isn't included: it has another cgroup, or is pid 1.
     """
     ours = {os.getpid()}
     with contextlib.suppress(OSError, psutil.Error):
-        cgroup = _cgroup(os.getpid())
+        cgroup = _read_cgroup(os.getpid())
         for parent in psutil.Process().parents():
-            if parent.pid == 1 or _cgroup(parent.pid) != cgroup:
+            if parent.pid == 1 or _read_cgroup(parent.pid) != cgroup:
                 break
             ours.add(parent.pid)
     for pid in psutil.pids():
@@ -72,73 +72,69 @@ def of_caller() -> frozenset[int]:
     return frozenset(ours)
 
 
-def threads(tasks: Iterable[int]) -> dict[int, HostThread]:
-    """Describe tasks by their ids; those that have ended are left out."""
+def describe_threads(thread_ids: Iterable[int]) -> dict[int, HostThread]:
+    """Describe threads by their ids. Threads that have ended are left out."""
     found = {}
-    for task in tasks:
+    for tid in thread_ids:
         with contextlib.suppress(OSError, IndexError, ValueError, StopIteration):
-            found[task] = _thread(task)
+            status = dict(line.split(":\t", 1) for line in _read_proc(tid, "status").splitlines() if ":\t" in line)
+            stat = _read_stat(tid)
+            found[tid] = HostThread(
+                pid=int(status["Tgid"]),
+                name=status["Name"],
+                cgroup=_read_cgroup(tid),
+                is_kernel_thread=stat.is_kernel_thread,
+                is_bound=stat.is_bound and status["Cpus_allowed_list"].isdecimal(),
+            )
     return found
 
 
-def running_on(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
-    """Return the tasks that run at this moment on CPUs, or would if they had their turn; CPUs without any are left out."""
+def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
+    """Find the threads in state R (running or runnable), by CPU. CPUs without such threads are left out."""
     found: dict[int, tuple[int, ...]] = {}
     for pid in psutil.pids() if cpus else ():
         with contextlib.suppress(OSError):
-            for task in _threads(pid):
-                stat = _stat(task)
+            for tid in _list_threads(pid):
+                stat = _read_stat(tid)
                 if stat.state == "R" and stat.cpu in cpus:
-                    found[stat.cpu] = (*found.get(stat.cpu, ()), task)
+                    found[stat.cpu] = (*found.get(stat.cpu, ()), tid)
     return found
 
 
-def stay_off(cpus: CpuSet) -> None:
-    """Keep this process off CPUs, if there are others for it."""
+def leave_cpus(cpus: CpuSet) -> None:
+    """Remove CPUs from the affinity of this process, unless no CPU would be left."""
     others = CpuSet.from_ids(os.sched_getaffinity(0)) - cpus
     if others:
         os.sched_setaffinity(0, others)
 
 
-def _thread(task: int) -> HostThread:
-    status = dict(line.split(":\t", 1) for line in _proc_text(task, "status").splitlines() if ":\t" in line)
-    stat = _stat(task)
-    return HostThread(
-        pid=int(status["Tgid"]),
-        name=status["Name"],
-        cgroup=_cgroup(task),
-        is_kernel_thread=stat.is_kernel_thread,
-        is_bound=stat.is_bound and status["Cpus_allowed_list"].isdecimal(),
-    )
-
-
-def _look_at(pid: int) -> ProcessAffinity | None:
-    """Describe a process; None if it has ended and only waits for its parent."""
-    stat = _stat(pid)
+def _read_affinity(pid: int) -> ProcessAffinity | None:
+    """Read the affinity of a process. None means that the process is a zombie."""
+    stat = _read_stat(pid)
     if stat.is_dead:
         return None
     cpus = CpuSet()
-    for thread in _threads(pid):
-        with contextlib.suppress(ProcessLookupError):  # this thread ended; the process goes on
-            cpus |= CpuSet.from_ids(os.sched_getaffinity(thread))
-    return ProcessAffinity(pid, psutil.Process(pid).name(), cpus, _cgroup(pid), stat.is_kernel_thread)
+    for tid in _list_threads(pid):
+        with contextlib.suppress(ProcessLookupError):  # only this thread has ended
+            cpus |= CpuSet.from_ids(os.sched_getaffinity(tid))
+    return ProcessAffinity(pid, psutil.Process(pid).name(), cpus, _read_cgroup(pid), stat.is_kernel_thread)
 
 
-def _threads(pid: int) -> Iterator[int]:
+def _list_threads(pid: int) -> Iterator[int]:
     with os.scandir(f"/proc/{pid}/task") as entries:
         yield from (int(entry.name) for entry in entries)
 
 
-def _stat(pid: int) -> TaskStat:
-    return parse_task_stat(_proc_text(pid, "stat"))
+def _read_stat(pid: int) -> TaskStat:
+    return parse_task_stat(_read_proc(pid, "stat"))
 
 
-def _cgroup(pid: int) -> str | None:
-    for line in _proc_text(pid, "cgroup").splitlines():
-        if line.startswith("0::"):  # the others are hierarchies of version 1 (cgroups(7))
+def _read_cgroup(pid: int) -> str | None:
+    for line in _read_proc(pid, "cgroup").splitlines():
+        if line.startswith("0::"):  # the other lines are cgroup v1 hierarchies (cgroups(7))
             return line.removeprefix("0::")
     return None
 
 
-def _proc_text(pid: int, name: str) -> str:
+def _read_proc(pid: int, name: str) -> str:
     return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="backslashreplace")

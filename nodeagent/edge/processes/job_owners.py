@@ -1,4 +1,4 @@
-"""The processes that own jobs: held by pidfds, so that none is taken for another one with its number, and waited for together."""
+"""The processes that own jobs, each identified by a pidfd, because the kernel can give their pids to other processes."""
 
 import os
 import select
@@ -14,27 +14,26 @@ class OwnerError(NodeAgentError):
 
 
 class Owner:
-    """One process, as long as this object is not closed."""
+    """Process that owns a job, identified by a pidfd until `close`."""
 
-    def __init__(self, pid: int, descriptor: int, start_ticks: int) -> None:
+    def __init__(self, pid: int, pidfd: int, start_ticks: int) -> None:
         self.pid = pid
-        self.descriptor = descriptor
-        """A pidfd."""
+        self.pidfd = pidfd
         self.start_ticks = start_ticks
 
     def is_alive(self) -> bool:
         poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)  # readable once it has ended (pidfd_open(2))
+        poll.register(self.pidfd, select.POLLIN)  # a pidfd is readable once its process has ended (pidfd_open(2))
         return not poll.poll(0)
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        os.close(self.pidfd)
 
 
-def owner_again(pid: int, start_ticks: int) -> Owner | None:
-    """Find a process that was known before; None: it has ended."""
+def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
+    """Open a recorded process again. None means that the process has ended."""
     try:
-        owner = _held(pid)
+        owner = _open_process(pid)
     except OSError:
         return None
     if owner.start_ticks == start_ticks and owner.is_alive():
@@ -43,64 +42,60 @@ def owner_again(pid: int, start_ticks: int) -> Owner | None:
     return None
 
 
-def owner_asking(pid: int, uid: int) -> Owner:
-    """Hold the process that asks.
+def open_caller(pid: int, uid: int) -> Owner:
+    """Open the process that asks for a job.
 
-    Whoever asks may have given its connection away and ended; its number may then be anybody's. So the process has to be the user's as a
-    whole, with no identity that the user couldn't send signals to: such a process it may do with as it likes anyway.
+    All user ids of the process must be the user's: a caller can pass its connection on and end, and another process gets its pid. With the
+    user's ids alone, that process is one to which the user may send signals anyway.
 
     Raises:
-        OwnerError: it has ended, or it isn't.
+        OwnerError: the process has ended, or has another user id.
     """
     try:
-        owner = _held(pid)
+        owner = _open_process(pid)
         try:
-            uids = _uids(pid)
+            lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            uid_line = next(line for line in lines if line.startswith("Uid:"))  # real, effective, saved, file system
+            uids = {int(word) for word in uid_line.split()[1:]}
         except (OSError, ValueError, StopIteration):
             owner.close()
             raise
     except (OSError, ValueError, StopIteration) as err:
-        raise OwnerError(f"cannot look at process {pid}, which asks for a job: {err}", hint=_ALONE) from err
+        raise OwnerError(f"cannot inspect process {pid}, which asks for a job: {err}", hint=_HINT) from err
     if uids == {uid} and owner.is_alive():
         return owner
     owner.close()
-    raise OwnerError(f"process {pid}, which asks for a job, has not the identity of user {uid} alone", hint=_ALONE)
+    raise OwnerError(f"process {pid}, which asks for a job, has user IDs other than {uid}", hint=_HINT)
 
 
-_ALONE = "run `nodeagent job` by itself, from a shell of this host, not by a program that is set-user-ID"
+_HINT = "run `nodeagent job` from a shell of this host, not from a set-user-ID program"
 
 
-def _held(pid: int) -> Owner:
-    descriptor = os.pidfd_open(pid)
+def _open_process(pid: int) -> Owner:
+    pidfd = os.pidfd_open(pid)
     try:
         stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
         if stat.is_dead:
             raise ProcessLookupError(pid)
-        return Owner(pid, descriptor, stat.start_ticks)
+        return Owner(pid, pidfd, stat.start_ticks)
     except (OSError, IndexError, ValueError) as err:
-        os.close(descriptor)
+        os.close(pidfd)
         raise OSError(*(err.args if isinstance(err, OSError) else (0, str(err)))) from err
 
 
-def _uids(pid: int) -> set[int]:
-    """Real, effective, saved and file system user id."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    return {int(word) for word in next(line for line in lines if line.startswith("Uid:")).split()[1:]}
-
-
 class OwnerWatch:
-    """Calls back, in a thread of its own, when one of the processes has ended."""
+    """Calls back when an owner has ended."""
 
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
         self._epoll = select.epoll()
 
     def add(self, owner: Owner) -> None:
-        """Wait for it, too; closing it ends that."""
-        self._epoll.register(owner.descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+        """Watch another owner, until `Owner.close`."""
+        self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def follow(self) -> None:
-        """Wait for ever."""
+        """Wait for ends of owners, for ever. Run this method in its own thread."""
         while True:
             self._epoll.poll()
-            self._ended()
+            self._on_end()

@@ -1,6 +1,6 @@
-"""The agent's side of the launcher's socket: one connection per question, so none is ever stale.
+"""Client of the launcher's socket, with one connection per request.
 
-Every request can be repeated after an error: the launcher starts an id once, and forgets an end only when it is acknowledged.
+Every request can be repeated after an error: the launcher starts each id once, and keeps an exit status until the agent acknowledges it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nodeagent.formats.wire.launcher_protocol import (
 T = TypeVar("T")
 
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
-ANSWER_SECONDS = 20.0  # the launcher gives up a hanging start after 10
-ACKS_PER_REQUEST = 1000  # of at most 120 characters each
+ANSWER_SECONDS = 20.0  # the launcher gives up a start that hangs for 10 seconds
+ACKS_PER_REQUEST = 1000  # ids of at most 120 characters
 
-WRITES_BYTES = 128 * 1024  # in one request, so that it fits with all that JSON adds
-MOVES_CPUS = 2**20  # of threads, in one request: the launcher takes no more, so that nothing holds it up
+WRITES_BYTES = 128 * 1024  # per request: leaves room for JSON's quotes and escapes
+MOVES_CPUS = 2**20  # sum of the CPUs of all thread moves in a request; the launcher refuses more
 
 
 class LauncherError(NodeAgentError):
-    """The launcher cannot be reached, or does not serve a request."""
+    """The launcher cannot be reached, or refuses a request."""
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"cannot talk to the launcher at {path}: {what}",
+            f"cannot talk to the launcher at {path}: {reason}",
             hint="see 'systemctl status nodeagent-launcher' and 'journalctl -u nodeagent-launcher'",
         )
         self.path = path
@@ -52,70 +52,71 @@ class LauncherClient:
         self._closed = False
 
     def hello(self) -> Hello:
-        return self._served(protocol.decode_hello(self._ask(protocol.encode_hello())))
+        return self._check_served(protocol.decode_hello(self._ask(protocol.encode_hello())))
 
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
-        """Returns after execve, or the start's failure. If the id was started before: its status, and nothing is started."""
+        """Start a container's process, and return after execve or the failure. An id that was started before only returns its status."""
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
             raise self._refusal(answer)
         return answer
 
     def list(self) -> tuple[RunStatus, ...]:
-        """Everything that runs, and every end that isn't acknowledged, ordered by id."""
+        """List the running processes and the exit statuses that the agent hasn't acknowledged, ordered by id."""
         statuses: tuple[RunStatus, ...] = ()
         more = True
         while more:
             after = statuses[-1].id if statuses else ""
-            page = self._served(protocol.decode_list(self._ask(protocol.encode_list(after))))
+            page = self._check_served(protocol.decode_list(self._ask(protocol.encode_list(after))))
             statuses, more = statuses + page.statuses, page.more and len(page.statuses) > 0
         return statuses
 
     def signal(self, run_id: str, signal: int) -> bool:
-        """To the main process only. False: it has ended already."""
-        return self._served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
+        """Send a signal to the main process of a container. False means that the process has ended already."""
+        return self._check_served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
 
     def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Forget these ends. Returns those that were known and had ended."""
+        """Acknowledge exit statuses, which the launcher then forgets. Return the ids that the launcher knew and that had ended."""
         asked = tuple(ids)
         acked: tuple[str, ...] = ()
         for first in range(0, len(asked), ACKS_PER_REQUEST):
             packet = self._ask(protocol.encode_ack(asked[first : first + ACKS_PER_REQUEST]))
-            acked += self._served(protocol.decode_ack(packet))
+            acked += self._check_served(protocol.decode_ack(packet))
         return acked
 
     def begin_partition(self, cgroup: Path, kind: str) -> None:
-        """Write to `cpuset.cpus.partition` what takes a right that this process lacks. The kernel may grant it or not: see the file."""
-        self._served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
+        """Write `cpuset.cpus.partition` of a cgroup, which the agent has no right to. The file then tells whether the kernel agreed."""
+        self._check_served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
 
     def gather(self, cgroup: Path) -> None:
-        """Have the threads of a cgroup that may run elsewhere run on its CPUs, which takes a system call that this process may not use."""
-        self._served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
+        """Move the threads of a cgroup to its CPUs with sched_setaffinity(2), which the agent may not call."""
+        self._check_served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
 
     def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write settings of the host, which this process may only read.
+        """Write settings of the host, which the agent may only read.
 
         Args:
-            writes: each file's absolute path, and what to write.
+            writes: absolute path and content of each file.
 
         Returns:
-            For each: None, or why it failed.
+            The error of each write. None means that the write succeeded.
 
         Raises:
-            LauncherError: some may be written, some not.
+            LauncherError: some of the files may have been written.
         """
         results: tuple[str | None, ...] = ()
-        for some in _packets(writes):
-            found = self._served(protocol.decode_host(self._ask(protocol.encode_host(some))))
+        for some in _split_writes(writes):
+            found = self._check_served(protocol.decode_host(self._ask(protocol.encode_host(some))))
             if len(found) != len(some):
                 raise LauncherError(self._path, f"{len(found)} results of {len(some)} writes")
             results += found
         return results
 
     def events(self) -> Iterator[None]:
-        """For a thread that wakes the agent: once as soon as it listens, then after ends. A wake-up carries no data: call list().
+        """Yield once when subscribed, and again after processes have ended, until `close`. Call `list` to see which.
 
-        Finishes after close(); raises LauncherError when the launcher goes away, even to be re-executed.
+        Raises:
+            LauncherError: the launcher has closed the connection, perhaps to execute a new version of itself.
         """
         try:
             with self._connect(None) as stream:
@@ -123,7 +124,7 @@ class LauncherClient:
                 stream.send(protocol.encode_subscribe())
                 packet = stream.recv(protocol.MAX_ANSWER_BYTES)
                 if packet:
-                    self._served(protocol.decode_subscribe(packet))
+                    self._check_served(protocol.decode_subscribe(packet))
                 while packet and not self._closed:
                     yield None
                     packet = stream.recv(protocol.MAX_ANSWER_BYTES)
@@ -134,10 +135,10 @@ class LauncherClient:
             raise LauncherError(self._path, "it closed the connection")
 
     def close(self) -> None:
-        """End events(), from any thread, for good."""
+        """End `events`, from any thread, for good."""
         self._closed = True
         if self._subscription is not None:
-            with contextlib.suppress(OSError):  # it has already ended by itself
+            with contextlib.suppress(OSError):  # the connection is closed already
                 self._subscription.shutdown(socket.SHUT_RDWR)
 
     def _ask(self, request: bytes) -> bytes:
@@ -163,7 +164,7 @@ class LauncherClient:
             raise
         return stream
 
-    def _served(self, answer: T | Refused) -> T:
+    def _check_served(self, answer: T | Refused) -> T:
         if isinstance(answer, Refused):
             raise self._refusal(answer)
         return answer
@@ -172,8 +173,8 @@ class LauncherClient:
         return LauncherError(self._path, f"it refuses: {refused.message} ({refused.code})")
 
 
-def _packets(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Divide writes among requests."""
+def _split_writes(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Split writes into lists that fit into one request each."""
     some: list[tuple[str, str]] = []
     size = cpus = 0
     for place, value in writes:

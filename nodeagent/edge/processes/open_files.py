@@ -1,7 +1,6 @@
-"""Which processes have a file open for writing, from /proc (proc_pid_fd(5), proc_pid_fdinfo(5)). Only looks."""
+"""Processes that have a file open for writing, read from /proc (proc_pid_fd(5), proc_pid_fdinfo(5))."""
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,29 +12,22 @@ class Writer(Struct, frozen=True):
     name: str
 
 
-def writers_of(path: str) -> tuple[Writer, ...]:
-    """List the processes that have a file open for writing, by pid. Processes that can't be inspected, or end in the meantime, are left
-    out.
-    """
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return ()
-    return tuple(_writers((found.st_dev, found.st_ino)))
-
-
-def _writers(identity: tuple[int, int]) -> Iterator[Writer]:
-    for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
-        with suppress(OSError):
-            if any(_writes(pid, entry.name, identity) for entry in Path(f"/proc/{pid}/fd").iterdir()):
-                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="backslashreplace")
-                yield Writer(pid, name.removesuffix("\n"))
-
-
-def _writes(pid: int, descriptor: str, identity: tuple[int, int]) -> bool:
+def find_writers(path: str) -> tuple[Writer, ...]:
+    """List the processes that have a file open for writing, ordered by pid. Processes that can't be inspected are left out."""
+    found = []
     with suppress(OSError):
-        found = Path(f"/proc/{pid}/fd/{descriptor}").stat()
-        if (found.st_dev, found.st_ino) != identity:
+        file = Path(path).stat()
+        for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+            with suppress(OSError):
+                if any(_is_open_for_writing(pid, entry.name, file) for entry in Path(f"/proc/{pid}/fd").iterdir()):
+                    name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="backslashreplace")
+                    found.append(Writer(pid, name.removesuffix("\n")))
+    return tuple(found)
+
+
+def _is_open_for_writing(pid: int, descriptor: str, file: os.stat_result) -> bool:
+    with suppress(OSError):
+        if not os.path.samestat(Path(f"/proc/{pid}/fd/{descriptor}").stat(), file):
             return False
         for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines():
             if line.startswith("flags:"):

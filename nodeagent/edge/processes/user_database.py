@@ -1,12 +1,12 @@
-"""The host's users and groups, by NSS: files, and whatever /etc/nsswitch.conf names besides. A service that it asks may take its time."""
+"""The host's users and groups, looked up by NSS (nsswitch.conf(5)). A lookup can block while NSS asks a network service."""
 
 import grp
 import os
 import pwd
 
 
-def group_id(name: str) -> int | None:
-    """Return the id of a group. None means that there is none of that name."""
+def find_group_id(name: str) -> int | None:
+    """Return the id of a group. None means that no group has this name."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -14,13 +14,12 @@ def group_id(name: str) -> int | None:
 
 
 def is_member(user: int, group: str) -> bool:
-    """Return whether the user database knows a user id and has it in a group.
+    """Return whether a user id is in the user database and belongs to a group.
 
-    What groups a process has says something else: the subordinate ids of its user's namespaces, which the database doesn't know
-    (subuid(5)), keep them.
+    A process's own groups don't tell: subordinate ids of a user namespace (subuid(5)) keep the groups, but aren't in the database.
     """
     try:
         entry = pwd.getpwuid(user)
     except KeyError:
         return False
-    return group_id(group) in os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return find_group_id(group) in os.getgrouplist(entry.pw_name, entry.pw_gid)

@@ -1,1 +1,1 @@
-"""systemd: the service manager that runs the agent, and the properties of its units."""
+"""systemd: messages to the service manager (sd_notify), and properties of units."""

@@ -1,4 +1,4 @@
-"""Talks to the service manager: readiness, status, watchdog (sd_notify(3)). Without one, messages are dropped."""
+"""Messages to the service manager: readiness, status and watchdog (sd_notify(3))."""
 
 import os
 import socket
@@ -11,92 +11,76 @@ _SEND_SECONDS = 1.0
 
 
 class NotifyError(NodeAgentError):
-    """The service manager's socket could not be used, or its variables make no sense."""
+    """The service manager's socket cannot be used, or its environment variables are malformed."""
 
 
 class ServiceManager:
-    """The service manager that started this process, or none.
+    """Client of the service manager that started this process. Messages are dropped if NOTIFY_SOCKET isn't set.
 
     Args:
-        environment: NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are read here, once.
+        environment: has NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
 
     Raises:
-        NotifyError: one of them is malformed.
+        NotifyError: one of the variables is malformed.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._address = _socket_address(environment.get("NOTIFY_SOCKET", ""))
-        self._watchdog_usec = _watchdog_usec(environment)
+        self._path = environment.get("NOTIFY_SOCKET", "")
+        """Path, or @ and the name of an abstract socket (unix(7))."""
+        if self._path and not (self._path.startswith("/") or (self._path.startswith("@") and len(self._path) > 1)):
+            raise NotifyError(
+                f"NOTIFY_SOCKET is '{self._path}', neither a path nor an abstract @name",
+                hint="unset NOTIFY_SOCKET, or start under systemd",
+            )
+        self._watchdog_usec = _read_watchdog_usec(environment)
 
     @property
     def is_there(self) -> bool:
-        return self._address is not None
+        return self._path != ""
 
     def watchdog_period_seconds(self) -> float | None:
-        """Return how often to ping: half of the time after which we would be killed (sd_watchdog_enabled(3)). None: no watchdog."""
+        """Return half of the watchdog timeout (sd_watchdog_enabled(3)). None means that there is no watchdog."""
         return None if self._watchdog_usec is None else self._watchdog_usec / 2_000_000
 
     def ready(self, status: str) -> None:
-        """Announce that start-up, or a reload, is finished."""
-        self._send(f"READY=1\nSTATUS={_one_line(status)}")
+        """Announce that the start or a reload is finished."""
+        self._send(f"READY=1\nSTATUS={_join_lines(status)}")
 
     def status(self, status: str) -> None:
-        self._send(f"STATUS={_one_line(status)}")
+        self._send(f"STATUS={_join_lines(status)}")
 
     def ping_watchdog(self) -> None:
         self._send("WATCHDOG=1")
 
     def extend_start(self, seconds: int) -> None:
-        """Ask for this much time from now on before the start counts as failed."""
+        """Extend the start timeout to this many seconds from now."""
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
 
     def reloading(self) -> None:
-        """Announce that a reload begins; `ready()` ends it. systemd 253 compares the time with that of its own request."""
+        """Announce that a reload begins, which `ready` ends. systemd 253 needs the time of the message for Type=notify-reload."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str) -> None:
-        self._send(f"STOPPING=1\nSTATUS={_one_line(status)}")
+        self._send(f"STOPPING=1\nSTATUS={_join_lines(status)}")
 
     def _send(self, message: str) -> None:
-        """Send one datagram.
-
-        Raises:
-            NotifyError: nobody listens, or nobody has read for a second.
-
-        """
-        if self._address is None:
+        if not self._path:
             return
+        address = "\0" + self._path[1:] if self._path.startswith("@") else self._path
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
                 channel.settimeout(_SEND_SECONDS)
-                channel.connect(self._address)
+                channel.connect(address)
                 channel.send(message.encode())
         except OSError as err:
-            why = os.strerror(err.errno) if err.errno else str(err)
+            reason = os.strerror(err.errno) if err.errno else str(err)
             raise NotifyError(
-                f"cannot send '{message.splitlines()[0]}' to NOTIFY_SOCKET {_shown(self._address)}: {why}",
+                f"cannot send '{message.splitlines()[0]}' to NOTIFY_SOCKET {self._path}: {reason}",
                 hint="the unit needs Type=notify and NotifyAccess=main; outside systemd unset NOTIFY_SOCKET",
             ) from err
 
 
-def _socket_address(text: str) -> str | None:
-    if not text:
-        return None
-    if text.startswith("@") and len(text) > 1:
-        return "\0" + text[1:]  # abstract: a leading NUL stands for the @ (unix(7))
-    if text.startswith("/"):
-        return text
-    raise NotifyError(
-        f"NOTIFY_SOCKET is '{text}', neither a path nor an abstract @name",
-        hint="unset NOTIFY_SOCKET, or start under systemd",
-    )
-
-
-def _shown(address: str) -> str:
-    return "@" + address[1:] if address.startswith("\0") else address
-
-
-def _watchdog_usec(environment: Mapping[str, str]) -> int | None:
+def _read_watchdog_usec(environment: Mapping[str, str]) -> int | None:
     text = environment.get("WATCHDOG_USEC", "")
     pid = environment.get("WATCHDOG_PID", "")
     for name, value in (("WATCHDOG_USEC", text), ("WATCHDOG_PID", pid)):
@@ -110,6 +94,6 @@ def _watchdog_usec(environment: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _one_line(text: str) -> str:
-    """A line break would begin the next variable."""
+def _join_lines(text: str) -> str:
+    """Replace line breaks, which would begin another variable of the message."""
     return " ".join(text.split())

@@ -1,14 +1,15 @@
-"""AllowedCPUs= and AllowedMemoryNodes= of systemd's units: which CPUs and memory everything on the host but the pods may use.
+"""AllowedCPUs=, AllowedMemoryNodes= and DeviceAllow= of systemd units.
 
-Changed through systemctl, so that systemd stays the only writer of these cgroups. Read from the cgroups: systemd also reports CPUs as
-allowed that it could not set, and after a daemon-reload another drop-in may count.
+Properties are changed through systemctl, so that systemd stays the only writer of these cgroups. CPUs are read from the cgroups, because
+systemd also reports values that it failed to apply.
 """
 
 import shlex
 import subprocess
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.errors import NodeAgentError
@@ -22,18 +23,20 @@ from nodeagent.formats.kernel.unit_properties import (
     parse_units,
 )
 
+T = TypeVar("T")
+
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = Path("/run/systemd/system.control")
-"""Where `set-property --runtime` keeps what it sets, but for transient units: theirs goes with them."""
+"""Directory of the drop-ins that `set-property --runtime` writes. Those of transient units are elsewhere."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
-"""A daemon-reload, which systemd finishes before it answers anybody, takes seconds on a host with thousands of units."""
+"""systemd answers no request during a daemon-reload, which takes seconds on a host with thousands of units."""
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
-"""Not our own: systemctl would report its failures to our NOTIFY_SOCKET."""
+"""Environment of systemctl. With the agent's NOTIFY_SOCKET, systemctl would report its own failures there."""
 
 
 class UnitsError(NodeAgentError):
-    """systemd cannot be asked, or refuses. One that has not answered in time may still do it."""
+    """systemd cannot be asked, refuses, or has not answered in time."""
 
 
 def read_units(
@@ -44,32 +47,30 @@ def read_units(
     within: Collection[str] = (),
     without: Collection[str] = (),
 ) -> dict[str, CpuSet]:
-    """Return the CPUs that units may use, by the paths of their cgroups: what these hold, whatever systemd says.
-
-    Those at the top of the hierarchy, and those directly in some slices.
+    """Read `cpuset.cpus` of the units at the top of the hierarchy, and of those directly in some slices. Return the CPUs by cgroup path.
 
     Args:
-        possible: all CPUs: what a unit without a restriction may use.
-        ours: a unit at the top that is left out, with all in it.
-        cgroups: the root of all.
-        within: paths of these slices.
+        possible: CPUs of a unit whose `cpuset.cpus` is empty.
+        ours: top-level unit of the pods, which is left out with its children.
+        cgroups: mount point of cgroup v2.
+        within: paths of the slices.
         without: paths of units that are left out.
 
     Raises:
-        UnitsError: the cgroups could not be read.
+        UnitsError: the cgroups cannot be read.
     """
     found = {}
     for directory in ("", *sorted(within)):
-        for name in _names(cgroups / directory, may_be_gone=bool(directory)):
+        for name in _list_cgroups(cgroups / directory, may_be_gone=bool(directory)):
             unit, path = unit_of(name), f"{directory}/{name}" if directory else name
             is_ours = unit_of(path.partition("/")[0]) in {ours, OURS}
-            if unit is None or is_ours or path in without or (cpus := _cpus_of(cgroups / path)) is None:
+            if unit is None or is_ours or path in without or (cpus := _read_cpus(cgroups / path)) is None:
                 continue
             found[path if directory else unit] = cpus or possible
     return found
 
 
-def _names(directory: Path, *, may_be_gone: bool) -> list[str]:
+def _list_cgroups(directory: Path, *, may_be_gone: bool) -> list[str]:
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
     except OSError as err:
@@ -80,117 +81,105 @@ def _names(directory: Path, *, may_be_gone: bool) -> list[str]:
         ) from err
 
 
-def _cpus_of(cgroup: Path) -> CpuSet | None:
-    """Return its `cpuset.cpus`; none of them: it is not restricted; None: it is gone."""
+def _read_cpus(cgroup: Path) -> CpuSet | None:
+    """Read `cpuset.cpus` of a cgroup. None means that the cgroup is gone; an empty set means no restriction."""
     file = cgroup / "cpuset.cpus"
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
     except FileNotFoundError:
         return CpuSet() if cgroup.is_dir() else None
     except (OSError, ValueError) as err:
-        raise UnitsError(f"cannot read {file}: {err}", hint="see `nodeagent check`; it is tried again") from err
+        raise UnitsError(
+            f"cannot read {file}: {err}", hint="see `nodeagent check`; the agent reads the file again at the next sync"
+        ) from err
 
 
-def deadline() -> float:
-    """Return until when systemd may take for all that it is asked together, on the monotonic clock, in seconds."""
+def start_deadline() -> float:
+    """Return the time in CALL_SECONDS, in seconds of the monotonic clock. Several calls can share one deadline."""
     return time.monotonic() + CALL_SECONDS
 
 
 def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, until: float | None = None) -> None:
-    """Let a unit use these CPUs only, until the next boot: what runs there moves at once, and what starts there follows.
+    """Restrict a unit and its running processes to CPUs, until the next boot.
 
-    systemd keeps it as a drop-in, `50-AllowedCPUs.conf`, of which it has one for each unit: who has asked before is overwritten. It may be
-    taken back by a daemon-reload: drop-ins whose names come later, and those of `systemctl set-property` without --runtime, count more.
+    systemd writes the drop-in `50-AllowedCPUs.conf`, and overwrites an earlier one. After a daemon-reload, drop-ins with later names and
+    those of `systemctl set-property` without --runtime take precedence.
 
     Args:
-        unit: its name.
-        cpus: not none.
-        systemctl: the program.
-        until: a `deadline()`. None: one of its own.
+        unit: the unit's name.
+        cpus: the CPUs, at least one.
+        systemctl: the program to run.
+        until: deadline from `start_deadline`. None means a deadline for this call alone.
 
     Raises:
-        UnitsError: with what systemd said.
+        UnitsError: systemd refuses, or doesn't answer in time.
     """
-    assert cpus, "no CPUs would be all CPUs"
-    _set(unit, str(cpus), systemctl, deadline() if until is None else until)
+    assert cpus, "an empty AllowedCPUs= means all CPUs"
+    _set_properties(unit, (f"AllowedCPUs={cpus}",), systemctl, until)
 
 
 def clear_allowed_cpus(
     unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Let a unit use all CPUs again, and forget that we ever said anything.
+    """Let a unit use all CPUs again. If the unit had AllowedCPUs= before, set these instead.
 
-    `AllowedCPUs=` without CPUs leaves those that the unit has (systemd #43846), so that it first gets all that the machine may ever have.
-    They stay in its `cpuset.cpus`, which the kernel lets nobody empty while it has processes, and the drop-in stays without CPUs, until the
-    next boot. If the unit had CPUs of its own before, set these instead.
+    An empty `AllowedCPUs=` doesn't change the cgroup (systemd #43846). The unit therefore first gets all possible CPUs, which stay in its
+    `cpuset.cpus` until the next boot.
 
     Raises:
-        UnitsError: with what systemd said. It can be repeated.
+        UnitsError: systemd refuses, or doesn't answer in time. The call can be repeated.
     """
-    until = deadline() if until is None else until
+    until = start_deadline() if until is None else until
     set_allowed_cpus(unit, possible, systemctl, until=until)
-    _set(unit, "", systemctl, until)
+    _set_properties(unit, ("AllowedCPUs=",), systemctl, until)
 
 
 def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str, UnitProperties]:
-    """Return what systemd knows of units, by the names asked for; also of those that there are not.
+    """Return the properties of units by name. Units that don't exist have properties, too (LoadState=not-found).
 
     Raises:
-        UnitsError: with what systemd said.
+        UnitsError: systemd refuses, or doesn't answer in time.
     """
     asked = sorted(names)
-    what = f"cannot ask systemd about {', '.join(asked)}"
-    command = (systemctl, "--no-ask-password", "show", f"--property={','.join(PROPERTIES)}", "--", *asked)
-    answer = _run(what, command, CALL_SECONDS)
-    try:
+
+    def parse(answer: str) -> dict[str, UnitProperties]:
         return dict(zip(asked, parse_units(answer), strict=True))
-    except ValueError as err:
-        raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
+
+    return _show(asked, PROPERTIES, parse, systemctl, None)
 
 
 def show_device_rules(unit: str, systemctl: str = "systemctl", *, until: float | None = None) -> DeviceRules:
-    """Return which devices a unit may use.
-
-    Args:
-        unit: its name.
-        systemctl: the program.
-        until: a `deadline()`. None: one of its own.
+    """Return DevicePolicy= and DeviceAllow= of a unit. `until` is as in `set_allowed_cpus`.
 
     Raises:
-        UnitsError: with what systemd said.
+        UnitsError: systemd refuses, or doesn't answer in time.
     """
-    what = f"cannot ask systemd about {unit}"
-    command = (systemctl, "--no-ask-password", "show", f"--property={','.join(DEVICE_PROPERTIES)}", "--", unit)
-    answer = _run(what, command, (deadline() if until is None else until) - time.monotonic())
-    try:
-        return parse_device_rules(answer)
-    except ValueError as err:
-        raise UnitsError(f"{what}: its answer makes no sense: {err}", hint=f"see `{shlex.join(command)}`") from err
+    return _show((unit,), DEVICE_PROPERTIES, parse_device_rules, systemctl, until)
 
 
 def set_device_rules(
     unit: str, rules: Sequence[str], systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Replace what a unit may use beside what every program needs, until the next boot; what runs there may or may not at once.
+    """Replace DeviceAllow= of a unit, active or not, until the next boot. Running processes are affected at once.
 
     Args:
-        unit: its name. It need not be active.
-        rules: as `DeviceAllow=` has them.
-        systemctl: the program.
-        until: a `deadline()`. None: one of its own.
+        unit: the unit's name.
+        rules: values of `DeviceAllow=`.
+        systemctl: the program to run.
+        until: as in `set_allowed_cpus`.
 
     Raises:
-        UnitsError: with what systemd said.
+        UnitsError: systemd refuses, or doesn't answer in time.
     """
     properties = ("DeviceAllow=", *(f"DeviceAllow={rule}" for rule in rules))
-    _set_properties(unit, properties, systemctl, deadline() if until is None else until)
+    _set_properties(unit, properties, systemctl, until)
 
 
-def keeps_device_rules(unit: str, control: Path = CONTROL) -> bool:
-    """Whether systemd has a drop-in of `set_device_rules`: it stays when the unit's own file goes, and counts when that is back."""
+def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
+    """Return whether the drop-in of `set_device_rules` exists. It outlives the unit's own file, and applies again with a new one."""
     try:
         (control / f"{unit}.d" / "50-DeviceAllow.conf").stat()
-    except OSError:  # what can't be looked at isn't there
+    except OSError:  # a file that can't be read counts as missing
         return False
     return True
 
@@ -198,38 +187,46 @@ def keeps_device_rules(unit: str, control: Path = CONTROL) -> bool:
 def set_unit(
     unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None, systemctl: str = "systemctl"
 ) -> None:
-    """Let a unit use these CPUs and memory nodes only, until the next boot: what runs there moves at once, and what starts there follows.
+    """Restrict a unit, active or not, to CPUs and memory nodes until the next boot. Running processes move at once.
 
     Args:
-        unit: its name. It need not be active.
-        cpus: as they are to be; none: all, but systemd leaves a running unit those that it has (#43846). None: as they are.
+        unit: the unit's name.
+        cpus: the CPUs. None leaves them unchanged. An empty set means all, but a running unit keeps its present CPUs (systemd #43846).
         memory_nodes: likewise.
-        systemctl: the program.
+        systemctl: the program to run.
 
     Raises:
-        UnitsError: with what systemd said.
+        UnitsError: systemd refuses, or doesn't answer in time.
     """
     properties = [] if cpus is None else [f"AllowedCPUs={cpus}"]
     properties += [] if memory_nodes is None else [f"AllowedMemoryNodes={memory_nodes}"]
-    _set_properties(unit, properties, systemctl, deadline())
+    _set_properties(unit, properties, systemctl, None)
 
 
-def _set(unit: str, cpus: str, systemctl: str, until: float) -> None:
-    _set_properties(unit, (f"AllowedCPUs={cpus}",), systemctl, until)
+def _show(
+    units: Sequence[str], properties: Sequence[str], parse: Callable[[str], T], systemctl: str, until: float | None
+) -> T:
+    failure = f"cannot ask systemd about {', '.join(units)}"
+    command = (systemctl, "--no-ask-password", "show", f"--property={','.join(properties)}", "--", *units)
+    answer = _run(failure, command, until)
+    try:
+        return parse(answer)
+    except ValueError as err:
+        raise UnitsError(f"{failure}: cannot parse the answer: {err}", hint=f"see `{shlex.join(command)}`") from err
 
 
-def _set_properties(unit: str, properties: Sequence[str], systemctl: str, until: float) -> None:
-    what = f"cannot set {' '.join(properties)} of {unit}"
-    command = (systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, *properties)
-    _run(what, command, until - time.monotonic())
+def _set_properties(unit: str, properties: Sequence[str], systemctl: str, until: float | None) -> None:
+    failure = f"cannot set {' '.join(properties)} of {unit}"
+    _run(failure, (systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, *properties), until)
 
 
-def _run(what: str, command: Sequence[str], seconds: float) -> str:
+def _run(failure: str, command: Sequence[str], until: float | None) -> str:
     late = UnitsError(
-        f"{what}: systemd has not answered for {CALL_SECONDS:g} s",
+        f"{failure}: systemd has not answered for {CALL_SECONDS:g} s",
         hint="see `systemctl list-jobs` and `journalctl -b _PID=1`",
     )
-    if seconds <= 0:  # it has not answered others that were asked before
+    seconds = CALL_SECONDS if until is None else until - time.monotonic()
+    if seconds <= 0:  # earlier calls with this deadline have used it up
         raise late
     try:
         done = subprocess.run(
@@ -246,9 +243,10 @@ def _run(what: str, command: Sequence[str], seconds: float) -> str:
         raise late from err
     except OSError as err:
         raise UnitsError(
-            f"{what}: {command[0]} cannot be run: {err.strerror}", hint="the host needs systemd: see `nodeagent check`"
+            f"{failure}: cannot run {command[0]}: {err.strerror}",
+            hint="the host needs systemd: see `nodeagent check`",
         ) from err
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"systemctl ends with status {done.returncode}"
-        raise UnitsError(f"{what}: {said}", hint=f"try it yourself: sudo {shlex.join(command)}")
+        reason = " ".join(done.stderr.split()) or f"systemctl ends with status {done.returncode}"
+        raise UnitsError(f"{failure}: {reason}", hint=f"try it yourself: sudo {shlex.join(command)}")
     return done.stdout

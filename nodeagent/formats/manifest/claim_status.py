@@ -12,8 +12,8 @@ from nodeagent.core.model.claims import (
     AllocatedDevice,
     ClaimAllocation,
     ClaimSpec,
-    card_name,
-    cpu_of,
+    decode_cpu_name,
+    format_card_name,
 )
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
@@ -85,7 +85,7 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     }
     if claim.cards:
         status["devices"] = [
-            {"driver": CARD_DRIVER, "pool": node, "device": card_name(card.id), "data": _format_card(card)}
+            {"driver": CARD_DRIVER, "pool": node, "device": format_card_name(card.id), "data": _format_card(card)}
             for card in claim.cards
         ]
     document = {
@@ -124,7 +124,7 @@ def _parse_result(item: JsonValue) -> AllocatedDevice:
     capacity = () if taken is None else taken.by_name(_parse_amount)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
-        cpu_of(device)
+        decode_cpu_name(device)
     return AllocatedDevice(request, driver, device, capacity)
 
 

@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cache, NumaNode, Topology
 from nodeagent.tools.export.svg import FILLS, INK, NOT_OWNED, PAPER, POD_FILLS
-from nodeagent.views.topology.parts import FREE, SHARED, pod_numbers
+from nodeagent.views.topology.parts import FREE, SHARED, number_pods
 
 _CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
 _HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
@@ -130,7 +130,7 @@ def _dies(topology: Topology) -> Iterator[_Object]:
 
 
 def _styles(owner: Mapping[int, str]) -> dict[str, str]:
-    numbers = pod_numbers(owner)
+    numbers = number_pods(owner)
     fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
     inks = {label: INK if label in {SHARED, FREE, NOT_OWNED} else PAPER for label in fills}
     return {label: f"Background={fill};Text={inks[label]}" for label, fill in fills.items()}

@@ -7,7 +7,7 @@ individual mode, memory by NUMA node, cards by PCI address. Slices don't show wh
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nodeagent.core.model.devices import Device, place_of
+from nodeagent.core.model.devices import Device, find_node_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
@@ -28,7 +28,7 @@ def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: It
         reserved: CPUs that are never exclusive, and are in no slice.
         devices: PCI devices.
     """
-    there = claimable(topology, reserved, ((device, place_of(device, topology).node) for device in devices))
+    there = claimable(topology, reserved, ((device, find_node_of(device, topology).node) for device in devices))
     return [
         document
         for driver in DRIVERS

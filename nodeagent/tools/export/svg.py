@@ -20,13 +20,13 @@ from nodeagent.views.topology.parts import (
     CoreGroup,
     DeviceSection,
     OtherCaches,
-    core_groups,
-    marks,
-    node_title,
-    nodes_without_cpus,
-    notes,
-    pod_numbers,
-    summary,
+    assign_marks,
+    format_node_title,
+    format_summary,
+    group_cores,
+    list_cpus_not_drawn,
+    list_nodes_without_cpus,
+    number_pods,
 )
 
 OFFLINE = "offline"
@@ -79,11 +79,11 @@ def render_svg(
     heading = [_line(title, 20, bold=True)] if title else []
     parts = [
         *heading,
-        *_paragraph(summary(topology), _TITLE, _WIDTH),
+        *_paragraph(format_summary(topology), _TITLE, _WIDTH),
         *_paragraph(painter.caches.everywhere, _TEXT, _WIDTH),
         painter.machine(),
         painter.others(),
-        *(line for note in notes(topology) for line in _paragraph(note, _TEXT, _WIDTH)),
+        *(line for note in list_cpus_not_drawn(topology) for line in _paragraph(note, _TEXT, _WIDTH)),
         *_devices(devices),
         _flow([box for box in (painter.legend(), painter.distances()) if box is not None], _WIDTH, gap=32),
     ]
@@ -92,7 +92,7 @@ def render_svg(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif" fill="{INK}">\n'
-        f"<title>{escape(title or 'Topology')}: {escape(summary(topology))}</title>\n"
+        f"<title>{escape(title or 'Topology')}: {escape(format_summary(topology))}</title>\n"
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         '<rect width="6" height="6" fill="#ffffff"/><rect width="2" height="6" fill="#d3d9e0"/></pattern></defs>\n'
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n'
@@ -116,9 +116,9 @@ class _Painter:
     def __init__(self, topology: Topology, owner: Mapping[int, str]) -> None:
         self.topology = topology
         self.owner = owner
-        self.marks = marks(owner)
+        self.marks = assign_marks(owner)
         self.caches = OtherCaches(topology)
-        numbers = pod_numbers(owner)
+        numbers = number_pods(owner)
         self.fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
         digits = max((len(str(cpu)) for cpu in topology.online | topology.offline), default=1)
         letters = max((len(self.letter(label)) for label in self.marks), default=0)
@@ -135,7 +135,9 @@ class _Painter:
     def others(self) -> _Box:
         """Draw NUMA nodes without CPUs, and offline CPUs."""
         blank = _Box(0, 0, "")
-        boxes = [_framed(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in nodes_without_cpus(self.topology)]
+        boxes = [
+            _framed(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in list_nodes_without_cpus(self.topology)
+        ]
         if self.topology.offline:
             cells = [self.cell(cpu, OFFLINE) for cpu in self.topology.offline]
             boxes.append(_framed("offline CPUs", _flow(cells, _WIDTH - 2 * _PAD, gap=2), _Border(PAPER, "#9aa5b1")))
@@ -153,10 +155,10 @@ class _Painter:
     def node(self, node: NumaNode, part: CpuSet, width: float, least: _Box) -> _Box:
         inner = width - 2 * _PAD
         groups = [
-            self.group(group, inner - 2 * _PAD) for group in core_groups(self.topology, node.id, part, self.caches)
+            self.group(group, inner - 2 * _PAD) for group in group_cores(self.topology, node.id, part, self.caches)
         ]
         frame = _Border("#f3f8fd", "#8fb3d9")
-        return _framed(node_title(self.topology, node), _flow(groups, inner, gap=_GAP), frame, least)
+        return _framed(format_node_title(self.topology, node), _flow(groups, inner, gap=_GAP), frame, least)
 
     def group(self, group: CoreGroup, width: float) -> _Box:
         cores = [self.core(cpus) for cpus in group.cores]

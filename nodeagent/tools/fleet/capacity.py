@@ -6,7 +6,7 @@ from typing import Any
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.model.pod import Pod
 from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
-from nodeagent.views.explain.document import placed_containers
+from nodeagent.views.explain.document import describe_placed_containers
 
 Document = dict[str, Any]
 VERSION = 1
@@ -46,7 +46,7 @@ def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
         "copies": capacity.copies,
         "first": [
             {
-                "containers": placed_containers(
+                "containers": describe_placed_containers(
                     capacity.after.managers, copy, decided.report.containers, decided.promises
                 ),
                 "pod": pod.full_name,

@@ -5,7 +5,7 @@ from typing import Any
 
 from nodeagent.tools.fleet.facts import Fact, absent_fact, find_facts, format_by_numa_node
 from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
-from nodeagent.views.topology.parts import size_text
+from nodeagent.views.topology.parts import format_size
 
 Document = dict[str, Any]
 VERSION = 1
@@ -88,7 +88,7 @@ def _spelled(found: Sequence[Fact]) -> list[str]:
             least = size_bytes
         like[size_bytes] = least
     return [
-        format_by_numa_node([(node, size_text(like[size_bytes])) for node, size_bytes in fact.sizes])
+        format_by_numa_node([(node, format_size(like[size_bytes])) for node, size_bytes in fact.sizes])
         if fact.sizes
         else fact.value
         for fact in found

@@ -13,8 +13,8 @@ from nodeagent.formats.config.effective_config import config_document
 from nodeagent.formats.kernel.settings import CGROUPS, KUBELET_STATE, PODS_UNIT, SERVICES, Settings
 from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.tools.fleet.nodes import FleetNode
-from nodeagent.views.topology.parts import size_text
-from nodeagent.views.wording.words import bytes_text
+from nodeagent.views.topology.parts import format_size
+from nodeagent.views.wording.words import format_bytes
 
 MACHINE, KERNEL, SERVICE, CONFIGURATION = "machine", "kernel", "services", "configuration"
 _NOT_SET = "not set"
@@ -89,13 +89,13 @@ def _machine(topology: Topology) -> Iterator[tuple[str, str]]:
 def _caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
     sizes = Counter((len(cpus), size_bytes or 0) for size_bytes, cpus in found)
     return ", ".join(
-        f"{count}{f' of {size_text(size_bytes)}' if size_bytes else ''} for {_counted(cpus, 'CPU')}{' each' if count > 1 else ''}"
+        f"{count}{f' of {format_size(size_bytes)}' if size_bytes else ''} for {_counted(cpus, 'CPU')}{' each' if count > 1 else ''}"
         for (cpus, size_bytes), count in sorted(sizes.items(), reverse=True)
     )
 
 
 def _pages(node: NumaNode) -> str:
-    return ", ".join(f"{name} {bytes_text(amount)}" for name, amount in node.hugepages if amount)
+    return ", ".join(f"{name} {format_bytes(amount)}" for name, amount in node.hugepages if amount)
 
 
 def _kernel(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:

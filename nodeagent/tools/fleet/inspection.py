@@ -5,8 +5,8 @@ from typing import Any
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
-from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
-from nodeagent.views.inspect.text import health_text
+from nodeagent.views.inspect.document import has_difference, inspect_node, is_healthy
+from nodeagent.views.inspect.text import format_health
 
 Document = dict[str, Any]
 VERSION = 1
@@ -19,7 +19,7 @@ def describe_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode]
         nodes: nodes in the order to show them.
         unread: nodes that could not be read.
     """
-    inspected = [(node, None if node.view is None else inspection(node.view)) for node in nodes]
+    inspected = [(node, None if node.view is None else inspect_node(node.view)) for node in nodes]
     described = [_node(node, found) for node, found in inspected]
     pods = [_pod(node, pod) for node, found in inspected if found is not None for pod in found["pods"]]
     return {
@@ -60,7 +60,7 @@ def _node(node: FleetNode, found: Document | None) -> Document:
         "compared": found["differences"] is not None,
         "cpus": {name: found["node"]["cpus"][name] for name in kept},
         "differs": has_difference(found),
-        "health": health_text(found),
+        "health": format_health(found),
         "healthy": is_healthy(found),
         "pods": found["summary"]["pods"],
         "summary": found["summary"],

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from nodeagent.tools.probe.document import THRESHOLDS_US, ContainerMemory, Latency
 from nodeagent.tools.probe.latency import LONGEST_US, Delays, DelaysByCpu, combine_delays
-from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.words import format_count
 
 WIDTH = 80
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -29,7 +29,7 @@ class _Test(Struct, frozen=True):
 def render_memory(found: Iterable[ContainerMemory], width: int | None = WIDTH) -> str:
     """Render a table with a row for each container."""
     rows = [("POD", "CONTAINER", "PROMISED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_memory, found)]
-    return "\n".join(table(rows, width)) + "\n" if len(rows) > 1 else "No container runs.\n"
+    return "\n".join(format_table(rows, width)) + "\n" if len(rows) > 1 else "No container runs.\n"
 
 
 def _memory(one: ContainerMemory) -> Row:
@@ -51,11 +51,15 @@ def _amount(size: int) -> str:
 
 def render_latency(now: Latency, before: Latency | None = None, width: int | None = WIDTH) -> str:
     """Render a table for each of the two tests."""
-    lines = broken(_head(now), width)
+    lines = break_text(_head(now), width)
     if before is not None:
-        lines += broken(f"before: {_head(before)}", width)
+        lines += break_text(f"before: {_head(before)}", width)
     for test in (_BUSY, _WAKING):
-        lines += ["", *broken(test.title, width), *table([("  CPU", *test.headings), *_rows(test, now, before)], width)]
+        lines += [
+            "",
+            *break_text(test.title, width),
+            *format_table([("  CPU", *test.headings), *_rows(test, now, before)], width),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -64,7 +68,7 @@ def _head(one: Latency) -> str:
     where = f"CPU{'s' * (len(probed.cpus) > 1)} {probed.cpus}" + (
         "" if probed.pod is None else f" of {probed.pod} {probed.container}"
     )
-    beside = f", beside {counted(probed.processes, 'process', 'processes')} of the pod" if probed.processes else ""
+    beside = f", beside {format_count(probed.processes, 'process', 'processes')} of the pod" if probed.processes else ""
     return f"{where}{beside}: two tests of {one.seconds} s each"
 
 

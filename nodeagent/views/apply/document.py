@@ -15,8 +15,8 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.formats.manifest.pod_fields import hashed_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
-from nodeagent.views.explain.document import Explained, placed_containers
-from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.explain.document import ExplainedPod, describe_placed_containers
+from nodeagent.views.explain.words import explain_refusal, format_remedy
 
 Document = dict[str, Any]
 VERSION = 1
@@ -39,13 +39,13 @@ class AppliedPod(Struct, frozen=True):
     entry: PodEntry | None
     """The agent's decision on the pod. None means that the agent has not decided yet."""
     notes: tuple[str, ...] = ()
-    explained: Explained | None = None
+    explained: ExplainedPod | None = None
     """Trial of the decision. None means that the agent has decided already, or that the pod is resized."""
     resize: Fits | NotResized | None = None
     """Trial of the resize of a running pod. None means that the pod isn't resized."""
 
 
-def applied_document(applied: AppliedPod) -> Document:
+def describe_applied(applied: AppliedPod) -> Document:
     """Describe one pod."""
     pod, explained = applied.pod, applied.explained
     decision = None if explained is None else explained.trace.decision
@@ -57,33 +57,37 @@ def applied_document(applied: AppliedPod) -> Document:
         refusal = applied.resize
     containers: list[Document] = []
     if explained is not None and isinstance(decision, Admitted):
-        containers = placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
+        containers = describe_placed_containers(
+            explained.before.managers, pod, decision.report.containers, decision.promises
+        )
     if isinstance(applied.resize, Fits):
         node = applied.resize.node
         reports = container_reports(node.managers, node.promises, pod)
-        containers = placed_containers(node.managers, pod, reports, node.promises)
+        containers = describe_placed_containers(node.managers, pod, reports, node.promises)
     return {
         "change": applied.change,
         "containers": containers,
         "decided": explained is None and applied.resize is None,
         "decision": "admitted" if refusal is None else "refused",
         "domain": SYSTEMD if pod.units else OWN,
-        "differences": differences(applied.before, pod) if applied.change == "changed" else [],
+        "differences": compare_pods(applied.before, pod) if applied.change == "changed" else [],
         "file": applied.path,
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
         "notes": list(applied.notes),
         "reason": None if refusal is None else str(refusal.reason),
-        "remedies": [] if explained is None else [remedy_text(remedy) for remedy in explained.remedies.found],
+        "remedies": [] if explained is None else [format_remedy(remedy) for remedy in explained.remedies.found],
         "resizes": applied.resize is not None,
         "restarts": applied.restarts,
         "uid": pod.uid,
-        "why": why_refused(explained.before, explained.trace) if explained is not None and refusal is not None else [],
+        "why": explain_refusal(explained.before, explained.trace)
+        if explained is not None and refusal is not None
+        else [],
     }
 
 
-def differences(before: Pod | None, after: Pod) -> list[str]:
+def compare_pods(before: Pod | None, after: Pod) -> list[str]:
     """Compare the effective fields of two pods and return the lines of a unified diff without its heading.
 
     Values of environment variables may be secret, so they are hidden.
@@ -115,7 +119,7 @@ def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
     return text.splitlines()
 
 
-def settled_document(document: Document, entry: PodEntry | None) -> Document:
+def add_decision(document: Document, entry: PodEntry | None) -> Document:
     """Add the agent's decision to a pod's document. An entry of None means that the agent has not decided yet."""
     if entry is None:
         return document

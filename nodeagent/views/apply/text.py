@@ -6,10 +6,10 @@ from typing import Any
 from nodeagent.core.model.pod import OWN, SYSTEMD
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
-from nodeagent.views.explain.text import container_text
+from nodeagent.views.explain.text import format_container
 from nodeagent.views.holdings.cpu import format_place
-from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.refusal_advice import advise_next_step
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -20,7 +20,7 @@ _MOST_PLACES = 4
 """Limit on a pod's containers, or on pods, that are listed in a line."""
 
 
-def applied_text(document: Document) -> str:
+def format_applied(document: Document) -> str:
     """Report the installed manifests, a line per pod and per note."""
     documents = [
         f"{one['kind']} {one['name']} {one['change']} ({one['file']})" for one in document.get("documents", ())
@@ -28,7 +28,7 @@ def applied_text(document: Document) -> str:
     lines = [*documents]
     for pod in document["pods"]:
         effect = _describe_effect(pod)
-        text = f"pod {name_of(pod)} {pod['change']}{effect and f', {effect}'} ({pod['file']})"
+        text = f"pod {full_name(pod)} {pod['change']}{effect and f', {effect}'} ({pod['file']})"
         is_refused = pod["decision"] == "refused"
         if is_refused:
             verb = "is" if pod["decided"] else "will be"
@@ -36,29 +36,29 @@ def applied_text(document: Document) -> str:
         elif pod["containers"]:
             places = []
             for container in pod["containers"]:
-                name, cpus, *where, _ = container_text(container)
+                name, cpus, *where, _ = format_container(container)
                 places.append(", ".join([f"{name} {cpus}", *filter(None, where)]))
             text += f": {_list_some(places)}"
         lines.append(text)
         lines += [f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged"]
         if pod["decided"] and is_refused:
-            lines.append(f"{_INDENT}next: {next_step(pod['reason'], name_of(pod))}")
+            lines.append(f"{_INDENT}next: {advise_next_step(pod['reason'], full_name(pod))}")
     return "".join(f"{line}\n" for line in (*lines, *_describe_undecided(document)))
 
 
-def refused_text(document: Document, width: int = WIDTH) -> str:
+def format_refused(document: Document, width: int = WIDTH) -> str:
     """List the pods that would be refused, each with the missing resources and the remedies."""
     lines: list[str] = []
     for pod in document["pods"]:
         if pod["decision"] == "refused" and not pod["decided"]:
-            lines += broken(f"pod {name_of(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
+            lines += break_text(f"pod {full_name(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
             lines += _describe_lack(pod, width)
     for note in _describe_undecided(document):
-        lines += broken(note, width)
+        lines += break_text(note, width)
     return "".join(f"{line}\n" for line in lines)
 
 
-def differences_text(document: Document, width: int = WIDTH) -> str:
+def format_differences(document: Document, width: int = WIDTH) -> str:
     """Format the differences from the installed manifests, and the effect of each. Unchanged pods are left out."""
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
     lines = [f"{one['kind']} {one['name']} {_COMES[one['change']]} ({one['file']})" for one in documents]
@@ -66,28 +66,28 @@ def differences_text(document: Document, width: int = WIDTH) -> str:
         if pod["change"] != "unchanged":
             lines += [*([""] if lines else []), *_describe_difference(pod, width)]
     for note in _describe_undecided(document) if lines else ():
-        lines += ["", *broken(note, width)]
+        lines += ["", *break_text(note, width)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def deleted_text(document: Document) -> str:
+def format_deleted(document: Document) -> str:
     """Report the removed manifests, a line per pod, or per file without pods."""
     lines = []
     for file in document["files"]:
         path = file["file"]
         for pod in file["pods"]:
             if pod["alsoIn"] is not None:
-                lines.append(f"{path} removed, pod {name_of(pod)} stays: {pod['alsoIn']} has it, too")
+                lines.append(f"{path} removed, pod {full_name(pod)} stays: {pod['alsoIn']} has it, too")
                 continue
             end = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
             if end and pod["domain"] == SYSTEMD:
                 end = ", and systemd manages its units' CPUs again"
-            lines.append(f"pod {name_of(pod)} deleted, {path} removed{end}")
+            lines.append(f"pod {full_name(pod)} deleted, {path} removed{end}")
         lines += [] if file["pods"] else [f"{path} removed, it had no pod"]
     return "".join(f"{line}\n" for line in lines)
 
 
-def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
+def format_decision(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
     """Report the agent's decision on a pod. `restarts` tells whether the pod should replace a running one."""
     pod = entry.pod
     if entry.refusal is not None:
@@ -96,7 +96,7 @@ def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
     return f"pod {pod.full_name} admitted: {_list_some(places)}\n"
 
 
-def name_of(pod: Document) -> str:
+def full_name(pod: Document) -> str:
     """Return the pod's namespace/name."""
     return f"{pod['namespace']}/{pod['name']}"
 
@@ -126,23 +126,23 @@ def _list_some(places: list[str]) -> str:
 
 def _describe_difference(pod: Document, width: int) -> Iterator[str]:
     effect = _describe_effect(pod)
-    yield f"pod {name_of(pod)} {_COMES[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
+    yield f"pod {full_name(pod)} {_COMES[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])
     if pod["decision"] == "refused":
-        yield from broken(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
+        yield from break_text(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
         yield from (f"{_INDENT}{line}" for line in _describe_lack(pod, width - len(_INDENT)))
     elif pod["containers"]:
         yield f"{_INDENT}would get"
-        rows = [container_text(container) for container in pod["containers"]]
-        yield from (f"{_INDENT}{_INDENT}{line}" for line in table(rows, width - 2 * len(_INDENT)))
+        rows = [format_container(container) for container in pod["containers"]]
+        yield from (f"{_INDENT}{_INDENT}{line}" for line in format_table(rows, width - 2 * len(_INDENT)))
     for note in pod["notes"]:
-        yield from broken(f"{_INDENT}note: {note}", width)
+        yield from break_text(f"{_INDENT}note: {note}", width)
 
 
 def _describe_lack(pod: Document, width: int) -> Iterator[str]:
     for text in pod["why"]:
-        yield from broken(f"{_INDENT}{text}", width)
+        yield from break_text(f"{_INDENT}{text}", width)
     if pod["remedies"]:
         yield f"{_INDENT}what would admit it (each of these has been tried):"
         for text in pod["remedies"]:
-            yield from broken(f"{_INDENT}* {text}", width)
+            yield from break_text(f"{_INDENT}* {text}", width)

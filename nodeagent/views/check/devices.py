@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from nodeagent.core.model.device_selection import selected
+from nodeagent.core.model.device_selection import select_devices
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _SHOWN = "nodeagent topology --devices # lists the devices with their NUMA nodes"
 
 
-def devices(facts: NodeFacts) -> Iterator[CheckResult]:
+def check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
     """Check the configured selections of devices. Nothing is reported if none are configured."""
     there = facts.devices
     if there is None or facts.config is None:
@@ -16,7 +16,7 @@ def devices(facts: NodeFacts) -> Iterator[CheckResult]:
     if there.problem:
         yield CheckResult("devices", Level.UNKNOWN, there.problem)
         return
-    pools = selected(facts.config.placement.devices, there)
+    pools = select_devices(facts.config.placement.devices, there)
     empty = [resource for resource, found in pools if not found]
     lost = [device.address for _, found in pools for device, node in found if node is None]
     if empty:

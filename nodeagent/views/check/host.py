@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import CGROUPS, COMMAND_LINE, KUBELET_STATE, KUBEPODS, PODS_UNIT, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, kernel_version
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, parse_kernel_version
 
 _OLDEST_KERNEL = (5, 14)
 """First kernel with cgroup.kill."""
@@ -14,9 +14,9 @@ _NO_CGROUPS = "cgroup v2 is missing"
 _NEEDED = ("cpuset", "cpu", "memory")
 
 
-def kernel(facts: NodeFacts) -> CheckResult:
+def check_kernel(facts: NodeFacts) -> CheckResult:
     release = facts.text("proc/sys/kernel/osrelease")
-    version = kernel_version(release)
+    version = parse_kernel_version(release)
     if version is None:
         return CheckResult("kernel", Level.UNKNOWN, f"the release is unknown: {release or 'osrelease is missing'}")
     oldest = ".".join(map(str, _OLDEST_KERNEL))
@@ -30,7 +30,7 @@ def kernel(facts: NodeFacts) -> CheckResult:
     return CheckResult("kernel", Level.OK, f"{release} is {oldest} or later")
 
 
-def cgroup_v2(facts: NodeFacts) -> CheckResult:
+def check_cgroup_v2(facts: NodeFacts) -> CheckResult:
     if facts.text(f"{CGROUPS}/cgroup.controllers") is not None:
         return CheckResult("cgroup-v2", Level.OK, "cgroup v2 is mounted at /sys/fs/cgroup")
     if facts.text("proc/cmdline") is None:
@@ -45,7 +45,7 @@ def cgroup_v2(facts: NodeFacts) -> CheckResult:
     )
 
 
-def controllers(facts: NodeFacts) -> CheckResult:
+def check_controllers(facts: NodeFacts) -> CheckResult:
     text = facts.text(f"{CGROUPS}/cgroup.controllers")
     if text is None:
         return CheckResult("controllers", Level.UNKNOWN, _NO_CGROUPS)
@@ -60,7 +60,7 @@ def controllers(facts: NodeFacts) -> CheckResult:
     )
 
 
-def delegation(facts: NodeFacts) -> CheckResult:
+def check_delegation(facts: NodeFacts) -> CheckResult:
     if facts.config is not None and facts.config.cgroup_root is not None:
         return CheckResult(
             "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: delegation is up to its creator"
@@ -86,7 +86,7 @@ def delegation(facts: NodeFacts) -> CheckResult:
     return CheckResult("delegation", Level.OK, f"the pods' cgroup has {text.replace(' ', ', ')}")
 
 
-def numa_balancing(facts: NodeFacts) -> CheckResult:
+def check_numa_balancing(facts: NodeFacts) -> CheckResult:
     text = facts.text("proc/sys/kernel/numa_balancing")
     if len(facts.topology.numa) < 2:
         return CheckResult("numa-balancing", Level.OK, "the machine has one NUMA node")
@@ -105,7 +105,7 @@ def numa_balancing(facts: NodeFacts) -> CheckResult:
     )
 
 
-def governor(facts: NodeFacts) -> CheckResult:
+def check_governor(facts: NodeFacts) -> CheckResult:
     paths = {cpu: f"{CPUS}/cpu{cpu}/cpufreq/scaling_governor" for cpu in facts.topology.online}
     found: dict[str, list[int]] = {}
     for cpu, path in paths.items():
@@ -129,7 +129,7 @@ def governor(facts: NodeFacts) -> CheckResult:
     )
 
 
-def irqbalance(facts: NodeFacts) -> CheckResult:
+def check_irqbalance(facts: NodeFacts) -> CheckResult:
     if not _sees_cgroups(facts):
         return CheckResult("irqbalance", Level.UNKNOWN, _NO_CGROUPS)
     if not _runs(facts, "irqbalance"):
@@ -145,7 +145,7 @@ def irqbalance(facts: NodeFacts) -> CheckResult:
     )
 
 
-def competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
+def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
     if _runs(facts, "numad"):
         why = "it runs, and moves processes and their memory between NUMA nodes"
         yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
@@ -154,7 +154,7 @@ def competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
         yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, see /etc/tuned")
 
 
-def kubelet(facts: NodeFacts) -> CheckResult:
+def check_kubelet(facts: NodeFacts) -> CheckResult:
     """Check that kubelet allocates no CPUs. With `nriSocket`, its managers have to be off even while it is stopped."""
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)

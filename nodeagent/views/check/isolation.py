@@ -3,15 +3,15 @@
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
-from nodeagent.views.check.placement import whole_cores
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, kernel_version
+from nodeagent.views.check.placement import find_whole_cores
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, parse_kernel_version
 
 _FIRST_WITH_PARTITIONS = (6, 7)
 """First kernel in which a cpuset partition may be below cgroups that aren't partitions."""
 _NONE_GIVEN = "no CPU is allocated exclusively"
 
 
-def host_isolation(facts: NodeFacts) -> CheckResult:
+def check_host_isolation(facts: NodeFacts) -> CheckResult:
     name = "host-isolation"
     if facts.config is None:
         return CheckResult(
@@ -25,7 +25,7 @@ def host_isolation(facts: NodeFacts) -> CheckResult:
             why = f"host processes may run on exclusive CPUs, but the kernel doesn't spread them over CPUs {facts.topology.isolated}"
             return CheckResult(name, Level.NOTE, why, fix)
         return CheckResult(name, Level.WARNING, "host processes may run on exclusive CPUs", fix)
-    release = kernel_version(facts.text("proc/sys/kernel/osrelease"))
+    release = parse_kernel_version(facts.text("proc/sys/kernel/osrelease"))
     if release is None:
         return CheckResult(
             name, Level.UNKNOWN, "unknown kernel release, on which the isolation from host processes depends"
@@ -53,7 +53,7 @@ def host_isolation(facts: NodeFacts) -> CheckResult:
     return CheckResult(name, Level.OK, why)
 
 
-def interrupts(facts: NodeFacts) -> CheckResult:
+def check_interrupts(facts: NodeFacts) -> CheckResult:
     name = "interrupts"
     if facts.config is None:
         return CheckResult(
@@ -77,10 +77,10 @@ def interrupts(facts: NodeFacts) -> CheckResult:
 
 def _cpus_for_pods(facts: NodeFacts) -> CpuSet:
     """Return the CPUs that pods may get exclusively. Threads of the reserved CPUs' cores are left out."""
-    return facts.topology.online - whole_cores(facts.topology, facts.reserved)
+    return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
 
-def isolcpus(facts: NodeFacts) -> CheckResult:
+def check_isolcpus(facts: NodeFacts) -> CheckResult:
     isolated = _read_kernel_cpus(facts, facts.topology.isolated, "isolcpus")
     if isolated is None:
         return CheckResult("isolcpus", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline shows the isolated CPUs")
@@ -111,7 +111,7 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
     return CheckResult("isolcpus", Level.NOTE, why, fix)
 
 
-def nohz_full(facts: NodeFacts) -> CheckResult:
+def check_nohz_full(facts: NodeFacts) -> CheckResult:
     tickless = _read_kernel_cpus(facts, facts.topology.nohz_full, "nohz_full")
     if tickless is None:
         return CheckResult("nohz-full", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline shows the tickless CPUs")

@@ -5,7 +5,7 @@ from typing import Any
 
 from nodeagent.views.check import host, isolation, placement, runtime
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
-from nodeagent.views.wording.columns import broken
+from nodeagent.views.wording.columns import break_text
 
 KIND = "NodeCheck"
 VERSION = 1
@@ -18,35 +18,35 @@ _INDENT = 26
 _FIX_INDENT = 9
 
 
-def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
+def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
     """Run all checks and return their results."""
     of_devices: Iterable[CheckResult] = ()
     if facts.devices is not None:
-        from nodeagent.views.check.devices import devices  # noqa: PLC0415 - few nodes have devices
+        from nodeagent.views.check.devices import check_devices  # noqa: PLC0415 - few nodes have devices
 
-        of_devices = devices(facts)
+        of_devices = check_devices(facts)
     return (
-        host.kernel(facts),
-        host.cgroup_v2(facts),
-        host.controllers(facts),
-        host.delegation(facts),
-        placement.configuration(facts),
-        placement.reserved_cpus(facts),
-        placement.online_cpus(facts),
-        *placement.core_classes(facts),
-        placement.smt(facts),
-        isolation.host_isolation(facts),
-        isolation.interrupts(facts),
-        isolation.isolcpus(facts),
-        isolation.nohz_full(facts),
-        placement.huge_pages(facts),
+        host.check_kernel(facts),
+        host.check_cgroup_v2(facts),
+        host.check_controllers(facts),
+        host.check_delegation(facts),
+        placement.check_configuration(facts),
+        placement.check_reserved_cpus(facts),
+        placement.check_online_cpus(facts),
+        *placement.check_core_classes(facts),
+        placement.check_smt(facts),
+        isolation.check_host_isolation(facts),
+        isolation.check_interrupts(facts),
+        isolation.check_isolcpus(facts),
+        isolation.check_nohz_full(facts),
+        placement.check_huge_pages(facts),
         *of_devices,
-        host.numa_balancing(facts),
-        host.governor(facts),
-        host.irqbalance(facts),
-        host.kubelet(facts),
-        *host.competing_services(facts),
-        *runtime.checks(facts),
+        host.check_numa_balancing(facts),
+        host.check_governor(facts),
+        host.check_irqbalance(facts),
+        host.check_kubelet(facts),
+        *host.check_competing_services(facts),
+        *runtime.check_runtime(facts),
     )
 
 
@@ -56,7 +56,7 @@ def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
     return all(verdict.level not in bad for verdict in found)
 
 
-def node_check_document(found: tuple[CheckResult, ...]) -> Document:
+def describe_checks(found: tuple[CheckResult, ...]) -> Document:
     return {
         "kind": KIND,
         "version": VERSION,
@@ -80,7 +80,7 @@ def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, wi
     lines = []
     for check in document["checks"]:
         level = Level(check["level"])
-        first, *rest = broken(check["reason"], width - _INDENT)
+        first, *rest = break_text(check["reason"], width - _INDENT)
         word = f"{level.value:<8}"
         lines.append(f"{_paint(level, word, coloured)} {check['check']:<16} {first}")
         lines += [" " * _INDENT + line for line in rest]

@@ -15,7 +15,7 @@ _SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "f
 """The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
 
 
-def configuration(facts: NodeFacts) -> CheckResult:
+def check_configuration(facts: NodeFacts) -> CheckResult:
     problem = facts.config_problem
     if problem is None:
         return CheckResult("configuration", Level.OK, "it is valid for this machine")
@@ -26,7 +26,7 @@ def configuration(facts: NodeFacts) -> CheckResult:
     return CheckResult("configuration", Level.FAILURE, "; ".join(problem.splitlines()), facts.config_command)
 
 
-def online_cpus(facts: NodeFacts) -> CheckResult:
+def check_online_cpus(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     lost = [
         *([f"{topology.offline} offline"] if topology.offline else []),
@@ -50,7 +50,7 @@ def _format_online_command(cpus: CpuSet) -> str:
     return f"for n in {' '.join(words)}; do echo 1 | sudo tee /{CPUS}/cpu$n/online; done"
 
 
-def core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
+def check_core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
     """Check the class of exclusive CPUs, only on machines with several classes of cores."""
     classes = facts.topology.core_classes
     if len(classes) < 2:
@@ -70,7 +70,7 @@ def core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
         yield CheckResult("core-classes", Level.OK, f"there are {kinds}; pods get {wish} cores if enough are free")
 
 
-def smt(facts: NodeFacts) -> CheckResult:
+def check_smt(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     if all(len(cpus) < 2 for cpus in topology.cores.values()):
         control = facts.text(f"{CPUS}/smt/control")
@@ -89,7 +89,7 @@ def smt(facts: NodeFacts) -> CheckResult:
     return CheckResult("smt", Level.NOTE, why, fix)
 
 
-def reserved_cpus(facts: NodeFacts) -> CheckResult:
+def check_reserved_cpus(facts: NodeFacts) -> CheckResult:
     name, reserved, topology = "reserved-cpus", facts.reserved, facts.topology
     if not facts.is_static:
         return CheckResult(
@@ -97,7 +97,7 @@ def reserved_cpus(facts: NodeFacts) -> CheckResult:
             Level.OK if facts.config else Level.UNKNOWN,
             "no CPU is allocated exclusively" if facts.config else facts.why_unconfigured,
         )
-    whole = whole_cores(topology, reserved)
+    whole = find_whole_cores(topology, reserved)
     if whole != reserved:
         why = f"CPUs {reserved} are reserved, but their siblings {whole - reserved} are not: pods on these share a core with the host"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
@@ -115,7 +115,7 @@ def reserved_cpus(facts: NodeFacts) -> CheckResult:
     )
 
 
-def huge_pages(facts: NodeFacts) -> CheckResult:
+def check_huge_pages(facts: NodeFacts) -> CheckResult:
     name = "huge-pages"
     sizes = [(size, amount) for size, amount in facts.topology.hugepages if amount]
     if not sizes:
@@ -146,7 +146,7 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     )
 
 
-def whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
+def find_whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
     whole = CpuSet()
     for core in topology.cores.values():
         if core & cpus:

@@ -15,7 +15,7 @@ _TABLE = f'[plugins."{PLUGIN}"]'
 _RESTART = "sudo systemctl restart containerd"
 
 
-def checks(facts: NodeFacts) -> Iterator[CheckResult]:
+def check_runtime(facts: NodeFacts) -> Iterator[CheckResult]:
     runtime = facts.runtime
     if facts.config is None or not facts.config.nri_socket or runtime is None:
         return

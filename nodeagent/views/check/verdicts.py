@@ -49,7 +49,7 @@ class CheckResult(Struct, frozen=True):
     """Writes of `--fix`. Empty if a person has to decide."""
 
 
-def kernel_version(release: str | None) -> tuple[int, int] | None:
+def parse_kernel_version(release: str | None) -> tuple[int, int] | None:
     """Return the first two numbers of a kernel release. None means that the release has another form."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", release or "")
     return None if found is None else (int(found[1]), int(found[2]))

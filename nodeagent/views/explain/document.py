@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, isolation, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.cgroups.closing import Why, closings
+from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -26,14 +26,15 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.cpu.steps import CpuChoice, CpuStep
 from nodeagent.core.resources.devices.steps import DeviceStep
 from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.formats.config.config_text import plugin_entries
-from nodeagent.views.explain.words import remedy_text, why_refused
+from nodeagent.views.explain.words import explain_refusal, format_remedy
 from nodeagent.views.holdings.by_resource import decided_fields, promised_fields
-from nodeagent.views.wording.runtime_pods import known_documents
+from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
     from nodeagent.core.domains.runtime.pod_model import Known
@@ -42,7 +43,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-class Explained(Struct, frozen=True):
+class ExplainedPod(Struct, frozen=True):
     """A pod's decision with all its details."""
 
     before: WhatIf
@@ -60,14 +61,14 @@ class Explained(Struct, frozen=True):
     """Refused resize of a running pod (views/explain/resizes.py)."""
 
 
-class Resized(Struct, frozen=True):
+class ResizedPod(Struct, frozen=True):
     """Resize of a running pod, as described by views/explain/resizes.py."""
 
     document: Document
 
 
-def explanation(
-    explained: "Iterable[Explained | Resized]",
+def describe_explanation(
+    explained: "Iterable[ExplainedPod | ResizedPod]",
     *,
     config: Config,
     what_if: WhatIf,
@@ -88,12 +89,12 @@ def explanation(
             n pods is n².
     """
     return {
-        "configuration": configuration(config),
+        "configuration": describe_configuration(config),
         "kind": "Explanation",
-        "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
+        "machine": describe_machine(what_if.managers.topology, what_if.managers.reserved, where),
         "pods": [
             each.document
-            if isinstance(each, Resized)
+            if isinstance(each, ResizedPod)
             else _describe_pod(each, config, has_partitions=has_partitions, with_headroom=with_headroom)
             for each in explained
         ],
@@ -101,7 +102,7 @@ def explanation(
     }
 
 
-def configuration(config: Config) -> Document:
+def describe_configuration(config: Config) -> Document:
     """Describe the settings that affect placement."""
     placement = config.placement
     return {
@@ -121,7 +122,7 @@ def configuration(config: Config) -> Document:
     }
 
 
-def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
+def describe_machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     """Describe the machine and its reserved CPUs."""
     return {
         "cpus": len(topology.online),
@@ -133,7 +134,7 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
 
 
 def _describe_pod(
-    explained: Explained, config: Config, *, has_partitions: bool | None, with_headroom: bool
+    explained: ExplainedPod, config: Config, *, has_partitions: bool | None, with_headroom: bool
 ) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
@@ -154,23 +155,26 @@ def _describe_pod(
             "message": None if entry.refusal is None else entry.refusal.message,
             "reason": None if entry.refusal is None else entry.refusal.reason,
             "reproduced": explained.reproduced,
+            "retries": list(entry.list_retries(RequestKind.POD, for_room=config.retries_for_room)),
             "withoutLaterPods": list(explained.left_out),
         }
     return {
         "allTried": explained.remedies.all_tried,
         **optional,
         "closedToHost": _describe_isolation(explained, config, has_partitions),
-        "containers": placed_containers(explained.before.managers, pod, decision.report.containers, decision.promises)
+        "containers": describe_placed_containers(
+            explained.before.managers, pod, decision.report.containers, decision.promises
+        )
         if isinstance(decision, Admitted)
         else [],
         "coreClass": pod.core_class,
         "decision": "admitted" if is_admitted else "refused",
-        "known": known_documents(explained.known),
+        "known": describe_known_amounts(explained.known),
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
         "near": _describe_near(explained),
-        "nodes": [headroom_document(node) for node in nodes],
+        "nodes": [describe_headroom(node) for node in nodes],
         "notes": list(explained.notes),
         "numaNode": pod.numa_node,
         "preferredCoreClass": _describe_preferred_class(explained),
@@ -187,17 +191,17 @@ def _describe_pod(
                 "before": remedy.before,
                 "change": remedy.change.value,
                 "subject": list(remedy.subject),
-                "text": remedy_text(remedy),
+                "text": format_remedy(remedy),
             }
             for remedy in explained.remedies.found
         ],
-        "steps": [step_document(step) for step in trace.steps],
+        "steps": [describe_step(step) for step in trace.steps],
         "uid": pod.uid,
-        "why": [] if is_admitted else why_refused(explained.before, trace),
+        "why": [] if is_admitted else explain_refusal(explained.before, trace),
     }
 
 
-def _describe_near(explained: Explained) -> list[Document]:
+def _describe_near(explained: ExplainedPod) -> list[Document]:
     """Describe the devices that a pod prefers to be near, by name. Null means that devices weren't scanned."""
     there = explained.before.managers.providers.devices
     found = []
@@ -209,7 +213,7 @@ def _describe_near(explained: Explained) -> list[Document]:
     return found
 
 
-def _describe_preferred_class(explained: Explained) -> Document | None:
+def _describe_preferred_class(explained: ExplainedPod) -> Document | None:
     """Describe the preferred class of cores. None means that there is no preference."""
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)
@@ -224,7 +228,7 @@ def _describe_preferred_class(explained: Explained) -> Document | None:
     }
 
 
-def _describe_isolation(explained: Explained, config: Config, has_partitions: bool | None) -> list[Document]:
+def _describe_isolation(explained: ExplainedPod, config: Config, has_partitions: bool | None) -> list[Document]:
     """Describe the partitions or systemd settings that isolate exclusive CPUs from the host. Containers with the same
     isolation are described together.
     """
@@ -234,7 +238,7 @@ def _describe_isolation(explained: Explained, config: Config, has_partitions: bo
     qos = qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources"))
     entry = PodEntry(pod, qos, Origin(pod.full_name), 0)
     found: dict[tuple[PartitionKind | None, bool, Why], list[tuple[str, CpuSet]]] = {}
-    known = closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
+    known = find_closings(config, managers, decision.promises, entry, has_partitions=has_partitions is not False)
     for name, closing in known.items():
         found.setdefault((closing.kind, closing.is_of_pod, closing.why), []).append((name, closing.cpus))
     return [
@@ -251,7 +255,7 @@ def _describe_isolation(explained: Explained, config: Config, has_partitions: bo
     ]
 
 
-def placed_containers(
+def describe_placed_containers(
     managers: Managers, pod: Pod, containers: tuple[ContainerReport, ...], promises: Promises
 ) -> list[Document]:
     """Describe the resources of each container of an admitted pod.
@@ -284,7 +288,7 @@ def placed_containers(
     return found
 
 
-def headroom_document(node: NodeHeadroom) -> Document:
+def describe_headroom(node: NodeHeadroom) -> Document:
     """Describe the free resources of a NUMA node."""
     return {
         "caches": node.caches,
@@ -302,7 +306,7 @@ def headroom_document(node: NodeHeadroom) -> Document:
     }
 
 
-def step_document(step: TraceStep) -> Document:
+def describe_step(step: TraceStep) -> Document:
     """Describe one step of an admission."""
     match step:
         case MergeTrace():

@@ -11,7 +11,7 @@ from nodeagent.core.model.demand import Amounts
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.groups import fewest_nodes
 from nodeagent.core.resources.memory.holdings import memory_accounts
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.wording.words import format_bytes, format_count
 
 _MOST_HOLDERS = 8
 FEW_SETS = 3
@@ -20,7 +20,7 @@ MOST_NODES = 8
 """Limit on NUMA nodes listed one by one, of which the closest ones are listed."""
 
 
-class Demanded(Struct, frozen=True):
+class ResourceDemand(Struct, frozen=True):
     """Requested amount of a resource, with the fewest NUMA nodes that could provide it on an empty machine."""
 
     resource: str
@@ -30,47 +30,47 @@ class Demanded(Struct, frozen=True):
     whole_cores: bool = False
     """Whether only CPUs of entirely free cores count."""
 
-    def size(self, amount: int) -> str:
+    def format_amount(self, amount: int) -> str:
         """Format an amount of the resource."""
         if not self.resource:
-            return counted(amount, "CPU")
-        return f"{bytes_text(amount) if amount else '0'} of {self.resource}"
+            return format_count(amount, "CPU")
+        return f"{format_bytes(amount) if amount else '0'} of {self.resource}"
 
-    def can_give(self, amount: int) -> str:
+    def format_free(self, amount: int) -> str:
         """Format a free amount of the resource."""
-        return self.size(amount) + (" in whole cores" if self.whole_cores else "")
+        return self.format_amount(amount) + (" in whole cores" if self.whole_cores else "")
 
-    def short(self, amount: int) -> str:
+    def format_missing(self, amount: int) -> str:
         """Format a missing amount."""
-        return f"{bytes_text(amount) if self.resource else amount} short"
+        return f"{format_bytes(amount) if self.resource else amount} short"
 
-    def free(self, node: NodeHeadroom) -> int:
+    def free_on(self, node: NodeHeadroom) -> int:
         """Return the free amount on a node."""
         if not self.resource:
             return len(node.free - node.split if self.whole_cores else node.free)
         return next((m.free_bytes for m in node.memory if m.resource == self.resource), 0)
 
-    def has(self, node: NodeHeadroom) -> int:
+    def capacity_of(self, node: NodeHeadroom) -> int:
         """Return the amount on a node when it is empty."""
         if not self.resource:
             return len(node.cpus)
         return next((m.allocatable_bytes for m in node.memory if m.resource == self.resource), 0)
 
 
-def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
+def find_demands(cpus: int, memory: Amounts, before: WhatIf) -> list[ResourceDemand]:
     """Return the requested amount of each resource. Memory counts only if the memory manager is static."""
     cpu, books = before.managers.providers.of(CpuResource).manager, before.promises
-    demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
+    demands = [ResourceDemand("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
     wanted = tuple((resource, size) for resource, size in memory if size and memory_accounts(books))
-    return demands + [Demanded(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
+    return demands + [ResourceDemand(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
 
 
-def on_one_node(demands: Iterable[Demanded]) -> list[Demanded]:
+def require_one_node(demands: Iterable[ResourceDemand]) -> list[ResourceDemand]:
     """Return the amounts of a pod that requires one NUMA node, all on this node."""
     return [replace(demand, nodes=1) for demand in demands]
 
 
-def wanted_where(demands: Iterable[Demanded]) -> str:
+def format_node_count(demands: Iterable[ResourceDemand]) -> str:
     """Format the number of NUMA nodes."""
     counts = {demand.nodes for demand in demands} or {1}
     if counts == {1}:
@@ -81,61 +81,58 @@ def wanted_where(demands: Iterable[Demanded]) -> str:
     return f"each on the fewest NUMA nodes that could hold it: {each}"
 
 
-def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
+def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     """Describe the shortages of all nodes together, then those of each node, the closest ones first."""
-    yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
-    described = [
-        (_distance_of(demands, node), node.id, text) for node in nodes if (text := _describe_node(demands, node))
-    ]
+    yield from describe_total_shortages([demand for demand in demands if demand.nodes > 1], nodes)
+    described = []
+    for node in nodes:
+        text = _describe_node(demands, node)
+        if text:  # sort by the first resource: CPUs, if requested
+            demand = demands[0]
+            wanted = demand.amount if demand.nodes == 1 else demand.capacity_of(node)
+            described.append((wanted - demand.free_on(node), node.id, text))
     described.sort()
     yield from (text for _, _, text in described[:MOST_NODES])
-    if len(described) > MOST_NODES:
-        yield f"and {counted(len(described) - MOST_NODES, 'NUMA node')} that {'have' if len(described) > MOST_NODES + 1 else 'has'} less"
+    more = len(described) - MOST_NODES
+    if more > 0:
+        yield f"and {format_count(more, 'NUMA node')} that {'have' if more > 1 else 'has'} less"
 
 
-def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
+def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     """Describe the shortages of all nodes together, or of as many as are needed."""
     for demand in demands:
-        free = sorted((demand.free(node) for node in nodes), reverse=True)
-        most = sum(free[: demand.nodes])
-        if sum(free) < demand.amount:
-            yield f"{demand.can_give(sum(free))} can still be allocated in total: {demand.short(demand.amount - sum(free))}"
+        free = sorted((demand.free_on(node) for node in nodes), reverse=True)
+        total, most = sum(free), sum(free[: demand.nodes])
+        if total < demand.amount:
+            missing = demand.format_missing(demand.amount - total)
+            yield f"{demand.format_free(total)} can still be allocated in total: {missing}"
         elif demand.nodes > 1 and most < demand.amount:
-            yield f"no {demand.nodes} NUMA nodes together have more than {demand.can_give(most)} free: {demand.short(demand.amount - most)}"
+            missing = demand.format_missing(demand.amount - most)
+            yield f"no {demand.nodes} NUMA nodes together have more than {demand.format_free(most)} free: {missing}"
 
 
-def _distance_of(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
-    """Return the distance of a node's free amount of the first resource (CPUs, if requested) from the requested
-    amount.
-
-    For a request that needs several nodes, it is the distance from the whole amount of the node.
-    """
-    demand = demands[0]
-    return (demand.amount if demand.nodes == 1 else demand.has(node)) - demand.free(node)
-
-
-def _describe_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
+def _describe_node(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:
     """Describe the shortages of a node. Empty if the node has everything."""
     parts = []
     for demand in demands:
-        free, has = demand.free(node), demand.has(node)
+        free, has = demand.free_on(node), demand.capacity_of(node)
         if demand.resource and not node.memory:
             continue
         of = "" if demand.resource else f" of {has}"
         if demand.whole_cores and node.split:
             of += f" ({node.split} are in partly used cores)"
         if demand.nodes == 1 and free < demand.amount:
-            parts.append(f"{demand.can_give(free)} free{of}, {demand.short(demand.amount - free)}")
+            parts.append(f"{demand.format_free(free)} free{of}, {demand.format_missing(demand.amount - free)}")
         elif demand.nodes > 1 and free < has:
-            parts.append(f"{demand.can_give(free)} free{of or f', of {bytes_text(has)}'}")
+            parts.append(f"{demand.format_free(free)} free{of or f', of {format_bytes(has)}'}")
     if node.group is not None and any(demand.resource for demand in demands):
         parts.append(f"its memory is allocated only together with that of NUMA {node.group}")
     if not parts:
         return ""
-    return f"NUMA {node.id}: {'; '.join(parts)}{taken_text(node)}"
+    return f"NUMA {node.id}: {'; '.join(parts)}{format_holders(node)}"
 
 
-def taken_text(node: NodeHeadroom) -> str:
+def format_holders(node: NodeHeadroom) -> str:
     """Name the owners of a node's CPUs in brackets. Empty without owners."""
     holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in node.holders]
     more = len(holders) - _MOST_HOLDERS
@@ -145,6 +142,6 @@ def taken_text(node: NodeHeadroom) -> str:
     return f" ({taken})" if taken else ""
 
 
-def sets_text(sets: Sequence[str]) -> str:
+def format_node_sets(sets: Sequence[str]) -> str:
     """Format sets of nodes with the same result. A few are all named, more are replaced by an example and their number."""
     return " or ".join(sets) if len(sets) <= FEW_SETS else f"{sets[0]} and {len(sets) - 1} more sets"

@@ -7,11 +7,11 @@ from nodeagent.core.admission.managers import container_reports
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.views.explain.document import Document, placed_containers
+from nodeagent.views.explain.document import Document, describe_placed_containers
 from nodeagent.views.holdings.by_resource import resized_fields
 
 
-def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
+def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
     """Describe the new resources of a running pod, or the reason why it stays unchanged."""
     pod, answer = one.new, one.answer
     refusal = answer if isinstance(answer, NotResized) else None
@@ -19,7 +19,7 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
     managers, promises = node.managers, node.promises
     containers: list[Document] = []
     if refusal is None:
-        containers = placed_containers(managers, pod, container_reports(managers, promises, pod), promises)
+        containers = describe_placed_containers(managers, pod, container_reports(managers, promises, pod), promises)
     return {
         "allTried": one.all_tried,
         "closedToHost": [],
@@ -39,14 +39,14 @@ def resize_document(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
         "reason": None if refusal is None else refusal.reason,
         "recorded": None,
         "remedies": [],
-        "resize": resize_part(one),
+        "resize": describe_resize_changes(one),
         "steps": [],
         "uid": pod.uid,
         "why": [],
     }
 
 
-def resize_part(one: Resizing) -> Document:
+def describe_resize_changes(one: Resizing) -> Document:
     """Describe the changes of a resize, and the pods whose end would admit it."""
     answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
@@ -72,7 +72,7 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
     return ", ".join(f"{name} {amount}" for name, amount in (mine.limits if are_limits else mine.requests))
 
 
-def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
+def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
     """Describe a refused resize that was tried again, with the reason for the refusal and the pods whose end admits it.
 
     Args:
@@ -82,14 +82,14 @@ def refused_lines(one: Resizing, *, is_final: bool) -> list[str]:
     answer, by_hand = one.answer, f"`nodeagent retry {one.new.full_name}` tries it again"
     if not isinstance(answer, NotResized):
         could = f"it would succeed now ({by_hand}):" if is_final else "it would succeed now:"
-        return [could, *resize_lines(resize_part(one), is_resized=True)]
-    lines = resize_lines(resize_part(one), is_resized=False)
+        return [could, *format_resize(describe_resize_changes(one), is_resized=True)]
+    lines = format_resize(describe_resize_changes(one), is_resized=False)
     if is_final and answer.is_deferred:
         lines[0] = f"the pod keeps running unchanged; {by_hand}"
     return [f"tried again now: {answer.reason}: {answer.message}", *lines]
 
 
-def resize_lines(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
+def format_resize(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
     """Format the new resources of each container, or the changes that would admit the resize."""
     if is_resized:
         lines = [f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"] if resize["whole"] else []

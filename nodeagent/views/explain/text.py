@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
-from nodeagent.views.explain.lacking import FEW_SETS, sets_text
-from nodeagent.views.holdings.claims import claim_text
-from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.runtime_pods import known_row
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.explain.lacking import FEW_SETS, format_node_sets
+from nodeagent.views.holdings.claims import format_claim
+from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.refusal_advice import describe_retries
+from nodeagent.views.wording.runtime_pods import format_known_amount
+from nodeagent.views.wording.words import format_bytes, format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -44,32 +45,32 @@ _VERDICTS = {
 
 def render_explanation(document: Document, width: int = WIDTH) -> str:
     """Format all pods, one after the other."""
-    lines: list[str] = [*head(document, width)]
+    lines: list[str] = [*format_head(document, width)]
     for pod in document["pods"]:
         lines += ["", *_format_pod(pod, document["configuration"], width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def head(document: Document, width: int) -> Iterator[str]:
+def format_head(document: Document, width: int) -> Iterator[str]:
     """Format the machine and the settings that affect decisions."""
-    yield from machine_text(document["machine"], width)
-    yield from broken(f"rules    {rules_text(document['configuration'])}", width)
+    yield from format_machine(document["machine"], width)
+    yield from break_text(f"rules    {format_rules(document['configuration'])}", width)
 
 
-def machine_text(machine: Document, width: int) -> Iterator[str]:
+def format_machine(machine: Document, width: int) -> Iterator[str]:
     """Format the machine."""
-    yield from broken(
-        f"machine  {counted(machine['sockets'], 'socket')}, {counted(machine['numaNodes'], 'NUMA node')}, "
-        f"{counted(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",
+    yield from break_text(
+        f"machine  {format_count(machine['sockets'], 'socket')}, {format_count(machine['numaNodes'], 'NUMA node')}, "
+        f"{format_count(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",
         width,
     )
 
 
-def rules_text(config: Document) -> str:
+def format_rules(config: Document) -> str:
     """Format the settings that affect decisions, in one line."""
-    options = enabled(config["cpuManagerPolicyOptions"])
+    options = list_enabled(config["cpuManagerPolicyOptions"])
     given = config["topologyManagerPolicyOptions"]
-    topology = enabled({name: value for name, value in given.items() if name != _MAX_NODES})
+    topology = list_enabled({name: value for name, value in given.items() if name != _MAX_NODES})
     topology += [f"{name}={value}" for name, value in given.items() if name == _MAX_NODES]
     parts = [
         "cpu " + " ".join([config["cpuManagerPolicy"], *options]),
@@ -91,7 +92,7 @@ def rules_text(config: Document) -> str:
     return ", ".join(parts)
 
 
-def enabled(options: Document) -> list[str]:
+def list_enabled(options: Document) -> list[str]:
     """Return the names of the enabled options. Booleans have the spellings of Go's strconv.ParseBool."""
     return [name for name, value in options.items() if value in ("1", "t", "T", "TRUE", "true", "True")]
 
@@ -100,39 +101,39 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
     if pod.get("resize"):
         yield from _format_resize(pod, width)
         return
-    yield from broken(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
+    yield from break_text(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
     if pod["reason"] is not None:
-        yield from broken(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+        yield from break_text(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
     if pod["recorded"] is not None:
         yield f"{_INDENT}uid {pod['uid']}"
     for text in (*_format_requirements(pod, config), *_format_recorded(pod), *pod["notes"]):
-        yield from broken(f"{_INDENT}{text}", width)
+        yield from break_text(f"{_INDENT}{text}", width)
     if pod["known"]:
         yield ""
         yield "Known amounts (the container runtime doesn't get requests)"
-        yield from _indent(table([known_row(one) for one in pod["known"]], width - len(_INDENT)))
+        yield from _indent(format_table([format_known_amount(one) for one in pod["known"]], width - len(_INDENT)))
     if pod["containers"]:
         yield ""
-        yield from _indent(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
+        yield from _indent(format_table([format_container(c) for c in pod["containers"]], width - len(_INDENT)))
         if pod.get("claims"):
             for claim in pod["claims"]:
-                yield from broken(f"{_INDENT}claim {claim_text(claim)}", width)
+                yield from break_text(f"{_INDENT}claim {format_claim(claim)}", width)
         for closed in pod["closedToHost"]:
-            yield from broken(f"{_INDENT}{_format_isolation(closed)}", width)
+            yield from break_text(f"{_INDENT}{_format_isolation(closed)}", width)
     if pod["why"]:
         yield ""
         yield "What is missing"
         for text in pod["why"]:
-            yield from broken(f"{_INDENT}{text}", width)
+            yield from break_text(f"{_INDENT}{text}", width)
         yield ""
         yield "What would admit it (each of these has been tried)"
         for remedy in pod["remedies"]:
-            yield from broken(f"{_INDENT}* {remedy['text']}", width)
+            yield from break_text(f"{_INDENT}* {remedy['text']}", width)
         if sum(1 for r in pod["remedies"] if r["change"] == "removal" and len(r["subject"]) == 1) == MOST_ALIKE:
             yield f"{_INDENT}of pods with equal allocations, at most {MOST_ALIKE} are listed"
         if not pod["allTried"]:
             other = "there may be others, or smaller ones" if pod["remedies"] else "another change may admit it"
-            yield from broken(f"{_INDENT}not everything was tried, to save time: {other}", width)
+            yield from break_text(f"{_INDENT}not everything was tried, to save time: {other}", width)
         elif not pod["remedies"]:
             yield f"{_INDENT}no single change: neither a smaller request, nor another rule, nor the end of another pod"
     if pod["steps"]:
@@ -143,18 +144,18 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
 
 
 def _format_resize(pod: Document, width: int) -> Iterator[str]:
-    from nodeagent.views.explain.resizes import resize_lines  # noqa: PLC0415 - few explanations are of a resize
+    from nodeagent.views.explain.resizes import format_resize  # noqa: PLC0415 - few explanations are of a resize
 
     is_fine = pod["decision"] == "admitted"
     what = "is resized while it runs" if is_fine else "is not resized"
-    yield from broken(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {what}", width)
+    yield from break_text(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {what}", width)
     if not is_fine:
-        yield from broken(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
-    for text in (*pod["notes"], *resize_lines(pod["resize"], is_resized=is_fine)):
-        yield from broken(f"{_INDENT}{text}", width)
+        yield from break_text(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+    for text in (*pod["notes"], *format_resize(pod["resize"], is_resized=is_fine)):
+        yield from break_text(f"{_INDENT}{text}", width)
     if pod["containers"]:
         yield ""
-        yield from _indent(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
+        yield from _indent(format_table([format_container(c) for c in pod["containers"]], width - len(_INDENT)))
 
 
 def _format_recorded(pod: Document) -> Iterator[str]:
@@ -166,7 +167,7 @@ def _format_recorded(pod: Document) -> Iterator[str]:
     if recorded["reproduced"] is None:
         yield "The pod has ended, and its resources are free again. The following decision is for the node as it is now."
     elif recorded["reproduced"]:
-        without = f" without the {counted(len(later), 'pod')} that came later" if later else ""
+        without = f" without the {format_count(len(later), 'pod')} that came later" if later else ""
         yield f"Decided again{without}, the result is the same. The following steps led to it."
     elif then == "admitted":
         yield (
@@ -179,6 +180,8 @@ def _format_recorded(pod: Document) -> Iterator[str]:
         yield f"Now it would be admitted: nodeagent retry {name}"
     else:
         yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
+    if recorded["retries"]:
+        yield describe_retries(recorded["retries"])
 
 
 def _format_requirements(pod: Document, config: Document) -> Iterator[str]:
@@ -212,7 +215,7 @@ def _format_requirements(pod: Document, config: Document) -> Iterator[str]:
         yield f"{by} {wish['coreClass']} cores: {result}"
 
 
-def container_text(container: Document) -> list[str]:
+def format_container(container: Document) -> list[str]:
     """Format a container as cells: name, CPUs, NUMA nodes of the CPUs, NUMA nodes of the memory, reason for shared CPUs."""
     level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
         container["isolation"]
@@ -245,27 +248,27 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
             title = f"{owner}: which NUMA nodes? {_format_merge_result(step, config)}"
             if step["candidates"] and not _is_open(step):
                 rows = [["NUMA", *step["candidates"][0]["opinions"], ""]]
-                rows += [[sets_text(nodes), *cells] for cells, nodes in _group_alike(step).items()]
+                rows += [[format_node_sets(nodes), *cells] for cells, nodes in _group_alike(step).items()]
         case "cpus":
             title = f"{owner}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":
-            title = f"{owner}: which devices? {', '.join(map(device_text, step['devices'])) or 'refused'}"
+            title = f"{owner}: which devices? {', '.join(map(format_device, step['devices'])) or 'refused'}"
         case "resource":
             title = f"{owner}: which {step['resource']}? {step['given'] or 'refused'}"
         case _:
-            blocks = [f"{bytes_text(b['bytes'])} of {b['resource']} on NUMA {b['nodes']}" for b in step["blocks"]]
+            blocks = [f"{format_bytes(b['bytes'])} of {b['resource']} on NUMA {b['nodes']}" for b in step["blocks"]]
             title = f"{owner}: memory of which NUMA nodes? {'refused' if step['refused'] else ', '.join(blocks)}"
-    yield from broken(f"{_INDENT}{number}. {title}", width)
+    yield from break_text(f"{_INDENT}{number}. {title}", width)
     inner = _INDENT + "   "
     if step["step"] == "merge":
         yield from _format_answers(step, inner, width)
     if rows:
-        yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
+        yield from (f"{inner}{line}" for line in format_table(rows, width - len(inner)))
         if any(len(nodes) > FEW_SETS for nodes in _group_alike(step).values()):
             yield f"{inner}(-o json lists every set)"
         if step["silent"]:
             names = " and ".join(step["silent"])
-            yield from broken(
+            yield from break_text(
                 f"{inner}no set has enough free {names}. As in kubelet, the memory manager then gives no hint and decides only at the "
                 "allocation",
                 width,
@@ -273,12 +276,12 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
     if step["step"] == "merge" and not step["allSets"]:
         yield f"{inner}not all sets of so many NUMA nodes are listed"
     if step["step"] == "cpus":
-        yield from _format_choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width, node)
+        yield from _format_choices(step, list_enabled(config["cpuManagerPolicyOptions"]), inner, width, node)
     if step["step"] == "memory":
         yield from _format_taken(step, inner, width)
 
 
-def device_text(device: Document) -> str:
+def format_device(device: Document) -> str:
     """Format a device with its resource and NUMA nodes."""
     where = f", NUMA {device['numaNodes']}" if device["numaNodes"] else ""
     names = f" {' '.join(device['names'])}" if device["names"] else ""
@@ -329,7 +332,7 @@ def _format_verdict(candidate: Document, step: Document) -> str:
             return _VERDICTS[verdict]
 
 
-def len_of(cpus: str) -> int:
+def count_cpus(cpus: str) -> int:
     """Count the CPUs in a list."""
     ranges = (part.partition("-") for part in cpus.split(",") if part)
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
@@ -339,16 +342,16 @@ def _format_choices(
     step: Document, options: Collection[str], inner: str, width: int, node: int | None
 ) -> Iterator[str]:
     if step["reused"]:
-        yield from broken(f"{inner}{step['reused']}: reused from the pod's init containers", width)
+        yield from break_text(f"{inner}{step['reused']}: reused from the pod's init containers", width)
     yield from _format_answers(step, inner, width)
     for choice in step["choices"]:
         source = "sockets" if choice["source"] == "hint" and "align-by-socket" in options else choice["source"]
         where = f"on NUMA {node}" if source == "anywhere" and node is not None else _SOURCES[source]
         part = "" if choice["container"] is None else f"for {choice['container']}, "
-        free = f"{len_of(choice['available'])} {'isolated ' if choice['isolated'] else ''}free {where}"
-        yield from broken(f"{inner}{part}{choice['count']} of {free}: {choice['available']}", width)
+        free = f"{count_cpus(choice['available'])} {'isolated ' if choice['isolated'] else ''}free {where}"
+        yield from break_text(f"{inner}{part}{choice['count']} of {free}: {choice['available']}", width)
         rows = [[group["cpus"], _format_rule(group, options)] for group in choice["groups"]]
-        yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
+        yield from (f"{inner}{_INDENT}{line}" for line in format_table(rows, width - len(inner) - len(_INDENT)))
 
 
 def _format_answers(step: Document, inner: str, width: int) -> Iterator[str]:
@@ -357,7 +360,7 @@ def _format_answers(step: Document, inner: str, width: int) -> Iterator[str]:
     for answer in step.get("answers", ()):
         text = _ANSWERS[answer["point"]].format(cpus=answer["cpus"] or "nothing", score=answer["score"])
         rows.append([f"{answer['plugin']}, {answer['point']}", text])
-    yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
+    yield from (f"{inner}{line}" for line in format_table(rows, width - len(inner)))
 
 
 def _format_rule(group: Document, options: Collection[str]) -> str:
@@ -393,13 +396,13 @@ def _format_taken(step: Document, inner: str, width: int) -> Iterator[str]:
     elif not step["refused"]:
         yield f"{inner}more nodes than the hint ({step['hint']}), which has too little memory or belongs to a group"
     for taken in step["taken"]:
-        yield from broken(
-            f"{inner}NUMA {taken['node']} gives {bytes_text(taken['bytes'])} of {taken['resource']}", width
+        yield from break_text(
+            f"{inner}NUMA {taken['node']} gives {format_bytes(taken['bytes'])} of {taken['resource']}", width
         )
     given = sum(b["bytes"] for b in step["blocks"])
     new = sum(t["bytes"] for t in step["taken"])
     if given > new:
-        yield f"{inner}{bytes_text(given - new)} of it reused from the pod's init containers"
+        yield f"{inner}{format_bytes(given - new)} of it reused from the pod's init containers"
 
 
 def _indent(lines: list[str]) -> Iterator[str]:

@@ -31,18 +31,18 @@ from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
-    demands_of,
-    lacking,
-    lacking_in_all,
-    on_one_node,
-    sets_text,
-    taken_text,
-    wanted_where,
+    describe_shortages,
+    describe_total_shortages,
+    find_demands,
+    format_holders,
+    format_node_count,
+    format_node_sets,
+    require_one_node,
 )
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.wording.words import format_bytes, format_count
 
 
-def why_refused(before: WhatIf, trace: Trace) -> list[str]:
+def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
     """Explain which resources were missing on which NUMA nodes.
 
     Args:
@@ -98,7 +98,7 @@ def _explain_capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
     )
     if before.pods:
         verb = "requests" if len(before.pods) == 1 else "request"
-        yield f"the {counted(len(before.pods), 'pod')} on the node {verb} {_format_amount(short.resource, short.used)} of it"
+        yield f"the {format_count(len(before.pods), 'pod')} on the node {verb} {_format_amount(short.resource, short.used)} of it"
     yield "this is checked for the whole node (checkAllocatable), before single CPUs and NUMA nodes"
 
 
@@ -106,7 +106,7 @@ def _format_amount(resource: str, amount: int) -> str:
     if is_device(resource):
         return str(amount)
     if resource != CPU:
-        return bytes_text(amount) if amount else "0"
+        return format_bytes(amount) if amount else "0"
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 
@@ -136,7 +136,7 @@ def _explain_budget(trace: Trace) -> Iterator[str]:
 
 
 def _format_size(name: str, amount: int) -> str:
-    return str(amount) if name == "CPUs" or not amount else bytes_text(amount)
+    return str(amount) if name == "CPUs" or not amount else format_bytes(amount)
 
 
 def _find_request(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
@@ -153,24 +153,24 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
         yield over
         yield from _explain_budget(trace)
         return
-    who, cpus, memory = _find_request(trace, merge.container)
-    amounts = [counted(cpus, "CPU") + _format_class(trace.demand.core_class)] if cpus else []
-    amounts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
+    name, cpus, memory = _find_request(trace, merge.container)
+    amounts = [format_count(cpus, "CPU") + _format_class(trace.demand.core_class)] if cpus else []
+    amounts += [f"{format_bytes(size)} of {resource}" for resource, size in memory if size]
     request = " and ".join(amounts) or "nothing of its own"
     topology = before.managers.providers.topology
     single = topology.rules.single_node
-    demands = demands_of(cpus, memory, before)
-    where = "on a single NUMA node" if single else wanted_where(demands)
+    demands = find_demands(cpus, memory, before)
+    where = "on a single NUMA node" if single else format_node_count(demands)
     if trace.demand.numa_node is not None:
-        single, demands, where = True, on_one_node(demands), f"on {_format_node(trace)}"
-    yield f"{who} wants {request} {where} (topologyManagerPolicy {topology.policy.value})"
-    largest = {demand: max((demand.has(node) for node in nodes), default=0) for demand in demands}
+        single, demands, where = True, require_one_node(demands), f"on {_format_node(trace)}"
+    yield f"{name} wants {request} {where} (topologyManagerPolicy {topology.policy.value})"
+    largest = {demand: max((demand.capacity_of(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
         those = "no NUMA node is large enough: the largest" if len(nodes) > 1 else "the node is not large enough: it"
-        yield from (f"{those} has {demand.size(largest[demand])}" for demand in too_large)
+        yield from (f"{those} has {demand.format_amount(largest[demand])}" for demand in too_large)
         return
-    yield from lacking(demands, nodes)
+    yield from describe_shortages(demands, nodes)
     yield from _explain_devices(trace, merge)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
@@ -178,7 +178,7 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
     }
     suited = {resource: found for resource, found in fitting.items() if found}
     if len(suited) > 1:
-        said = "; ".join(f"{resource} would be on {sets_text(found)}" for resource, found in suited.items())
+        said = "; ".join(f"{resource} would be on {format_node_sets(found)}" for resource, found in suited.items())
         yield f"no set of NUMA nodes suits all resources: {said}"
 
 
@@ -191,7 +191,7 @@ def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
         if resource not in own or opinions & {Opinion.PREFERRED, Opinion.ANY}:
             continue
         if Opinion.POSSIBLE in opinions:
-            sets = sets_text([nodes for opinion, nodes in offered if opinion is Opinion.POSSIBLE])
+            sets = format_node_sets([nodes for opinion, nodes in offered if opinion is Opinion.POSSIBLE])
             yield f"{resource}: enough are free only on NUMA {sets}, while an empty machine would need fewer nodes"
         else:
             yield f"{resource}: too few are free on all NUMA nodes together"
@@ -208,7 +208,7 @@ def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> I
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
         if size:
             yield (
-                f"{bytes_text(size)} of {resource} of its init containers on NUMA {nodes} counts as free only if the pod gets exactly "
+                f"{format_bytes(size)} of {resource} of its init containers on NUMA {nodes} counts as free only if the pod gets exactly "
                 f"{'this node' if len(nodes) == 1 else 'these nodes'}"
             )
 
@@ -229,7 +229,7 @@ def _explain_invalid_budget(before: WhatIf, trace: Trace) -> str | None:
 
 
 def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    who, cpus, _ = _find_request(trace, step.container)
+    name, cpus, _ = _find_request(trace, step.container)
     layout = before.managers.providers.of(CpuResource).manager.layout
     free = sum(len(node.free) for node in nodes)
     options = before.managers.providers.of(CpuResource).manager.options
@@ -237,44 +237,40 @@ def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Node
         cores = sum(node.whole_cores for node in nodes)
         split = [str(node.split) for node in nodes if node.split]
         of = _format_class(trace.demand.core_class)
-        yield f"{who} wants {counted(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
+        yield f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
         odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
-            also = [f"{count} ({name})" for name, count in odd if name != who]
+            also = [f"{count} ({other})" for other, count in odd if other != name]
             yield f"{cpus} is not a multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
         halves = f"; {','.join(split)} are in partly used cores" if split else ""
-        yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {counted(free, 'CPU')} in total{halves}"
+        yield f"{format_count(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {format_count(free, 'CPU')} in total{halves}"
     else:
         where = "" if trace.demand.numa_node is None else f" on {_format_node(trace)}"
         where = _format_class(trace.demand.core_class) + where
-        yield f"{who} wants {counted(cpus, 'CPU')} exclusively{where}, and {free} can still be allocated: {max(0, cpus - free)} short"
-    yield from _format_holders(nodes)
+        yield f"{name} wants {format_count(cpus, 'CPU')} exclusively{where}, and {free} can still be allocated: {max(0, cpus - free)} short"
+    with_cpus = [node for node in nodes if node.cpus]
+    for node in with_cpus[:MOST_NODES]:
+        yield f"NUMA {node.id}: {len(node.free)} of {len(node.cpus)} free{format_holders(node)}"
+    yield from _format_further(with_cpus)
     if before.managers.placement.isolated_cpus == "only":
         yield "isolatedCPUs is only: only isolated CPUs are allocated"
 
 
-def _format_holders(nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    having = [node for node in nodes if node.cpus]
-    for node in having[:MOST_NODES]:
-        yield f"NUMA {node.id}: {len(node.free)} of {len(node.cpus)} free{taken_text(node)}"
-    yield from _format_further(having)
-
-
 def _format_further(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     if len(nodes) > MOST_NODES:
-        yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
+        yield f"and {format_count(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
 def _explain_memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    who, _, memory = _find_request(trace, step.container)
-    wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
+    name, _, memory = _find_request(trace, step.container)
+    wanted = ", ".join(f"{format_bytes(size)} of {resource}" for resource, size in memory)
     first = "" if step.hint.mask is None else f": first on NUMA {step.hint.mask} of the hint, or also on other nodes"
-    demands = demands_of(0, memory, before)
+    demands = find_demands(0, memory, before)
     if trace.demand.numa_node is not None:
-        demands, first = on_one_node(demands), f" on {_format_node(trace)}"
-    yield f"{who} wants {wanted}{first}"
-    yield from lacking_in_all(demands, nodes)
+        demands, first = require_one_node(demands), f" on {_format_node(trace)}"
+    yield f"{name} wants {wanted}{first}"
+    yield from describe_total_shortages(demands, nodes)
     for node in nodes[:MOST_NODES]:
         free = {m.resource: m.free_bytes for m in node.memory}
         amounts = ", ".join(f"{_format_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
@@ -302,7 +298,7 @@ def _format_amounts(amounts: tuple[Amount, ...]) -> str:
     )
 
 
-def remedy_text(remedy: Remedy) -> str:
+def format_remedy(remedy: Remedy) -> str:
     """Describe the change of a remedy."""
     match remedy.change:
         case RequestChange.REQUEST:

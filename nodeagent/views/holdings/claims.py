@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, cpu_of
+from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, decode_cpu_name
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises
@@ -15,13 +15,13 @@ Document = Mapping[str, Any]
 
 
 def _describe_pod(pod: Pod, held: PodPromises) -> dict[str, Any]:
-    return {"claims": claim_documents(held.of(ClaimHoldings).claims)} if pod.claims else {}
+    return {"claims": describe_claims(held.of(ClaimHoldings).claims)} if pod.claims else {}
 
 
 VIEW = HoldingView(pod=_describe_pod, decided_pod=_describe_pod)
 
 
-def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
+def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
     """Describe the allocations of a pod's claims."""
     return [
         {
@@ -37,14 +37,14 @@ def claim_documents(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
     ]
 
 
-def claim_text(claim: Document) -> str:
+def format_claim(claim: Document) -> str:
     """Format the allocation of a claim, request by request, with CPUs by number and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)
     parts = []
     for request, devices in by_request.items():
-        cpus = CpuSet.from_ids(cpu_of(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
+        cpus = CpuSet.from_ids(decode_cpu_name(one["device"]) for one in devices if one["driver"] == CPU_DRIVER)
         words = [request, *([f"CPUs {cpus}"] if cpus else [])]
         for one in devices:
             if one["driver"] != CPU_DRIVER:

@@ -14,6 +14,6 @@ _MARKED = re.compile(
 )
 
 
-def coloured(text: str) -> str:
+def add_colours(text: str) -> str:
     """Colour a formatted text. Positions of characters don't change."""
     return _MARKED.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)

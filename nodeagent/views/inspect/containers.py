@@ -23,7 +23,7 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.core.turn.recovery import lacking_cpus
+from nodeagent.core.turn.recovery import count_lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import container_fields, promised_fields
@@ -78,14 +78,14 @@ class ContainerView(Struct, frozen=True):
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
 
 
-def container_document(observed: ContainerView, places: Places) -> Document:
+def describe_container(observed: ContainerView, places: Places) -> Document:
     entry, container, status = observed.entry, observed.container, observed.status
     uid, topology = entry.pod.uid, observed.view.node.topology
     own = own_set_of(observed.promises, uid, container.name)
     level = isolation(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else None
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
-    lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    lacking = count_lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
@@ -99,7 +99,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
-        "effective": None if observed.cgroup is None else kernel_values(observed.cgroup),
+        "effective": None if observed.cgroup is None else describe_kernel_values(observed.cgroup),
         "exit": _describe_exit(status.exit),
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "isolation": None if level is None else level.value,
@@ -110,7 +110,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "partition": partition,
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
-        "places": [dict(place) for place in places.of(lie)] if lie else [],
+        "places": [dict(place) for place in places.find(lie)] if lie else [],
         "processes": observed.process_count,
         "promised": promised_fields(held, container.name),
         "restarts": status.restarts,
@@ -132,7 +132,7 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
     return None
 
 
-def kernel_values(observed: ObservedCgroup) -> Document:
+def describe_kernel_values(observed: ObservedCgroup) -> Document:
     """Describe the kernel's values of a cgroup. Null means that the controller is not enabled."""
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
@@ -184,7 +184,7 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
     entry, status = observed.entry, observed.status
     if observed.container.unit:
         return _find_unit_state(observed)
-    if entry.is_of_runtime:
+    if entry.is_requested_per_container:
         return ("Running", None) if observed.is_populated else ("Waiting", "ContainerCreating")
     if observed.container.is_launched and status.exit is not None:
         next_start_ms = next_start_at_ms(entry, status.name)
@@ -279,7 +279,7 @@ def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | 
         notes.append("processes are left after its main process has ended")
     notes += _list_missing_isolation(observed, level)
     root = (observed.view.observed.cgroups or {}).get("")
-    if observed.entry.is_active and root is not None and not observed.entry.is_of_runtime:
+    if observed.entry.is_active and root is not None and not observed.entry.is_requested_per_container:
         notes += _list_unlimited_hugepages(observed, root.controllers)
     return notes
 

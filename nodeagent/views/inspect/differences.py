@@ -31,7 +31,7 @@ class Difference(Struct, frozen=True):
     """Value in the file. None if the file doesn't exist."""
 
 
-def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
+def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
     """Compare the cgroups with the desired ones. If the plan writes a file twice (freeze, move, thaw), the final value
     counts.
 
@@ -61,8 +61,8 @@ def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: Observed
         there = observed.get(path)
         before_value = None if there is None else there.get(attribute)
         if there is not None and before_value != value:  # a missing cgroup is a difference of its own
-            was = None if before_value is None else spelled(before_value)
-            found.append(Difference(path, attribute.value, spelled(value), was))
+            was = None if before_value is None else _format_value(before_value)
+            found.append(Difference(path, attribute.value, _format_value(value), was))
     reported = {(d.path, d.file) for d in found}
     for want in desired:
         there = observed.get(want.path)
@@ -88,11 +88,11 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
         )
         yield Difference(want.path, CPUS_ALLOWED, str(there.cpus_effective), found)
     if mems is not None and there.mems_effective is not None and there.mems_effective != mems:
-        yield Difference(want.path, EFFECTIVE_MEMS, spelled(mems), str(there.mems_effective))
+        yield Difference(want.path, EFFECTIVE_MEMS, _format_value(mems), str(there.mems_effective))
     if there.is_frozen and there.get(Attribute.FREEZE) is False:
         yield Difference(want.path, "cgroup.events", "frozen 0", "frozen 1: a parent cgroup is frozen")
 
 
-def spelled(value: Value) -> str:
+def _format_value(value: Value) -> str:
     """Format a value as the kernel does. An empty set, which is never written but may be observed, is an empty text."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else print_value(value)

@@ -10,12 +10,11 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from nodeagent.core.cgroups.closing import closings
+from nodeagent.core.cgroups.closing import find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
-from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -23,10 +22,10 @@ from nodeagent.core.model.waiting import RequestKind
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import node_fields, pod_fields
 from nodeagent.views.holdings.devices import list_unrecovered
-from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
-from nodeagent.views.inspect.differences import Difference, differences
+from nodeagent.views.inspect.containers import ContainerView, describe_container, describe_kernel_values
+from nodeagent.views.inspect.differences import Difference, find_differences
 from nodeagent.views.wording.cpu_places import Places
-from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.refusal_advice import advise_next_step
 
 VERSION = 1
 """Version of the document. New fields don't increase it, and fields are never renamed or removed."""
@@ -37,7 +36,7 @@ UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
 """Parts of the summary that need attention, in addition to differences."""
 
 
-def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
+def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
     """Create the document.
 
     Args:
@@ -99,7 +98,7 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     # A container runtime may remove a cgroup and create it again when it retries to run the container.
     wanted += tuple(want for want in of_runtime if want.path in observed)
     plan = diff(wanted, observed)
-    found = list(differences(plan, wanted, observed))
+    found = list(find_differences(plan, wanted, observed))
     for path, pid in sorted(view.observed.strays.items()):
         found.append(Difference(path, "cgroup.procs", f"main process {pid}", "it left this cgroup"))
     for path, pid in sorted(view.observed.beside.items()):
@@ -186,7 +185,7 @@ def _describe_pod(
     cgroup = (view.observed.cgroups or {}).get(entry.pod_path)
     effective = None
     if cgroup is not None:
-        values = kernel_values(cgroup)
+        values = describe_kernel_values(cgroup)
         effective = {name: values[name] for name in ("memoryMaxBytes", "quota", "weight")}
     change = _describe_waiting(view, entry, RequestKind.CHANGE)
     if change is not None and entry.refused_change is not None:
@@ -194,15 +193,15 @@ def _describe_pod(
 
         change["amounts"] = [to_builtins(one) for one in changed_amounts(pod, entry.refused_change.pod)]
     estimates = []
-    if entry.is_of_runtime:
-        from nodeagent.views.wording.runtime_pods import known_documents, known_of  # noqa: PLC0415 - most nodes have no container runtime
+    if entry.is_requested_per_container:
+        from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts  # noqa: PLC0415 - most nodes have no container runtime
 
-        known = known_of(entry, view.state, view.node.managers.topology.memory_bytes)
-        estimates = known_documents(one for one in known if not one.is_exact)
+        known = find_known_amounts(entry, view.state, view.node.managers.topology.memory_bytes)
+        estimates = describe_known_amounts(one for one in known if not one.is_exact)
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
-        closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        find_closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
         if entry.is_active
         else {}
     )
@@ -217,9 +216,9 @@ def _describe_pod(
             is_different=path in differing,
             closing=closed.get(container.name),
         )
-        containers.append(container_document(subject, places))
+        containers.append(describe_container(subject, places))
     return {
-        "cgroup": None if entry.refusal is not None or entry.is_of_systemd else entry.pod_path,
+        "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
         **pod_fields(pod, view.state.promises.of_pod(pod.uid)),
         "containers": containers,
         "coreClass": pod.core_class,
@@ -251,14 +250,11 @@ def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Doc
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None
-    requests_devices = any(container.devices for container in entry.pod.containers)
-    for_room = view.node.config.retry_refused == RETRY_FOR_ROOM
-    asked = RequestKind.CONTAINER if entry.is_of_runtime else kind
-    retries = waiting.retries(asked, requests_devices=requests_devices, for_room=for_room)
+    retries = entry.list_retries(kind, for_room=view.node.config.retries_for_room)
     found = {"atMs": waiting.at_ms, "message": waiting.message, "reason": waiting.reason, "retries": list(retries)}
     if kind is RequestKind.RESUME:
         return found
-    return found | {"nextStep": next_step(waiting.reason, entry.pod.full_name)}
+    return found | {"nextStep": advise_next_step(waiting.reason, entry.pod.full_name)}
 
 
 def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:

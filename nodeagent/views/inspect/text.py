@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
-from nodeagent.views.holdings.claims import claim_text
-from nodeagent.views.wording.columns import blocks, broken, table
+from nodeagent.views.holdings.claims import format_claim
+from nodeagent.views.wording.columns import break_text, format_rows, format_table
 from nodeagent.views.wording.words import (
-    ago,
-    bytes_text,
-    counted,
+    format_age,
+    format_bytes,
+    format_count,
+    format_isolation,
+    format_places,
+    format_quota,
+    format_state,
     is_closed_to_host,
-    places_text,
-    quota_text,
-    remarks,
-    state_text,
-    why_text,
+    list_remarks,
 )
 
 Document = Mapping[str, Any]
@@ -52,11 +52,11 @@ def render_wide(document: Document) -> str:
     for pod in document["pods"]:
         # Exactly two blanks separate columns, and no other text has two, so that `awk -F '  +'` splits the columns.
         rows += [tuple(" ".join(cell.split()) or _NO_VALUE for cell in row) for row in _format_wide_rows(pod, document)]
-    listing = table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
+    listing = format_table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
     return _join_lines([*_format_node(document, None), "", *listing, *_format_attention(document, None)])
 
 
-def health_text(document: Document) -> str:
+def format_health(document: Document) -> str:
     """Format the verdict of `--strict` in one line."""
     summary = document["summary"]
     words = {
@@ -68,7 +68,7 @@ def health_text(document: Document) -> str:
         "differences": ("difference", "differences"),
         "orphans": ("cgroup without a pod", "cgroups without a pod"),
     }
-    found = [counted(summary[name], *word) for name, word in words.items() if summary[name]]
+    found = [format_count(summary[name], *word) for name, word in words.items() if summary[name]]
     return f"NOT healthy: {', '.join(found)}" if found else "healthy"
 
 
@@ -82,7 +82,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
     offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
     isolated = f", isolated {cpus['isolated']}" if cpus["isolated"] else ""
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
-    machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
+    machine = f"{format_count(node['sockets'], 'socket')}, {format_count(node['numaNodes'], 'NUMA node')}"
     classes = ", ".join(f"{name} {cores}" for name, cores in node["coreClasses"].items())
     policies = node["policies"]
     allocatable = f"{cpus['availableCount'] or 'none'} of them can be allocated exclusively"
@@ -93,7 +93,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
     topology = policies["topologyManagerPolicy"]
     scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
     rows = [
-        ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
+        ("node", f"{format_count(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
         *([("cores", classes)] if len(node["coreClasses"]) > 1 else []),
         ("reserved", _format_set(cpus["reserved"], cpus["reservedCount"])),
         ("shared", _format_set(cpus["shared"], millicores // 1000, f", {millicores}m; {allocatable}")),
@@ -106,7 +106,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
         ("cgroups", node["cgroupRoot"] or "location unknown"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
-    return table(rows, width)
+    return format_table(rows, width)
 
 
 def _format_agent(node: Document) -> str:
@@ -128,7 +128,7 @@ def _format_agent(node: Document) -> str:
 
 
 def _format_set(cpus: str, count: int, more: str = "") -> str:
-    return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
+    return f"{cpus} ({format_count(count, 'CPU')}{more})" if cpus else "none"
 
 
 def _format_no_pods(document: Document) -> str:
@@ -142,14 +142,14 @@ def _format_pods(document: Document, width: int) -> list[str]:
         return [_format_no_pods(document)]
     heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
     # All containers are laid out together, so that their columns are aligned.
-    laid = iter(blocks([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
+    laid = iter(format_rows([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
     lines = next(laid)
     for pod in pods:
         lines = lines + _format_pod(pod, document, width)
         for container in pod["containers"]:
             lines += next(laid)
-            for note in (why_text(container), *remarks(container, document["atMs"])):
-                lines += broken(f"    {note}", width) if note else []
+            for note in (format_isolation(container), *list_remarks(container, document["atMs"])):
+                lines += break_text(f"    {note}", width) if note else []
     return lines
 
 
@@ -166,11 +166,11 @@ def _format_row(container: Document, document: Document) -> tuple[str, ...]:
         }
     return (
         f"  {container['name']}{kind}",
-        state_text(container, document["atMs"]),
+        format_state(container, document["atMs"]),
         str(container["restarts"]),
         "frozen" if values.get("frozen") else values.get("cpus") or _format_former_cpus(container),
         values.get("mems") or _NO_VALUE,
-        quota_text(values.get("quota")),
+        format_quota(values.get("quota")),
     )
 
 
@@ -182,19 +182,19 @@ def _format_former_cpus(container: Document) -> str:
 def _format_pod(pod: Document, document: Document, width: int) -> list[str]:
     name = f"{pod['namespace']}/{pod['name']}"
     title = f"{name}  {_format_phase(pod, document['atMs'])}, {pod['qos']}, {pod['source']}"
-    lines = broken(title, width)
+    lines = break_text(title, width)
     if pod["podCpus"] is not None:
-        lines += broken(f"    the pod's own CPUs: {pod['podCpus']}", width)
+        lines += break_text(f"    the pod's own CPUs: {pod['podCpus']}", width)
     if pod["refusal"] is not None:
-        lines += broken(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
-        lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
+        lines += break_text(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
+        lines += break_text(f"    next: {pod['refusal']['nextStep']}", width)
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        lines += broken(
+        lines += break_text(
             f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_format_reason(change)}", width
         )
-        lines += broken(f"    requested: {_format_amounts(change)}", width) if change["amounts"] else []
-        lines += broken(f"    next: {change['nextStep']}", width)
+        lines += break_text(f"    requested: {_format_amounts(change)}", width) if change["amounts"] else []
+        lines += break_text(f"    next: {change['nextStep']}", width)
     return lines
 
 
@@ -214,7 +214,7 @@ def _format_reason(change: Document) -> str:
 def _format_phase(pod: Document, at_ms: int) -> str:
     starved = " (Starved)" if pod["starved"] else ""
     if pod["deletingSinceMs"] is not None:
-        return f"{pod['phase']} since {ago(at_ms - pod['deletingSinceMs'])}{starved}"
+        return f"{pod['phase']} since {format_age(at_ms - pod['deletingSinceMs'])}{starved}"
     return f"{pod['phase']}{starved}"
 
 
@@ -227,7 +227,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
         *(
             []
             if not problems
-            else ["PROBLEMS", *(line for text in problems for line in broken(f"  {text}", width)), ""]
+            else ["PROBLEMS", *(line for text in problems for line in break_text(f"  {text}", width)), ""]
         ),
         *_format_recovery(document, width),
         *_format_orphans(document, width),
@@ -250,13 +250,13 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
         for container in pod["containers"]:
             reason = container["state"]["reason"]
             if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
-                why = state_text(container, document["atMs"]) if reason else "degraded"
-                found.append(f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}")
+                why = format_state(container, document["atMs"]) if reason else "degraded"
+                found.append(f"{name} {container['name']}: {why}, {format_count(container['restarts'], 'restart')}")
     if not found:
         return
     yield f"PODS THAT NEED ATTENTION: {len(found)}"
     for line in found[:_MOST_NOTICED]:
-        yield from broken(f"  {line}", width)
+        yield from break_text(f"  {line}", width)
     if len(found) > _MOST_NOTICED:
         yield f"  and {len(found) - _MOST_NOTICED} more"
     yield ""
@@ -266,16 +266,16 @@ def _format_differences(document: Document, width: int | None) -> Iterator[str]:
     found, is_known = document["differences"], document["node"]["agent"]["known"]
     if found is None and is_known and document["node"]["copied"]:
         why = "the copy has none, so nothing was compared: CPUS and MEMS are the allocated ones"
-        yield from broken(f"cgroups: {why}", width)
+        yield from break_text(f"cgroups: {why}", width)
         return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
         why = f"not readable, so nothing was compared. {step}" if is_known else "the capture has none to compare with"
-        yield from broken(f"cgroups: {why}", width)
+        yield from break_text(f"cgroups: {why}", width)
         return
     if not found:
         other = "other " if document["orphans"] else ""
-        yield from broken(f"no {other}difference between the allocations and the cgroups", width)
+        yield from break_text(f"no {other}difference between the allocations and the cgroups", width)
         return
     yield f"DIFFERENCES between allocated and actual: {len(found)}"
     for difference in found:
@@ -287,15 +287,15 @@ def _format_differences(document: Document, width: int | None) -> Iterator[str]:
             if file
             else f"{actual}, should be: {difference['promised']}"
         )
-        yield from broken(f"  {where}: {what}", width)
+        yield from break_text(f"  {where}: {what}", width)
     if document["node"]["copied"]:
         return
     if document["node"]["agent"]["live"]:
-        yield from broken(
+        yield from break_text(
             "  the agent corrects them at its next reconcile; if they return, another program writes these files", width
         )
     else:
-        yield from broken("  the agent corrects them once it runs: systemctl start nodeagent", width)
+        yield from break_text("  the agent corrects them once it runs: systemctl start nodeagent", width)
 
 
 def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
@@ -304,10 +304,10 @@ def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     yield "PROCESSES IN CGROUPS WITHOUT A POD"
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
-        yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
+        yield from break_text(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
         # A break elsewhere would change the effect of the command.
         for part in orphan["nextStep"].replace(" && ", " &&\n").splitlines():
-            yield from broken(f"    {part}", width)
+            yield from break_text(f"    {part}", width)
     yield ""
 
 
@@ -317,18 +317,18 @@ def _format_recovery(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "RECOVERED when the agent started"
     for problem in recovery["problems"]:
-        yield from broken(f"  {problem}", width)
+        yield from break_text(f"  {problem}", width)
     for path in recovery["setAside"]:
-        yield from broken(f"  set aside: {path}", width)
+        yield from break_text(f"  set aside: {path}", width)
     if recovery["adopted"]:
-        yield from broken(f"  recognised from running processes: {', '.join(recovery['adopted'])}", width)
+        yield from break_text(f"  recognised from running processes: {', '.join(recovery['adopted'])}", width)
     for found in recovery["differences"]:
         where = " ".join(filter(None, (found["pod"], found["container"])))
-        yield from broken(
+        yield from break_text(
             f"  {where}: {found['resource']} {found['before']}, now {found['after']}: {found['why']}", width
         )
     for refused in recovery["refused"]:
-        yield from broken(f"  {refused['pod']}: refused: {refused['message']}", width)
+        yield from break_text(f"  {refused['pod']}: refused: {refused['message']}", width)
     if not recovery["differences"] and not recovery["refused"]:
         yield "  no allocation of a running pod has changed"
     yield ""
@@ -345,12 +345,12 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     if len(processes) > _MOST_PROCESSES:
         names.append(f"{len(processes) - _MOST_PROCESSES} more")
     if threads:
-        names.append(counted(threads, "kernel thread"))
+        names.append(format_count(threads, "kernel thread"))
     if host["hidden"]:
-        names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may see")
+        names.append(f"{format_count(host['hidden'], 'process', 'processes')} that only root may see")
     if names:
         yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
-        yield from broken(f"  {', '.join(names)}", width)
+        yield from break_text(f"  {', '.join(names)}", width)
     bound = [f"{i['name']} (CPU {i['cpus']})" for i in host["interrupts"] if i["bound"]]
     others = len(host["interrupts"]) - len(bound)
     if len(bound) > _MOST_PROCESSES:
@@ -359,7 +359,7 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:
         yield "INTERRUPTS that exclusive CPUs may get (for advice: nodeagent check)"
-        yield from broken(f"  {'; '.join(words)}", width)
+        yield from break_text(f"  {'; '.join(words)}", width)
     yield ""
 
 
@@ -370,7 +370,7 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
         ("phase", _format_phase(pod, at_ms)),
         ("uid", pod["uid"]),
         ("qos", pod["qos"]),
-        ("manifest", f"{pod['source']}, decided {ago(at_ms - pod['decidedAtMs'])} ago"),
+        ("manifest", f"{pod['source']}, decided {format_age(at_ms - pod['decidedAtMs'])} ago"),
     ]
     if pod["refusal"] is not None:
         refusal = pod["refusal"]
@@ -387,17 +387,17 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
     if pod.get("claims"):
-        rows += [("claim", claim_text(claim)) for claim in pod["claims"]]
+        rows += [("claim", format_claim(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
         values = "" if there is None else f": {_format_limits(there)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))
     if pod["estimates"]:
-        from nodeagent.views.wording.runtime_pods import estimate_text  # noqa: PLC0415 - most nodes have no container runtime
+        from nodeagent.views.wording.runtime_pods import format_estimate  # noqa: PLC0415 - most nodes have no container runtime
 
-        rows += [("estimate", estimate_text(one)) for one in pod["estimates"]]
-    lines = table(rows, width)
+        rows += [("estimate", format_estimate(one)) for one in pod["estimates"]]
+    lines = format_table(rows, width)
     for container in pod["containers"]:
-        lines += ["", *table(_format_container(container, at_ms), width)]
+        lines += ["", *format_table(_format_container(container, at_ms), width)]
     return lines
 
 
@@ -406,8 +406,8 @@ def _format_limits(there: Document) -> str:
     return ", ".join(
         (
             f"weight {_NO_VALUE if there['weight'] is None else there['weight']}",
-            f"quota {quota_text(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
-            "no memory limit" if there["memoryMaxBytes"] is None else f"memory {bytes_text(there['memoryMaxBytes'])}",
+            f"quota {format_quota(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
+            "no memory limit" if there["memoryMaxBytes"] is None else f"memory {format_bytes(there['memoryMaxBytes'])}",
         )
     )
 
@@ -424,7 +424,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
     pid, count = container["pid"], container["processes"]
-    processes = "" if count is None else counted(count, "process", "processes")
+    processes = "" if count is None else format_count(count, "process", "processes")
     if pid is not None:
         processes = f"{pid}, {processes} in total" if processes else str(pid)
     classes = f" on {' and '.join(container['coreClasses'])} cores" if container["coreClasses"] else ""
@@ -437,7 +437,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *([("near", ", ".join(container["near"]))] if container["near"] else []),
         *(("device", _format_device(device)) for device in container["devices"]),
         *container.get("further", {}).items(),
-        ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
+        ("state", f"{format_state(container, at_ms)}, {format_count(container['restarts'], 'restart')}"),
         ("process", processes or "unknown"),
         ("allocated", f"{cpus}{classes}{mems}"),
     ]
@@ -447,7 +447,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
                 "effective",
                 f"CPUs {there['cpus'] or _NO_VALUE}{' (frozen)' if there['frozen'] else ''}, memory from NUMA {there['mems'] or _NO_VALUE}",
             ),
-            ("where", places_text(container["places"]) or _NO_VALUE),
+            ("where", format_places(container["places"]) or _NO_VALUE),
             ("limits", _format_limits(there) if container["unit"] is None else "from the unit's own settings"),
         ]
     if container["isolation"] is not None:
@@ -461,7 +461,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         closed = f"; closed to the host ({by})" if is_closed_to_host(container) else ""
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
-    return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
+    return [*rows, *(("note", remark) for remark in list_remarks(container, at_ms))]
 
 
 _WIDE_HEADING = (
@@ -483,7 +483,7 @@ def _format_wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, 
             *first,
             container["name"],
             container["kind"],
-            state_text(container, at_ms),
+            format_state(container, at_ms),
             str(container["restarts"]),
             str(container["oomKills"]),
             _NO_VALUE if container["pid"] is None else str(container["pid"]),
@@ -491,9 +491,9 @@ def _format_wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, 
             container["promised"]["cpus"] or (_NO_VALUE if container["isolation"] is None else "pool"),
             there.get("cpus") or _format_former_cpus(container),
             there.get("mems") or _NO_VALUE,
-            quota_text(there.get("quota")),
+            format_quota(there.get("quota")),
             _NO_VALUE if there.get("weight") is None else str(there["weight"]),
-            bytes_text(there.get("memoryMaxBytes")) if there else _NO_VALUE,
-            places_text(container["places"]) or _NO_VALUE,
-            "; ".join([*shared, *remarks(container, at_ms)]) or _NO_VALUE,
+            format_bytes(there.get("memoryMaxBytes")) if there else _NO_VALUE,
+            format_places(container["places"]) or _NO_VALUE,
+            "; ".join([*shared, *list_remarks(container, at_ms)]) or _NO_VALUE,
         )

@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.errors import printable
 from nodeagent.formats.kernel.usage import NO_RATE, NO_RATES, Rates, UsageSample, remote_bytes
-from nodeagent.views.wording.words import bytes_text, counted, state_text
+from nodeagent.views.wording.words import format_bytes, format_count, format_state
 
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
@@ -30,7 +30,7 @@ _OTHERS_FROM_PERCENT = 10
 """Minimum load per CPU. Smaller values may result from reading two counters one after the other."""
 
 
-class Look(Struct, frozen=True):
+class Poll(Struct, frozen=True):
     """All data of one frame."""
 
     document: Document
@@ -47,7 +47,7 @@ class Look(Struct, frozen=True):
     """
 
 
-class View(Struct, frozen=True):
+class DisplaySettings(Struct, frozen=True):
     """Settings of the display."""
 
     width: int
@@ -69,7 +69,7 @@ class Frame(Struct, frozen=True):
     """Number of visible rows."""
 
 
-def frame(look: Look, view: View) -> Frame:
+def render_frame(look: Poll, view: DisplaySettings) -> Frame:
     """Format one frame."""
     head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look)]
     sorted_rows = []
@@ -102,22 +102,22 @@ def frame(look: Look, view: View) -> Frame:
     return Frame(cut, len(head), offset, page)
 
 
-def _format_summary(look: Look) -> list[str]:
+def _format_summary(look: Poll) -> list[str]:
     document = look.document
     summary, agent, cpus = document["summary"], document["node"]["agent"], document["node"]["cpus"]
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
     runs = "runs" if agent["ready"] else "runs, with problems" if agent["live"] else "is NOT running"
     cost = "" if look.cost_ms is None else f", refreshed in {look.cost_ms} ms"
-    lines = [f"agent {runs}{cost}; {counted(summary['pods'], 'pod')}{f': {phases}' if phases else ''}"]
+    lines = [f"agent {runs}{cost}; {format_count(summary['pods'], 'pod')}{f': {phases}' if phases else ''}"]
     for name in ("shared", "exclusive"):
         pool = CpuSet.parse(cpus[name])
         lines.append(
-            f"{name:<10} {cpus[name] or 'none'} ({counted(len(pool), 'CPU')}), load {_format_mean(look.rates, pool)}"
+            f"{name:<10} {cpus[name] or 'none'} ({format_count(len(pool), 'CPU')}), load {_format_mean(look.rates, pool)}"
         )
     return lines
 
 
-def _format_loads(look: Look, view: View) -> list[str]:
+def _format_loads(look: Poll, view: DisplaySettings) -> list[str]:
     """Format the load with one character per CPU and one or more lines per NUMA node."""
     lines = []
     for node in look.topology.node_ids:
@@ -140,7 +140,7 @@ def _format_mean(rates: Rates, cpus: CpuSet) -> str:
     return f"{round(sum(known) / len(known))}%" if known else _NO_VALUE
 
 
-def _format_attention(look: Look) -> list[str]:
+def _format_attention(look: Poll) -> list[str]:
     document, lines = look.document, []
     if look.problem is not None:
         lines.append(f"NOT REFRESHED: {look.problem}")
@@ -175,7 +175,7 @@ def _format_attention(look: Look) -> list[str]:
     return [*lines, ""]
 
 
-def _format_interference(look: Look) -> list[str]:
+def _format_interference(look: Poll) -> list[str]:
     """List tasks and interrupts that ran on exclusive CPUs but could run elsewhere, one line per owner, most time first."""
     found = look.interference
     if found is None:
@@ -207,7 +207,7 @@ def _format_interference(look: Look) -> list[str]:
     return lines
 
 
-def _format_row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, int, int], tuple[str, ...]]:
     """Return the values to sort by (CPU time, throttling and remote memory), and the cells."""
     there = container["effective"] or {}
     rate = look.rates.containers.get(container["cgroup"], NO_RATE)
@@ -219,17 +219,17 @@ def _format_row(name: str, container: Document, look: Look) -> tuple[tuple[int, 
     others = _load_of_others(container, look)
     cells = (
         name,
-        state_text(container, look.document["atMs"]),
+        format_state(container, look.document["atMs"]),
         "frozen" if there.get("frozen") else there.get("cpus") or _NO_VALUE,
         _NO_VALUE if rate.used_milli is None else f"{rate.used_milli}m",
         throttled,
-        _NO_VALUE if remote is None else bytes_text(remote) if remote else "0",
+        _NO_VALUE if remote is None else format_bytes(remote) if remote else "0",
         " ".join(filter(None, ("DIFFERS" if container["differs"] else "", f"OTHERS {others}%" if others else ""))),
     )
     return (rate.used_milli or 0, rate.throttled_percent or 0, remote or 0), cells
 
 
-def _load_of_others(container: Document, look: Look) -> int:
+def _load_of_others(container: Document, look: Poll) -> int:
     """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means negligible or
     unknown.
     """

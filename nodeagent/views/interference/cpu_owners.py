@@ -24,7 +24,7 @@ class ExclusiveCpus(Struct, frozen=True):
     """Devices whose interrupts these containers requested on their CPUs."""
 
 
-def exclusive_cpus(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
+def find_exclusive_owners(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
     """Return the owners of exclusive CPUs in the order of the pods. `uids` has the pods to look at; None means all."""
     return tuple(
         owner

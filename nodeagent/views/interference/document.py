@@ -14,7 +14,7 @@ from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS, CpuUse, Handling, Interrupt, TaskRun, descendants
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.cpu_owners import ExclusiveCpus, exclusive_cpus
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
 
 KIND = "Interference"
 VERSION = 1
@@ -23,7 +23,7 @@ VERSION = 1
 Document = dict[str, Any]
 
 
-class Witnesses(Struct, frozen=True):
+class Observations(Struct, frozen=True):
     """Observations of tasks and interrupts in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
@@ -39,8 +39,8 @@ class Witnesses(Struct, frozen=True):
     """Interrupts by device, for devices requested by containers."""
 
 
-def interference(
-    view: NodeView, held: Iterable[ExclusiveCpus], use: CpuUse, seen: Witnesses, *, ended_early: bool = False
+def describe_interference(
+    view: NodeView, held: Iterable[ExclusiveCpus], use: CpuUse, seen: Observations, *, ended_early: bool = False
 ) -> Document:
     """Describe the counted tasks and interrupts.
 
@@ -53,14 +53,14 @@ def interference(
         seen: the observations of tasks and interrupts.
         ended_early: the measurement was interrupted.
     """
-    held, unchanged = tuple(held), frozenset(exclusive_cpus(view))
+    held, unchanged = tuple(held), frozenset(find_exclusive_owners(view))
     containers = {
         view.cgroup_name(entry.container_path(container.name)): f"{entry.pod.full_name} {container.name}"
         for entry in view.state.entries
         for container in entry.pod.containers
     }
     found = [_describe_owner(owner, use, seen, containers) for owner in held if owner in unchanged]
-    return nothing() | {
+    return describe_idle_node() | {
         "alone": all(one["alone"] for one in found),
         "endedEarly": ended_early,
         "microseconds": use.elapsed_ns // 1000,
@@ -70,7 +70,7 @@ def interference(
     }
 
 
-def nothing() -> Document:
+def describe_idle_node() -> Document:
     """Describe a node without exclusive CPUs."""
     return {
         "kind": KIND,
@@ -89,7 +89,7 @@ def is_alone(document: Mapping[str, Any]) -> bool:
     return bool(document["alone"])
 
 
-def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Witnesses, containers: Mapping[str, str]) -> Document:
+def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Observations, containers: Mapping[str, str]) -> Document:
     members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in owner.cgroups))
     own_tasks = descendants(use.children, members)
     runs = [run for run in use.runs if run.cpu in owner.cpus]
@@ -118,7 +118,7 @@ def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Witnesses, containe
 
 
 def _describe_tasks(
-    runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, containers: Mapping[str, str]
+    runs: Iterable[TaskRun], elapsed_ns: int, seen: Observations, containers: Mapping[str, str]
 ) -> list[Document]:
     """Describe tasks by name and origin, because a program that is started repeatedly has many tasks."""
     groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
@@ -161,7 +161,7 @@ def _is_foreign(one: Mapping[str, Any]) -> bool:
     return one["movable"] is not False and not one.get("claimed", False)
 
 
-def _describe_interrupts(owner: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
+def _describe_interrupts(owner: ExclusiveCpus, use: CpuUse, seen: Observations) -> list[Document]:
     claimed = frozenset().union(*(seen.interrupts_of.get(device, frozenset()) for device in owner.devices))
     found = []
     for number, handlings in _group_by_number(use.interrupts, owner.cpus):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.words import format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -26,14 +26,14 @@ def render_interference(document: Document, width: int | None = WIDTH, *, colour
         lines += [*_format_owner(owner, width), ""]
     for one in document["changed"]:
         why = "allocated or released during the measurement, so their tasks are unknown"
-        lines += [*broken(f"{one['pod']}: CPUs {one['cpus']}: {why}", width), ""]
+        lines += [*break_text(f"{one['pod']}: CPUs {one['cpus']}: {why}", width), ""]
     total = f"counted for {document['microseconds'] / 1_000_000:.1f} s" + (
         ", ended early" if document["endedEarly"] else ""
     )
     if document["dropped"]:
-        lost = counted(document["dropped"], "event")
+        lost = format_count(document["dropped"], "event")
         total += f"; {lost} did not fit into the kernel's tables, so the numbers are too low: count for less time"
-    text = "\n".join([*lines, *broken(total, width)]) + "\n"
+    text = "\n".join([*lines, *break_text(total, width)]) + "\n"
     return text.replace(_NOT_ALONE, f"\x1b[1;93m{_NOT_ALONE}\x1b[0m") if coloured else text
 
 
@@ -61,9 +61,9 @@ def _format_owner(owner: Document, width: int | None) -> list[str]:
     if owner["alone"] and table_rows:
         is_claimed = any(one["claimed"] for one in owner["interrupts"])
         verdict += " except for kernel work that can't move" + (" and claimed interrupts" if is_claimed else "")
-    lines = broken(f"{owner['pod']} {', '.join(owner['containers'])}: CPUs {owner['cpus']}: {verdict}", width)
+    lines = break_text(f"{owner['pod']} {', '.join(owner['containers'])}: CPUs {owner['cpus']}: {verdict}", width)
     heading = ("  NAME", "TASKS", "TIMES", "MS", "%CPU", "CPUS", "WHAT")
-    return [*lines, *table([heading, *table_rows], width)] if table_rows else lines
+    return [*lines, *format_table([heading, *table_rows], width)] if table_rows else lines
 
 
 def _format_amounts(one: Document) -> tuple[str, ...]:

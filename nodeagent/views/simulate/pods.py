@@ -17,8 +17,13 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Isolation
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
-from nodeagent.views.explain.resizes import resize_part
+from nodeagent.views.explain.document import (
+    describe_configuration,
+    describe_headroom,
+    describe_machine,
+    describe_placed_containers,
+)
+from nodeagent.views.explain.resizes import describe_resize_changes
 from nodeagent.views.holdings.by_resource import decided_fields
 
 Document = dict[str, Any]
@@ -43,7 +48,7 @@ class Simulation(Struct, frozen=True):
     """Decisions that resize running pods."""
 
 
-def run_document(run: Simulation, where: str) -> Document:
+def describe_run(run: Simulation, where: str) -> Document:
     """Describe one run.
 
     Args:
@@ -70,7 +75,7 @@ def run_document(run: Simulation, where: str) -> Document:
     }
 
 
-def comparison(first: Simulation, second: Simulation, where: str) -> Document:
+def describe_comparison(first: Simulation, second: Simulation, where: str) -> Document:
     """Compare two runs of the same pods side by side.
 
     Args:
@@ -94,7 +99,7 @@ def comparison(first: Simulation, second: Simulation, where: str) -> Document:
 
 
 def _describe_machine(run: Simulation, where: str) -> Document:
-    return machine(run.after.managers.topology, run.after.managers.reserved, where)
+    return describe_machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
 def _decision_only(pod: Document) -> Document:
@@ -104,7 +109,7 @@ def _decision_only(pod: Document) -> Document:
 
 
 def _describe_side(run: Simulation) -> Document:
-    left, free, largest = left_on(run.after)
+    left, free, largest = describe_remaining(run.after)
     pods = [
         _describe_pod(run, pod, decision, replaced=replaced)
         for (pod, decision), replaced in zip(
@@ -113,7 +118,7 @@ def _describe_side(run: Simulation) -> Document:
     ]
     staying = [pod["decision"] for pod in pods if not pod["replaced"]]
     return {
-        "configuration": {**configuration(run.config), "file": run.source},
+        "configuration": {**describe_configuration(run.config), "file": run.source},
         "ended": [pod.full_name for pod in run.ended],
         "nodes": left,
         "pods": pods,
@@ -140,7 +145,7 @@ def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
     return found[::-1]
 
 
-def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
+def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
     """Return the remaining resources of each NUMA node, the number of free CPUs, and the size of the largest container
     that fits on one node.
     """
@@ -148,7 +153,7 @@ def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     nodes = []
     for node in left:
         split_percent = 100 * len(node.split) // len(node.free) if node.free else 0
-        nodes.append({**headroom_document(node), "fragmentationPercent": split_percent})
+        nodes.append({**describe_headroom(node), "fragmentationPercent": split_percent})
     return (
         nodes,
         sum(len(node.free) for node in left),
@@ -166,7 +171,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     return {
         "containers": []
         if not isinstance(decision, Admitted)
-        else placed_containers(
+        else describe_placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
         "decision": "admitted" if refusal is None else "refused",
@@ -176,6 +181,6 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
         "namespace": pod.namespace,
         "reason": None if refusal is None else str(refusal.reason),
         "replaced": replaced,
-        **({} if resize is None else {"resize": resize_part(resize)}),
+        **({} if resize is None else {"resize": describe_resize_changes(resize)}),
         "uid": pod.uid,
     }

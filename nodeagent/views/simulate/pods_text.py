@@ -3,11 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nodeagent.views.explain.resizes import resize_lines
-from nodeagent.views.explain.text import container_text, device_text, head, len_of, machine_text, rules_text
-from nodeagent.views.holdings.claims import claim_text
-from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.words import bytes_text, counted
+from nodeagent.views.explain.resizes import format_resize
+from nodeagent.views.explain.text import (
+    count_cpus,
+    format_container,
+    format_device,
+    format_head,
+    format_machine,
+    format_rules,
+)
+from nodeagent.views.holdings.claims import format_claim
+from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.words import format_bytes, format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -16,19 +23,19 @@ _MOST_ENDED = 8
 
 def render_run(document: Document, width: int = WIDTH) -> str:
     """Format one run."""
-    lines = [*head(document, width), ""]
+    lines = [*format_head(document, width), ""]
     capacity = document["capacity"]
     if capacity is None:
         lines += _format_pods(document, width)
     elif capacity["complete"]:
         verb, reason = "fits" if capacity["copies"] == 1 else "fit", f"{capacity['reason']}: {capacity['message']}"
-        lines += broken(f"{capacity['copies']} more {verb} of: {' + '.join(capacity['of'])}", width)
-        lines += broken(f"the next, {capacity['pod']}, is refused: {reason}", width)
+        lines += break_text(f"{capacity['copies']} more {verb} of: {' + '.join(capacity['of'])}", width)
+        lines += break_text(f"the next, {capacity['pod']}, is refused: {reason}", width)
     else:
-        lines += broken(
+        lines += break_text(
             f"{capacity['copies']} or more fit of: {' + '.join(capacity['of'])} (no more were tried)", width
         )
-    lines += ["", *left_text(document, width)]
+    lines += ["", *format_remaining(document, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -37,7 +44,7 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
     one, other = document["sides"]
     rows = [
         ["", one["configuration"]["file"], other["configuration"]["file"]],
-        ["rules", rules_text(one["configuration"]), rules_text(other["configuration"])],
+        ["rules", format_rules(one["configuration"]), format_rules(other["configuration"])],
         ["reserved", one["reserved"] or "none", other["reserved"] or "none"],
         ["admitted", _format_share(one), _format_share(other)],
         ["free CPUs", str(one["summary"]["freeCpus"]), str(other["summary"]["freeCpus"])],
@@ -52,12 +59,18 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
         outcomes = [_format_decision(pod) for pod in (a, b)]
         rows.append([f"{mark}{name}", *(f"replaced: {text}" if a["replaced"] else text for text in outcomes)])
     verdict = (
-        f"{counted(len(differing), 'pod')} of {_count_staying(one)}, marked with *, "
+        f"{format_count(len(differing), 'pod')} of {_count_staying(one)}, marked with *, "
         f"{'is' if len(differing) == 1 else 'are'} decided differently."
         if differing
         else "Both make the same decision on every pod."
     )
-    lines = [*machine_text(document["machine"], width), "", *table(rows, width), "", *broken(verdict, width)]
+    lines = [
+        *format_machine(document["machine"], width),
+        "",
+        *format_table(rows, width),
+        "",
+        *break_text(verdict, width),
+    ]
     lines += _format_ended(one, width)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -73,35 +86,35 @@ def _count_staying(side: Document) -> int:
 
 def _format_split(side: Document) -> str:
     cpus = ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"])
-    return f"{len_of(cpus)} ({cpus})" if cpus else "none"
+    return f"{count_cpus(cpus)} ({cpus})" if cpus else "none"
 
 
 def _format_decision(pod: Document) -> str:
     if pod["decision"] == "refused":
         return f"refused: {pod['reason']}"
-    return "; ".join(map(placed_text, pod["containers"]))
+    return "; ".join(map(format_placed, pod["containers"]))
 
 
-def placed_text(container: Document) -> str:
+def format_placed(container: Document) -> str:
     """Format the placement of a container in a few words."""
     if container["isolation"] == "host":
         return f"{container['name']} shared"
-    return " ".join(part for part in container_text(container)[:4] if part)
+    return " ".join(part for part in format_container(container)[:4] if part)
 
 
 def _format_pods(document: Document, width: int) -> Iterator[str]:
     summary = document["summary"]
     there = summary["before"] - len(document["ended"])
     said = [
-        f"{counted(summary['admitted'], 'pod')} admitted",
+        f"{format_count(summary['admitted'], 'pod')} admitted",
         f"{summary['refused']} refused",
         *([f"{summary['replaced']} replaced"] if summary["replaced"] else []),
-        *([f"{counted(there, 'pod')} already on the node"] if there else []),
+        *([f"{format_count(there, 'pod')} already on the node"] if there else []),
     ]
-    yield from broken(", ".join(said), width)
+    yield from break_text(", ".join(said), width)
     yield from _format_ended(document, width)
     staying = [pod for pod in document["pods"] if not pod["replaced"]]
-    placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
+    placed = list(format_placements(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
     if placed:
         yield ""
         yield from placed
@@ -111,28 +124,28 @@ def _format_pods(document: Document, width: int) -> Iterator[str]:
         yield "Devices and claims"
     for pod in with_more:
         for text in _format_devices(pod):
-            yield from broken(f"  {pod['namespace']}/{pod['name']}{text}", width)
+            yield from break_text(f"  {pod['namespace']}/{pod['name']}{text}", width)
     resized = [pod for pod in staying if pod.get("resize") and pod["decision"] == "admitted"]
     if resized:
         yield ""
         yield "Resized while they run"
     for pod in resized:
-        for text in resize_lines(pod["resize"], is_resized=True):
-            yield from broken(f"  {pod['namespace']}/{pod['name']}: {text}", width)
+        for text in format_resize(pod["resize"], is_resized=True):
+            yield from break_text(f"  {pod['namespace']}/{pod['name']}: {text}", width)
     refused = [pod for pod in staying if pod["decision"] == "refused"]
     if refused:
         yield ""
         yield "Refused (see nodeagent explain)"
     for pod in refused:
-        yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
-        for text in resize_lines(pod["resize"], is_resized=False) if pod.get("resize") else ():
-            yield from broken(f"    {text}", width)
+        yield from break_text(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
+        for text in format_resize(pod["resize"], is_resized=False) if pod.get("resize") else ():
+            yield from break_text(f"    {text}", width)
     replaced = [pod for pod in document["pods"] if pod["replaced"]]
     if replaced:
         yield ""
         yield "Replaced (a later pod of the same name ends it, as with a changed manifest)"
     for pod in replaced:
-        yield from broken(f"  {pod['namespace']}/{pod['name']}: {_format_decision(pod)}", width)
+        yield from break_text(f"  {pod['namespace']}/{pod['name']}: {_format_decision(pod)}", width)
 
 
 def _format_devices(pod: Document) -> Iterator[str]:
@@ -142,14 +155,14 @@ def _format_devices(pod: Document) -> Iterator[str]:
     devices: dict[str, list[str]] = {}
     for device in pod.get("devices", ()):
         if device["resource"] not in own:
-            devices.setdefault(device["container"], []).append(device_text(device))
+            devices.setdefault(device["container"], []).append(format_device(device))
     for name, found in devices.items():
         yield f", container {name}: {', '.join(found)}"
     for name, further in pod.get("further", {}).items():
         yield f", container {name}: {', '.join(f'{resource} {said}' for resource, said in further.items())}"
     if claims:
         for claim in claims:
-            yield f", claim {claim_text(claim)}"
+            yield f", claim {format_claim(claim)}"
 
 
 def _format_ended(side: Document, width: int) -> Iterator[str]:
@@ -159,22 +172,22 @@ def _format_ended(side: Document, width: int) -> Iterator[str]:
         more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
         verb = "already exists and is" if len(names) == 1 else "already exist and are"
         shown = ", ".join([*names[:_MOST_ENDED], *more])
-        yield from broken(f"{shown} {verb} assumed ended, as with a changed manifest", width)
+        yield from break_text(f"{shown} {verb} assumed ended, as with a changed manifest", width)
 
 
-def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
+def format_placements(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
     """Format a table with the containers of each pod. Empty if no container has a placement."""
     rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
     for pod, containers in pods:
         name = pod
         for container in containers:
-            rows.append([name, *container_text(container)[:4]])
+            rows.append([name, *format_container(container)[:4]])
             name = ""
     if len(rows) > 1:
-        yield from table(rows, width)
+        yield from format_table(rows, width)
 
 
-def left_text(document: Document, width: int) -> Iterator[str]:
+def format_remaining(document: Document, width: int) -> Iterator[str]:
     """Format the remaining resources of each NUMA node."""
     resources = sorted({name for node in document["nodes"] for name in node["memory"]})
     has_caches = any(node["caches"] for node in document["nodes"])
@@ -194,17 +207,18 @@ def left_text(document: Document, width: int) -> Iterator[str]:
         rows.append(
             [
                 str(node["node"]),
-                str(len_of(node["cpus"])),
+                str(count_cpus(node["cpus"])),
                 str(node["freeCount"]),
                 str(node["wholeCores"]),
-                f"{len_of(node['splitCpus'])} ({node['fragmentationPercent']}%)",
+                f"{count_cpus(node['splitCpus'])} ({node['fragmentationPercent']}%)",
                 *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
-                *(f"{bytes_text(a['free'])} of {bytes_text(a['allocatable'])}" for a in amounts),
+                *(f"{format_bytes(a['free'])} of {format_bytes(a['allocatable'])}" for a in amounts),
             ]
         )
     yield "Free for exclusive use (SPLIT: free CPUs of partly used cores)"
-    yield from table(rows, width)
+    yield from format_table(rows, width)
     summary = document["summary"]
-    yield from broken(
-        f"{counted(summary['freeCpus'], 'CPU')} in total, at most {summary['largestFreeNode']} on one NUMA node", width
+    yield from break_text(
+        f"{format_count(summary['freeCpus'], 'CPU')} in total, at most {summary['largestFreeNode']} on one NUMA node",
+        width,
     )

@@ -42,7 +42,7 @@ _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOL
 """Metrics in the result. kubelet sets the gauge per node in random order, and durations are not decisions."""
 
 
-class Replayed(Struct, frozen=True):
+class ReplayResult(Struct, frozen=True):
     """The result of a scenario."""
 
     result: Document
@@ -55,14 +55,14 @@ def replay(scenario: Scenario) -> Document:
     return Replay(scenario).run()
 
 
-def replayed(scenario: Scenario) -> Replayed:
+def replay_to_end(scenario: Scenario) -> ReplayResult:
     """Replay a scenario, and return the final node with the result."""
-    going = Replay(scenario)
-    result = going.run()
+    running = Replay(scenario)
+    result = running.run()
     refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
-    if refused or going.managers is None:
-        return Replayed(result, None)
-    return Replayed(result, WhatIf(going.managers, going.promises, going.pods))
+    if refused or running.managers is None:
+        return ReplayResult(result, None)
+    return ReplayResult(result, WhatIf(running.managers, running.promises, running.pods))
 
 
 class _StartRefusedError(Exception):
@@ -76,13 +76,13 @@ class _File(Struct):
     text: str | None
     encoded: str = ""
 
-    def start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
+    def write_at_start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
         """Write the file after a start if it didn't exist or if an empty state was filled in."""
         self.encoded = self.encode(managers, promises)
         if self.text is None or was_filled:
             self.text = self.encoded
 
-    def follow(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
+    def write_if_changed(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
         """Write the file after a step if anything changed, even if it was changed back."""
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
@@ -95,8 +95,8 @@ class Replay:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.cpu_file = _File(encoded_cpus, scenario.file(CPU_FILE))
-        self.memory_file = _File(encoded_memory, scenario.file(MEMORY_FILE))
+        self.cpu_file = _File(encode_cpu_file, scenario.file(CPU_FILE))
+        self.memory_file = _File(encode_memory_file, scenario.file(MEMORY_FILE))
         self.managers: Managers | None = None
         self.promises = Promises()
         self.pods: tuple[Pod, ...] = ()
@@ -108,10 +108,10 @@ class Replay:
         try:
             managers = self.start()
         except _StartRefusedError as err:
-            return {**result, "startError": str(err), **self.shown()}
-        result |= {"reservedCPUs": str(managers.reserved), **self.shown()}
+            return {**result, "startError": str(err), **self.describe_files()}
+        result |= {"reservedCPUs": str(managers.reserved), **self.describe_files()}
         for step in self.scenario.steps:
-            shown = self.step(managers, step)
+            shown = self.replay_step(managers, step)
             result["steps"].append(shown)
             if step.op == "restart" and "error" in shown:
                 break
@@ -123,37 +123,37 @@ class Replay:
             raise _StartRefusedError(managers.message)
         self.managers = managers
         self.totals = {}
-        records = read_files(managers, self.scenario, self.cpu_file.text, self.memory_file.text)
+        records = decode_files(managers, self.scenario, self.cpu_file.text, self.memory_file.text)
         promises = core.start_cpus(managers, records)
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
         cpu = records.cpu
-        self.cpu_file.start(
+        self.cpu_file.write_at_start(
             managers,
             promises,
             was_filled=isinstance(cpu, CpuRecord) and CpuSet.parse(cpu.default) != default_set(promises),
         )
-        self.count(core.started_deltas(managers, promises))
-        self.gauge(managers, promises)
+        self.add_deltas(core.started_deltas(managers, promises))
+        self.set_gauges(managers, promises)
         promises = core.start_memory(managers, promises, records)
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
         memory = records.memory
         was_filled = isinstance(memory, MemoryRecord) and not memory.machine and bool(memory_accounts(promises))
-        self.memory_file.start(managers, promises, was_filled=was_filled)
+        self.memory_file.write_at_start(managers, promises, was_filled=was_filled)
         self.promises = promises
         self.is_swept = False
         return managers
 
-    def count(self, deltas: MetricDeltas) -> None:
+    def add_deltas(self, deltas: MetricDeltas) -> None:
         apply_deltas(self.totals, deltas)
 
-    def gauge(self, managers: Managers, promises: Promises) -> None:
+    def set_gauges(self, managers: Managers, promises: Promises) -> None:
         """Set the gauges from the state, as the agent does. kubelet's gauges change with the counters instead."""
         if not managers.reproduces(Erratum.GAUGES_DRIFT):
             self.totals.update(core.gauges(managers, promises))
 
-    def shown(self) -> Document:
+    def describe_files(self) -> Document:
         """Return the current files and metrics."""
         memory = memory_state_document(self.memory_file.text)
         document: Document = {
@@ -165,7 +165,7 @@ class Replay:
             document["memoryManagerStateText"] = self.memory_file.text
         return document
 
-    def step(self, managers: Managers, step: ScenarioStep) -> Document:
+    def replay_step(self, managers: Managers, step: ScenarioStep) -> Document:
         shown: Document = {"op": step.op, "admitted": True, "reason": "", "message": ""}
         attempted: Promises | None = None
         match step.op:
@@ -174,7 +174,7 @@ class Replay:
                 if self.is_active(step.pod.uid):
                     shown |= {"admitted": False, "error": "a pod with this UID is active: removePod ends it"}
                 else:
-                    decision = self.add(managers, step.pod)
+                    decision = self.admit_pod(managers, step.pod)
                     if isinstance(decision, Rejected):
                         attempted = decision.attempted
                         shown |= {"admitted": False, "reason": decision.reason.value, "message": decision.message}
@@ -182,28 +182,28 @@ class Replay:
                 try:
                     shown |= self.restart()
                 except _StartRefusedError as err:
-                    return {**shown, "admitted": False, "error": str(err), "pods": None, **self.shown()}
+                    return {**shown, "admitted": False, "error": str(err), "pods": None, **self.describe_files()}
             case _:
                 pod = next((pod for pod in self.pods if pod.uid == step.pod_uid), None)
                 if pod is None:
                     # Removing a container of a pod that doesn't exist is not an error.
                     shown |= {} if step.op == "removeContainer" else {"error": "no such active pod"}
                 else:
-                    self.change(managers, step, pod)
-        self.gauge(managers, self.promises)
-        self.cpu_file.follow(managers, self.promises, attempted)
-        self.memory_file.follow(managers, self.promises, attempted)
-        return {**shown, "pods": pods_document(managers, self.promises, self.pods), **self.shown()}
+                    self.change_containers(managers, step, pod)
+        self.set_gauges(managers, self.promises)
+        self.cpu_file.write_if_changed(managers, self.promises, attempted)
+        self.memory_file.write_if_changed(managers, self.promises, attempted)
+        return {**shown, "pods": pods_document(managers, self.promises, self.pods), **self.describe_files()}
 
-    def add(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
+    def admit_pod(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
             # After a start from files, the first call releases allocations of pods that don't run.
             self.promises, deltas = core.sweep(managers, self.promises, (*self.pods, pod))
-            self.count(deltas)
+            self.add_deltas(deltas)
             self.is_swept = True
         decision = core.admit(managers, self.promises, pod)
         self.promises = decision.promises
-        self.count(decision.deltas)
+        self.add_deltas(decision.deltas)
         if isinstance(decision, Admitted):
             self.pods = (*self.pods, pod)
         return decision
@@ -211,7 +211,7 @@ class Replay:
     def is_active(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods)
 
-    def change(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
+    def change_containers(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
         """Start or remove containers."""
         deltas: MetricDeltas = ()
         if step.op == "removePod":
@@ -224,13 +224,13 @@ class Replay:
             for container in pod.containers:
                 if step.container in (None, container.name):
                     self.promises = core.start_container(managers, self.promises, pod, container.name)
-        self.count(deltas)
+        self.add_deltas(deltas)
 
     def restart(self) -> Document:
         managers = self.start()
         readmitted = core.readmit(managers, self.promises, self.pods)
         self.promises = readmitted.promises
-        self.count(readmitted.deltas)
+        self.add_deltas(readmitted.deltas)
         results = dict(readmitted.results)
         self.pods = tuple(pod for pod in self.pods if isinstance(results[pod.uid], Admitted))
         listed = []
@@ -241,19 +241,19 @@ class Replay:
         return {"readmitted": listed} if listed else {}
 
 
-def encoded_cpus(managers: Managers, promises: Promises) -> str:
+def encode_cpu_file(managers: Managers, promises: Promises) -> str:
     """Encode cpu_manager_state."""
     gates = managers.rules.gates
     return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
-def encoded_memory(managers: Managers, promises: Promises) -> str:
+def encode_memory_file(managers: Managers, promises: Promises) -> str:
     """Encode memory_manager_state."""
     gates = managers.rules.gates
     return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
-def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
+def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
     """Decode both files by the rules of the configured versions."""
     pod_level = managers.rules.gates.pod_level_managers
     newer = managers.placement.errata is Errata.FIXED
@@ -264,26 +264,26 @@ def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: 
     )
 
 
-def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
+def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
     """Replay a scenario and return the nanoseconds of each `add`, for the decision and both texts.
 
     Args:
         scenario: the scenario.
         clock_ns: returns the current time, because core and formats have no clock.
     """
-    going = Replay(scenario)
+    running = Replay(scenario)
     times = []
     try:
-        managers = going.start()
+        managers = running.start()
         for step in scenario.steps:
-            if step.op == "add" and step.pod is not None and not going.is_active(step.pod.uid):
+            if step.op == "add" and step.pod is not None and not running.is_active(step.pod.uid):
                 begin = clock_ns()
-                going.add(managers, step.pod)
-                encoded_cpus(managers, going.promises)
-                encoded_memory(managers, going.promises)
+                running.admit_pod(managers, step.pod)
+                encode_cpu_file(managers, running.promises)
+                encode_memory_file(managers, running.promises)
                 times.append(clock_ns() - begin)
             else:
-                going.step(managers, step)
+                running.replay_step(managers, step)
     except _StartRefusedError:
         pass
     return times

@@ -17,13 +17,13 @@ from nodeagent.core.model.promises import Isolation
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.errors import printable
 from nodeagent.formats.scenario.scenario import Scenario
-from nodeagent.views.explain.document import configuration, machine
-from nodeagent.views.explain.text import head
-from nodeagent.views.simulate.pods import left_on
-from nodeagent.views.simulate.pods_text import left_text, placed_text, placement_text
-from nodeagent.views.simulate.scenario_replay import Replayed
-from nodeagent.views.wording.columns import broken, table
-from nodeagent.views.wording.words import counted
+from nodeagent.views.explain.document import describe_configuration, describe_machine
+from nodeagent.views.explain.text import format_head
+from nodeagent.views.simulate.pods import describe_remaining
+from nodeagent.views.simulate.pods_text import format_placed, format_placements, format_remaining
+from nodeagent.views.simulate.scenario_replay import ReplayResult
+from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.words import format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -44,7 +44,7 @@ class ScenarioTotals(Struct, frozen=True):
     not_started: int = 0
     """Scenarios in which the managers refused to start or restart."""
 
-    def plus(self, replayed: Replayed) -> "ScenarioTotals":
+    def with_result(self, replayed: ReplayResult) -> "ScenarioTotals":
         """Return the totals with one more scenario."""
         steps = replayed.result["steps"]
         decisions = [step["admitted"] for step in steps if step["op"] == "add" and "error" not in step]
@@ -56,7 +56,7 @@ class ScenarioTotals(Struct, frozen=True):
         )
 
 
-def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: str, width: int = WIDTH) -> str:
+def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, where: str, width: int = WIDTH) -> str:
     """Format one scenario in full.
 
     Args:
@@ -67,15 +67,20 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
         width: the limit on a line's length, as far as words allow.
     """
     result, end = replayed.result, replayed.end
-    lines = broken(f"scenario {number}: {_format_name(scenario.id)}", width)
+    lines = break_text(f"scenario {number}: {_format_name(scenario.id)}", width)
     # managers that did not start reserve no CPUs, so the configured ones are shown
     asked = scenario.placement.reserved_system_cpus if "startError" in result else CpuSet.parse(result["reservedCPUs"])
-    described = machine(scenario.topology, asked, where)
-    lines += [*head({"machine": described, "configuration": configuration(Config(scenario.placement))}, width), ""]
+    described = describe_machine(scenario.topology, asked, where)
+    lines += [
+        *format_head(
+            {"machine": described, "configuration": describe_configuration(Config(scenario.placement))}, width
+        ),
+        "",
+    ]
     if "startError" in result:
-        lines += broken(f"{_NOT_STARTED}: {_shorten(result['startError'])}", width)
+        lines += break_text(f"{_NOT_STARTED}: {_shorten(result['startError'])}", width)
         return _join_lines(lines)
-    lines += [*broken(_format_decisions(ScenarioTotals().plus(replayed)), width), ""]
+    lines += [*break_text(_format_decisions(ScenarioTotals().with_result(replayed)), width), ""]
     names = _names_by_uid(scenario)
     rows = [["STEP", "EVENT", "POD", "OUTCOME"]]
     # The result has fewer steps than the scenario if a restart was refused.
@@ -84,37 +89,40 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
         event = step.op if step.container is None else f"{step.op} {_format_name(step.container)}"
         rows.append([str(step_number), event, pod, _format_outcome(scenario, step.pod_uid, shown, names)])
     if scenario.steps:
-        lines += [*table(rows, width), ""]
+        lines += [*format_table(rows, width), ""]
     if end is None:
         return _join_lines(lines[:-1])
     lines += [*(_format_placement(scenario, result, end, width) or ["No pod is left at the end."]), ""]
-    nodes, free, largest = left_on(end)
+    nodes, free, largest = describe_remaining(end)
     summary = {"freeCpus": free, "largestFreeNode": largest}
-    return _join_lines([*lines, *left_text({"nodes": nodes, "summary": summary}, width)])
+    return _join_lines([*lines, *format_remaining({"nodes": nodes, "summary": summary}, width)])
 
 
-def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int = WIDTH) -> str:
+def render_line(scenario: Scenario, replayed: ReplayResult, number: int, width: int = WIDTH) -> str:
     """Format one scenario as briefly as possible."""
     result, end = replayed.result, replayed.end
     text = f"scenario {number}: {_format_name(scenario.id)}: "
     if "startError" in result:
-        return _join_lines(broken(f"{text}{_NOT_STARTED}: {_shorten(result['startError'])}", width))
-    totals = ScenarioTotals().plus(replayed)
+        return _join_lines(break_text(f"{text}{_NOT_STARTED}: {_shorten(result['startError'])}", width))
+    totals = ScenarioTotals().with_result(replayed)
     text += f"{totals.admitted} admitted, {totals.refused} refused, "
     if end is None:
         text += f"then {_NOT_STARTED}"
     else:
-        left = [f"{node['node']}: {node['freeCount']} ({node['fragmentationPercent']}%)" for node in left_on(end)[0]]
+        left = [
+            f"{node['node']}: {node['freeCount']} ({node['fragmentationPercent']}%)"
+            for node in describe_remaining(end)[0]
+        ]
         text += f"{len(end.pods)} left; free {', '.join(left)}"
-    return _join_lines(broken(text, width))
+    return _join_lines(break_text(text, width))
 
 
 def render_totals(totals: ScenarioTotals, width: int = WIDTH) -> str:
     """Format the totals of all scenarios."""
-    text = f"{counted(totals.scenarios, 'scenario')}: {_format_decisions(totals)}"
+    text = f"{format_count(totals.scenarios, 'scenario')}: {_format_decisions(totals)}"
     if totals.not_started:
         text += f"; {_NOT_STARTED} in {totals.not_started}"
-    return _join_lines(broken(text, width))
+    return _join_lines(break_text(text, width))
 
 
 def render_times(times: Document, number: int, width: int = WIDTH) -> str:
@@ -125,11 +133,11 @@ def render_times(times: Document, number: int, width: int = WIDTH) -> str:
         number: the scenario's line number.
         width: the limit on a line's length, as far as words allow.
     """
-    text = f"scenario {number}: {_format_name(times['id'])}: {counted(times['adds'], 'admission')}"
+    text = f"scenario {number}: {_format_name(times['id'])}: {format_count(times['adds'], 'admission')}"
     if times["adds"]:
         median, most = (f"{times[name] / 1000:.0f} µs" for name in ("medianNsPerAdd", "p90NsPerAdd"))
         text += f", of which half take at most {median}, nine of ten at most {most}"
-    return _join_lines(broken(text, width))
+    return _join_lines(break_text(text, width))
 
 
 def _join_lines(lines: list[str]) -> str:
@@ -137,7 +145,7 @@ def _join_lines(lines: list[str]) -> str:
 
 
 def _format_decisions(totals: ScenarioTotals) -> str:
-    return f"{counted(totals.admitted, 'pod')} admitted, {totals.refused} refused"
+    return f"{format_count(totals.admitted, 'pod')} admitted, {totals.refused} refused"
 
 
 def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mapping[str, str]) -> str:
@@ -147,7 +155,7 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
         return f"refused: {shown['reason']}: {_shorten(shown['message'])}"
     match shown["op"]:
         case "add":
-            placed = map(placed_text, _describe_containers(scenario, shown["pods"].get(uid)))
+            placed = map(format_placed, _describe_containers(scenario, shown["pods"].get(uid)))
             return ": ".join(part for part in ("admitted", "; ".join(placed)) if part)
         case "restart":
             results = shown.get("readmitted", ())
@@ -156,7 +164,7 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
                 if not each["admitted"]:
                     name = names.get(each["podUID"], _format_name(each["podUID"]))
                     refused.append(f"{name} refused: {each['reason']}: {_shorten(each['message'])}")
-            return "; ".join([f"{counted(len(results) - len(refused), 'pod')} admitted again", *refused])
+            return "; ".join([f"{format_count(len(results) - len(refused), 'pod')} admitted again", *refused])
         case _:
             return ""
 
@@ -184,7 +192,7 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
                 for name, cpus in of_pod.of(CpuHoldings).cpus
             ]
             placed.append((f"{_format_name(uid)} (from the files)", own))
-    return list(placement_text(placed, width))
+    return list(format_placements(placed, width))
 
 
 def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:

@@ -11,7 +11,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.cpu.resource import CpuResource
 
 
-def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
+def label_cpus(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
     """Label the CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
 
     Containers of a pod that use a CPU in turn (an init container and its successors) have a common label.

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, by_node, place_of
+from nodeagent.core.model.devices import Device, DevicePlace, NodeDoubt, find_node_of, group_by_node
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.devices.holdings import pods_with_devices
 from nodeagent.views.topology.parts import DeviceSection
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 
@@ -30,7 +30,7 @@ Owners = Mapping[str, tuple[DeviceOwner, ...]]
 """Owners by device address. A device reused from an init container may have several."""
 
 
-def device_owners(state: NodeState) -> Owners:
+def find_device_owners(state: NodeState) -> Owners:
     """Return the owners of the discovered devices."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
@@ -43,13 +43,13 @@ def device_owners(state: NodeState) -> Owners:
     return found
 
 
-def devices_document(
+def describe_devices(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> list[Document]:
     """Describe all devices, including virtual functions."""
     documents = []
     for device in devices:
-        place = place_of(device, topology)
+        place = find_node_of(device, topology)
         documents.append(
             {
                 "address": device.address,
@@ -78,7 +78,7 @@ def devices_document(
     return documents
 
 
-def device_sections(
+def describe_device_sections(
     devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
     """Describe the devices of each NUMA node. Unallocated virtual functions are only counted at their physical function."""
@@ -90,10 +90,11 @@ def device_sections(
             if node is None
             else f"devices of NUMA node {node}",
             tuple(
-                _format_device(device, place_of(device, topology), owners.get(device.address, ())) for device in members
+                _format_device(device, find_node_of(device, topology), owners.get(device.address, ()))
+                for device in members
             ),
         )
-        for node, members in by_node(shown, topology)
+        for node, members in group_by_node(shown, topology)
     )
 
 
@@ -103,9 +104,9 @@ def _format_device(device: Device, place: DevicePlace, owners: tuple[DeviceOwner
         for one in owners
     ]
     if device.interrupts:
-        details.append(counted(len(device.interrupts), "interrupt"))
+        details.append(format_count(len(device.interrupts), "interrupt"))
     if device.max_virtual_functions:
-        functions = counted(device.max_virtual_functions, "virtual function")
+        functions = format_count(device.max_virtual_functions, "virtual function")
         details.append(f"{len(device.virtual_functions)} of {functions}")
     if device.physical_function is not None:
         details.append(f"virtual function of {device.physical_function}")

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.views.wording.words import counted
+from nodeagent.views.wording.words import format_count
 
 RESERVED, SHARED, FREE = "reserved", "shared", "free"
 FIXED_MARKS = {RESERVED: "#", SHARED: ".", FREE: "-"}
@@ -48,7 +48,7 @@ class _CoreKind(Struct, frozen=True):
         parts = [
             f"die {self.die}" if with_die else "",
             "" if self.l3 is None else f"L3 #{self.l3}",
-            size_text(self.l3_bytes) if self.l3 is not None and self.l3_bytes else "",
+            format_size(self.l3_bytes) if self.l3 is not None and self.l3_bytes else "",
             f"shared with NUMA node {others}" if others else "",
             self.shared or ("no L3" if self.l3 is None else ""),
             "" if self.uncore is None else f"uncore cache {self.uncore}",
@@ -67,7 +67,7 @@ class OtherCaches:
         counts: dict[str, int] = {}
         for cache in topology.caches:
             number = counts[cache.name] = counts.get(cache.name, -1) + 1
-            size = size_text(cache.size_bytes) if cache.size_bytes else ""
+            size = format_size(cache.size_bytes) if cache.size_bytes else ""
             cpus = cache.cpus & topology.online
             cores = {topology.cpu[cpu].core for cpu in cpus}
             for cpu in cpus:
@@ -85,17 +85,19 @@ class OtherCaches:
         self.everywhere = described.pop() if len(described) == 1 else ""
         """Description of each core's own caches. Empty if cores differ."""
 
-    def of(self, cpu: int) -> tuple[str, str]:
+    def describe_caches(self, cpu: int) -> tuple[str, str]:
         """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
         return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
 
 
-def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
+def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
     """Group the cores of a NUMA node in one socket by die, caches and core class."""
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_CoreKind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
-        kind = _CoreKind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
+        kind = _CoreKind(
+            cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.describe_caches(cpu.id)
+        )
         cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
     with_die = len({kind.die for kind in cores}) > 1
     groups = []
@@ -106,33 +108,33 @@ def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches
     return tuple(groups)
 
 
-def summary(topology: Topology) -> str:
+def format_summary(topology: Topology) -> str:
     parts = [
-        f"{counted(len(topology.cpus), 'CPU')} in {counted(len(topology.cores), 'core')}",
-        counted(len(topology.sockets), "socket"),
-        counted(len(topology.numa), "NUMA node"),
-        size_text(topology.memory_bytes),
+        f"{format_count(len(topology.cpus), 'CPU')} in {format_count(len(topology.cores), 'core')}",
+        format_count(len(topology.sockets), "socket"),
+        format_count(len(topology.numa), "NUMA node"),
+        format_size(topology.memory_bytes),
         *_format_hugepages(topology.hugepages),
         *(f"{name} cores {cpus}" for name, cpus in topology.core_classes.items()),
     ]
     return ", ".join(parts)
 
 
-def node_title(topology: Topology, node: NumaNode) -> str:
+def format_node_title(topology: Topology, node: NumaNode) -> str:
     cpus = topology.nodes.get(node.id, CpuSet())
     sockets = sum(not members.isdisjoint(cpus) for members in topology.sockets.values())
     spans = [f"spans {sockets} sockets"] if sockets > 1 else []
     return ", ".join(
-        [f"NUMA node {node.id}: {size_text(node.memory_bytes)}", *_format_hugepages(node.hugepages), *spans]
+        [f"NUMA node {node.id}: {format_size(node.memory_bytes)}", *_format_hugepages(node.hugepages), *spans]
     )
 
 
-def nodes_without_cpus(topology: Topology) -> list[str]:
+def list_nodes_without_cpus(topology: Topology) -> list[str]:
     """Describe the NUMA nodes that have only memory."""
-    return [f"{node_title(topology, node)}, no CPUs" for node in topology.numa if node.id not in topology.nodes]
+    return [f"{format_node_title(topology, node)}, no CPUs" for node in topology.numa if node.id not in topology.nodes]
 
 
-def notes(topology: Topology) -> list[str]:
+def list_cpus_not_drawn(topology: Topology) -> list[str]:
     """Describe the CPUs that are not in the drawing."""
     sets = (
         ("isolated CPUs (isolcpus)", topology.isolated),
@@ -142,17 +144,17 @@ def notes(topology: Topology) -> list[str]:
     return [f"{name}: {cpus}" for name, cpus in sets if cpus]
 
 
-def size_text(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     power = max(0, min(len(_UNITS) - 1, (size_bytes.bit_length() - 1) // 10))
     tenths = size_bytes * 10 >> 10 * power
     return f"{tenths // 10}.{tenths % 10} {_UNITS[power]}" if power else f"{size_bytes} B"
 
 
 def _format_hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
-    return [f"{name} {size_text(amount_bytes)}" for name, amount_bytes in amounts if amount_bytes]
+    return [f"{name} {format_size(amount_bytes)}" for name, amount_bytes in amounts if amount_bytes]
 
 
-def marks(owner: Mapping[int, str]) -> dict[str, str]:
+def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
     """Assign a mark to each label: fixed ones, then letters in the order of the labels' lowest CPUs."""
     labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
     others = [label for label in labels if label not in FIXED_MARKS]
@@ -165,17 +167,17 @@ def marks(owner: Mapping[int, str]) -> dict[str, str]:
     }
 
 
-def pod_of(label: str) -> str:
+def first_pod_of(label: str) -> str:
     """Return the first pod of a label. Containers of a pod share a colour."""
     return label.partition(" ")[0]
 
 
-def pod_numbers(owner: Mapping[int, str]) -> dict[str, int]:
+def number_pods(owner: Mapping[int, str]) -> dict[str, int]:
     """Number the pods by label, in the order of their lowest CPUs."""
     pods: dict[str, int] = {}
     numbers = {}
     for cpu in sorted(owner):
         label = owner[cpu]
         if label not in FIXED_MARKS:
-            numbers[label] = pods.setdefault(pod_of(label), len(pods))
+            numbers[label] = pods.setdefault(first_pod_of(label), len(pods))
     return numbers

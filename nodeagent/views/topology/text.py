@@ -16,15 +16,15 @@ from nodeagent.views.topology.parts import (
     SHARED,
     DeviceSection,
     OtherCaches,
-    core_groups,
-    marks,
-    node_title,
-    nodes_without_cpus,
-    notes,
-    pod_numbers,
-    summary,
+    assign_marks,
+    format_node_title,
+    format_summary,
+    group_cores,
+    list_cpus_not_drawn,
+    list_nodes_without_cpus,
+    number_pods,
 )
-from nodeagent.views.wording.columns import blocks
+from nodeagent.views.wording.columns import format_rows
 
 _MAX_LABEL = 44
 _SGR = {RESERVED: "33", SHARED: "32"}
@@ -35,9 +35,9 @@ Paint = Callable[[str, str], str]
 """Function from a label and a text to the text, coloured or not."""
 
 
-def terminal_paint(owner: Mapping[int, str]) -> Paint:
+def make_terminal_paint(owner: Mapping[int, str]) -> Paint:
     """Return a function that colours text for a terminal by owner."""
-    numbers = pod_numbers(owner)
+    numbers = number_pods(owner)
     codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 
     def paint(label: str, text: str) -> str:
@@ -63,20 +63,20 @@ def render_topology(
         devices: the devices to draw. None means that devices aren't drawn.
     """
     owner = owner or {}
-    cells = _Cells(topology, owner, marks(owner), paint)
+    cells = _Cells(topology, owner, assign_marks(owner), paint)
     caches = OtherCaches(topology)
-    lines = [line for text in (summary(topology), caches.everywhere) if text for line in _wrap("", text, width)]
+    lines = [line for text in (format_summary(topology), caches.everywhere) if text for line in _wrap("", text, width)]
     for socket, cpus in topology.sockets.items():
         lines += ["", f"socket {socket}"]
         for node in topology.numa:
             part = topology.nodes.get(node.id, CpuSet()) & cpus
             if part:
-                lines += _wrap("  ", node_title(topology, node), width)
-                for group in core_groups(topology, node.id, part, caches):
+                lines += _wrap("  ", format_node_title(topology, node), width)
+                for group in group_cores(topology, node.id, part, caches):
                     lines += _wrap("    ", group.title, width)
-                    lines += _format_rows("      ", (cells.core(cpus) for cpus in group.cores), width)
+                    lines += _format_rows("      ", (cells.format_core(cpus) for cpus in group.cores), width)
     offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
-    remarks = [*nodes_without_cpus(topology), *offline, *notes(topology)]
+    remarks = [*list_nodes_without_cpus(topology), *offline, *list_cpus_not_drawn(topology)]
     lines += [""] if remarks else []
     lines += [line for remark in remarks for line in _wrap("", remark, width)]
     lines += _format_distances(topology, width) + _format_devices(devices, width) + _format_legend(cells, width)
@@ -97,7 +97,7 @@ class _Cells(Struct, frozen=True):
     marks: Mapping[str, str]
     paint: Paint
 
-    def core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
+    def format_core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
         """Format a core as one word per CPU, in brackets."""
         digits = len(str(self.topology.cpus[-1].id))
         mark_width = max((len(mark) for mark in self.marks.values()), default=0)
@@ -150,7 +150,7 @@ def _format_devices(sections: Sequence[DeviceSection] | None, width: int) -> lis
         return []
     lines = [] if sections else ["", NO_DEVICES]
     # All sections have the same layout, so that their columns are aligned.
-    laid = iter(blocks([row for section in sections for row in section.rows], width - 2))
+    laid = iter(format_rows([row for section in sections for row in section.rows], width - 2))
     for section in sections:
         lines += ["", section.title, *(f"  {line}" for _ in section.rows for line in next(laid))]
     return lines

@@ -13,12 +13,12 @@ _LEAST = 8
 """Minimum width of a column."""
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Lay out rows of equal length and return all lines. The arguments are those of `blocks`."""
-    return [line for block in blocks(rows, width) for line in block]
+    return [line for block in format_rows(rows, width) for line in block]
 
 
-def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
+def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
     """Lay out rows of equal length and return the lines of each row.
 
     Args:
@@ -38,7 +38,7 @@ def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
             widths[widest] -= min(excess, max(1, widths[widest] - max(second, _LEAST)), widths[widest] - _LEAST)
     laid = []
     for row in rows:
-        cells = [broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        cells = [break_text(cell, width) for cell, width in zip(row, widths, strict=True)]
         lines = zip_longest(*cells, fillvalue="")
         laid.append(
             [GAP.join(f"{part:<{width}}" for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -46,7 +46,7 @@ def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
     return laid
 
 
-def broken(text: str, width: int | None) -> list[str]:
+def break_text(text: str, width: int | None) -> list[str]:
     """Break a text at line ends, and after commas, spaces, slashes and hyphens, or else in the middle of a word.
 
     Lines after the first have the indentation of the first line and two more blanks. Without a width, the text is

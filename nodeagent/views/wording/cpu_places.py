@@ -17,7 +17,7 @@ class Places:
         self._cache_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group}
         self._known: dict[CpuSet, Sequence[Place]] = {}
 
-    def of(self, cpus: CpuSet) -> Sequence[Place]:
+    def find(self, cpus: CpuSet) -> Sequence[Place]:
         """Group the online CPUs of a set by socket, NUMA node and caches."""
         if cpus in self._known:
             return self._known[cpus]

@@ -1,5 +1,7 @@
 """Advice for an operator about a refused pod, by reason. The decision, its reason and its message are kubelet's."""
 
+from collections.abc import Iterable
+
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
@@ -11,6 +13,7 @@ from nodeagent.core.model.refusals import (
     UID_TAKEN,
     UNIT_TAKEN,
 )
+from nodeagent.core.model.waiting import Retry
 
 _AFTERWARDS = "`nodeagent explain {pod}` lists changes that would admit it; then: nodeagent retry {pod}"
 _ADVICE = {
@@ -67,7 +70,22 @@ ADVISED = frozenset(_ADVICE)
 """Reasons with their own advice. Other reasons, which name a resource, have general advice."""
 
 
-def next_step(reason: str, pod: str) -> str:
+_RETRIES = {
+    Retry.MANIFEST: "its manifest changes",
+    Retry.REQUEST: "`nodeagent retry` requests it",
+    Retry.ROOM: "other pods release resources",
+    Retry.RESOURCE: "a device plugin reports devices that it requests",
+    Retry.DISK: "the state can be saved",
+    Retry.OWNER: "the program that runs its containers requests one again",
+}
+
+
+def describe_retries(retries: Iterable[str]) -> str:
+    """Return a sentence with the events (`Retry`) that let a request be tried again."""
+    return f"It is tried again when {' or '.join(_RETRIES[Retry(event)] for event in retries)}."
+
+
+def advise_next_step(reason: str, pod: str) -> str:
     """Return the advice how to get the pod admitted.
 
     Args:

@@ -27,9 +27,9 @@ _BY = {
 }
 
 
-def known_of(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
+def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
     """Return the known amounts of a pod. Only a container runtime's pod has any."""
-    if not entry.is_of_runtime:
+    if not entry.is_requested_per_container:
         return ()
     from nodeagent.core.domains.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
     from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - most nodes have no container runtime
@@ -37,7 +37,7 @@ def known_of(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[K
     return known_again(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
 
 
-def known_documents(known: "Iterable[Known]") -> list[dict[str, Any]]:
+def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
     """Format each known amount as a Kubernetes quantity."""
     return [
         {
@@ -53,13 +53,13 @@ def known_documents(known: "Iterable[Known]") -> list[dict[str, Any]]:
     ]
 
 
-def known_row(known: Document) -> list[str]:
+def format_known_amount(known: Document) -> list[str]:
     """Format a known amount as cells: its owner, its name, the amount, and the source."""
     by = _BY[known["from"]] if known["exact"] else _format_estimate(known)
     return [known["container"] or "the pod", known["what"], _format_amount(known, "value"), by]
 
 
-def estimate_text(known: Document) -> str:
+def format_estimate(known: Document) -> str:
     """Format an estimate as text."""
     owner = "" if known["container"] is None else f"container {known['container']}, "
     return f"{owner}{known['what']} {_format_amount(known, 'value')}: {_format_estimate(known)}"

@@ -24,7 +24,7 @@ _SIGNALS = {
 """Signals that end processes in practice. Their numbers are the same on all supported architectures."""
 
 
-def state_text(container: Document, at_ms: int) -> str:
+def format_state(container: Document, at_ms: int) -> str:
     """Describe a container's state in a few words."""
     state = container["state"]
     match state["name"], state["reason"]:
@@ -41,16 +41,16 @@ def state_text(container: Document, at_ms: int) -> str:
         case ("Exited" | "Waiting", str(reason)):
             return reason
         case "Running" | "Open", "Stopping" if state["killAtMs"] is not None:
-            return f"Stopping, killed {within(state['killAtMs'] - at_ms)}"
+            return f"Stopping, killed {format_time_until(state['killAtMs'] - at_ms)}"
         case _, str(reason):
             return reason
         case "Open", _:
-            return f"Open, {processes_text(container['processes'])}"
+            return f"Open, {format_processes(container['processes'])}"
         case name, _:
             return str(name)
 
 
-def processes_text(count: int | None) -> str:
+def format_processes(count: int | None) -> str:
     """Format the number of processes. None means unknown."""
     match count:
         case None:
@@ -58,13 +58,13 @@ def processes_text(count: int | None) -> str:
         case 0:
             return "empty"
         case _:
-            return counted(count, "process", "processes")
+            return format_count(count, "process", "processes")
 
 
-def why_text(container: Document) -> str:
+def format_isolation(container: Document) -> str:
     """Describe the locations of exclusive CPUs, or the reason why CPUs are shared."""
     cores = " and ".join(container["coreClasses"])
-    lie = ", ".join(filter(None, (places_text(container["places"]), cores and f"{cores} cores")))
+    lie = ", ".join(filter(None, (format_places(container["places"]), cores and f"{cores} cores")))
     match container["isolation"]:
         case "container":
             alone = "exclusive, closed to the host" if is_closed_to_host(container) else "exclusive"
@@ -78,13 +78,13 @@ def why_text(container: Document) -> str:
             return ""
 
 
-def places_text(places: Sequence[Mapping[str, Any]]) -> str:
+def format_places(places: Sequence[Mapping[str, Any]]) -> str:
     """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several are joined by `; `."""
     if len(places) > _MOST_PLACES:
         counts = [
-            counted(len({p["socket"] for p in places}), "socket"),
-            counted(len({p["numa"] for p in places}), "NUMA node"),
-            counted(len({core for p in places for core in p["cores"]}), "core"),
+            format_count(len({p["socket"] for p in places}), "socket"),
+            format_count(len({p["numa"] for p in places}), "NUMA node"),
+            format_count(len({core for p in places for core in p["cores"]}), "core"),
         ]
         return ", ".join(counts) + (" (whole)" if all(p["wholeCores"] for p in places) else " (some in part)")
     texts = []
@@ -102,29 +102,29 @@ def is_closed_to_host(container: Document) -> bool:
     return container["closedToHost"] is not None
 
 
-def remarks(container: Document, at_ms: int) -> list[str]:
+def list_remarks(container: Document, at_ms: int) -> list[str]:
     """Describe all unusual facts, one sentence each."""
     state, said = container["state"], []
     if container["differs"]:
         said.append("NOT AS ALLOCATED: see the differences below")
     if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_TAKES_MS:
         said.append(
-            f"killed {ago(at_ms - state['killAtMs'])} ago but still running, so it keeps its CPUs: a process may hang in the kernel"
+            f"killed {format_age(at_ms - state['killAtMs'])} ago but still running, so it keeps its CPUs: a process may hang in the kernel"
         )
     if state["nextStartAtMs"] is not None:
-        said.append(f"next start {within(state['nextStartAtMs'] - at_ms)}")
+        said.append(f"next start {format_time_until(state['nextStartAtMs'] - at_ms)}")
     if container["exit"] is not None and (state["name"] != "Exited" or container["exit"]["reason"] != "Completed"):
-        said.append(f"ended {exit_text(container['exit'], at_ms)}")
+        said.append(f"ended {format_exit(container['exit'], at_ms)}")
     if container["lastExit"] is not None:
-        said.append(f"the previous run ended {exit_text(container['lastExit'], at_ms)}")
+        said.append(f"the previous run ended {format_exit(container['lastExit'], at_ms)}")
     if container["oomKills"]:
-        said.append(f"{counted(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
+        said.append(f"{format_count(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
     return [*said, *container["notes"]]
 
 
-def exit_text(ended: Document, at_ms: int) -> str:
+def format_exit(ended: Document, at_ms: int) -> str:
     """Describe how and when a process ended."""
-    when = f"{ago(at_ms - ended['finishedAtMs'])} ago"
+    when = f"{format_age(at_ms - ended['finishedAtMs'])} ago"
     if ended["startError"] is not None:
         return f"{when}: {ended['reason']}: {ended['startError']}"
     if ended["signal"] is not None:
@@ -137,14 +137,14 @@ def exit_text(ended: Document, at_ms: int) -> str:
     return f"{when}: {ended['reason']}, {how}"
 
 
-def quota_text(quota: Document | None) -> str:
+def format_quota(quota: Document | None) -> str:
     """Format the limit in thousandths of a CPU. `-` means that the controller is not enabled."""
     if quota is None:
         return "-"
     return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
 
 
-def bytes_text(amount: int | None) -> str:
+def format_bytes(amount: int | None) -> str:
     """Format an amount exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
@@ -154,7 +154,7 @@ def bytes_text(amount: int | None) -> str:
     return str(amount)
 
 
-def ago(span_ms: int) -> str:
+def format_age(span_ms: int) -> str:
     """Format a time span in its two largest units."""
     seconds = max(0, span_ms) // 1000
     for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
@@ -164,10 +164,10 @@ def ago(span_ms: int) -> str:
     return f"{seconds} s"
 
 
-def within(span_ms: int) -> str:
+def format_time_until(span_ms: int) -> str:
     """Format the time until an event."""
-    return f"in {ago(span_ms)}" if span_ms > 0 else "now"
+    return f"in {format_age(span_ms)}" if span_ms > 0 else "now"
 
 
-def counted(number: int, name: str, plural: str | None = None) -> str:
+def format_count(number: int, name: str, plural: str | None = None) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {plural or name + 's'}"

@@ -24,7 +24,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
+from nodeagent.core.model.errata import ERRATA, Erratum, list_reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Promises, with_pod
@@ -45,7 +45,7 @@ from nodeagent.edge.files.state_files import StateFileError
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.scenario.scenario import scenario_from_text
-from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory, replay
+from nodeagent.views.simulate.scenario_replay import encode_cpu_file, encode_memory_file, replay
 from tests.daemon.test_device_plugins import GPU, Kubelet
 from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, machine, managers, pod
 from tests.support.device_plugin import DevicePlugin
@@ -89,8 +89,8 @@ def own(promises: Promises, uid: str, name: str) -> str:
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
     assert [int(erratum) for erratum in Erratum] == list(range(1, 32))
-    assert reproduced(FIXED) == frozenset()
-    assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
+    assert list_reproduced(FIXED) == frozenset()
+    assert list_reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
 
 
@@ -535,7 +535,7 @@ def imported(errata: Errata, pods: dict[str, str]) -> Records:
         promises = with_pod(
             promises, uid, NOTHING.having(CpuHoldings(cpus=(("a", whole - default_set(promises)),), pod_cpus=whole))
         )
-    text = encoded_cpus(small(errata), promises)
+    text = encode_cpu_file(small(errata), promises)
     return Records(cpu=decode_cpu_state(text, pod_level=True, initial={}))
 
 
@@ -599,8 +599,8 @@ def test_13_one_change_is_one_generation(
     assert found == (after if writes else before)
     assert core.resume(node, found) == found
     recorder.project(started, found)
-    assert (tmp_path / CPU_CHECKPOINT).read_text() == encoded_cpus(node, found)
-    assert (tmp_path / MEMORY_CHECKPOINT).read_text() == encoded_memory(node, found)
+    assert (tmp_path / CPU_CHECKPOINT).read_text() == encode_cpu_file(node, found)
+    assert (tmp_path / MEMORY_CHECKPOINT).read_text() == encode_memory_file(node, found)
 
 
 @BOTH

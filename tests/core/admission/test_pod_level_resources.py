@@ -30,7 +30,7 @@ from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.manifest.pod_manifest import pod_from_document
-from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
+from nodeagent.views.simulate.scenario_replay import encode_cpu_file, encode_memory_file
 from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, machine, managers, pod
 from tests.support.invariants import memory_errors, pool_errors, shared_cpus, size_errors
 from tests.support.pods import app, exclusive, init, shared, sidecar
@@ -742,7 +742,7 @@ def test_page_standard_init_containers_lend_on(scope: str) -> None:
 def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
     on, off = node("pod"), node("pod", gates=())
     promises = admitted(on, PAGE_POD_SCOPE_MIXED).promises
-    files = encoded_cpus(on, promises), encoded_memory(on, promises)
+    files = encode_cpu_file(on, promises), encode_memory_file(on, promises)
     older = Records(
         decode_cpu_state(files[0], pod_level=False, initial={}), decode_memory_state(files[1], pod_level=False)
     )
@@ -755,8 +755,8 @@ def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
     # Upgrading is transparent.
     plain = admitted(off, pod("q", app("a", "2", "1Gi"))).promises
     newer = Records(
-        decode_cpu_state(encoded_cpus(off, plain), pod_level=True, initial={}),
-        decode_memory_state(encoded_memory(off, plain), pod_level=True),
+        decode_cpu_state(encode_cpu_file(off, plain), pod_level=True, initial={}),
+        decode_memory_state(encode_memory_file(off, plain), pod_level=True),
     )
     upgraded = core.start(on, newer)
     assert isinstance(upgraded, Promises)

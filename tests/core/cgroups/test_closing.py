@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.admission.managers import Admitted, admit
-from nodeagent.core.cgroups.closing import Why, closings
+from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, QosClass
@@ -27,7 +27,7 @@ def found(
     decision = admit(world.managers, empty_state(world).promises, of)
     assert isinstance(decision, Admitted)
     entry = PodEntry(of, qos, Origin("a"), 0)
-    closed = closings(world.config, world.managers, decision.promises, entry)
+    closed = find_closings(world.config, world.managers, decision.promises, entry)
     owned = {name: own_set_of(decision.promises, of.uid, name) for name in closed}
     assert {name: one.cpus for name, one in closed.items()} == owned
     return {name: (one.kind, one.is_of_pod, one.why) for name, one in closed.items()}

@@ -27,7 +27,7 @@ def placed(agent: Agent, *, online: CpuSet | None = None) -> dict[str, Container
     of = agent.machine.node
     kernel = of.kernel if online is None else replace(of.kernel, online=online)
     wanted = desired_cgroups(of.config, of.managers, kernel, agent.state)
-    return container_placements(of.managers, agent.state, {want.path: want for want in wanted})
+    return container_placements(of.managers, agent.state, {want.path: want for want in wanted}).by_key()
 
 
 def at(exclusive: str = "", shared: str = "", nodes: str = "0") -> ContainerPlacement:
@@ -99,11 +99,11 @@ def test_only_containers_whose_cgroups_are_named_and_of_active_pods_are_there() 
     agent = agent_with(pod("a", app(cpu="1")), pod("b", init(), sidecar(), app()))
     of = agent.machine.node
     wanted = {want.path: want for want in agent.desired_cgroups() if "uid-a" not in want.path}
-    assert set(container_placements(of.managers, agent.state, wanted)) == {
+    assert set(container_placements(of.managers, agent.state, wanted).kept) == {
         f"besteffort/poduid-b/{name}" for name in ("init", "side", "app")
     }
     over = replace(agent.state, entries=tuple(replace(e, outcome=Phase.FAILED) for e in agent.state.entries))
-    assert container_placements(of.managers, over, wanted) == {}
+    assert container_placements(of.managers, over, wanted).kept == {}
 
 
 SHAPES: tuple[Any, ...] = (

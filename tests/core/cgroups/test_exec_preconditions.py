@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
-from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -35,7 +35,7 @@ def made(*, command=False, statuses=(), **more):
 
 
 def asked(world, observed=None, below=()):
-    return obstacle(
+    return find_obstacle(
         world.state.entries[0],
         "slot",
         desired=world.desired_cgroups(),
@@ -63,7 +63,7 @@ def test_one_whose_cpuset_names_its_own_cpus_that_are_offline_can_be_entered():
     desired = desired_cgroups(world.config, world.managers, kernel, world.state)
     observed = with_slot(world, lambda s: replace(s, cpus_effective=CpuSet.of(1)))
     assert observed[SLOT].get(Attribute.CPUSET_CPUS) == CpuSet.of(1, 5)
-    assert obstacle(world.state.entries[0], "slot", desired=desired, observed=observed, used_below=()) is None
+    assert find_obstacle(world.state.entries[0], "slot", desired=desired, observed=observed, used_below=()) is None
 
 
 PODS = {
@@ -87,7 +87,7 @@ def test_state_forbids(name):
 def test_a_refused_pod_has_nothing_to_enter():
     world = made()
     entry = replace(world.state.entries[0], refusal=Waiting("OutOfcpu", "too little", NOW_MS), containers=())
-    found = obstacle(entry, "slot", desired=(), observed={}, used_below=())
+    found = find_obstacle(entry, "slot", desired=(), observed={}, used_below=())
     assert found is not None
     assert "OutOfcpu: too little" in found.why
     assert "nodeagent retry default/web" in found.next_step
@@ -178,7 +178,7 @@ def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
 def test_a_starved_container_forbids():
     world = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
     world.add(pod("web", app("slot", command=()))).add(pod("greedy", app("app", cpu="7", memory="64Mi")))
-    found = obstacle(
+    found = find_obstacle(
         world.state.entries[0], "slot", desired=world.desired_cgroups(), observed=world.observed(), used_below=()
     )
     assert found is not None
@@ -275,6 +275,6 @@ def test_joining_a_cgroup_moves_this_process_and_forgets_its_affinity():
 def test_a_job_that_ends_has_no_manifest_to_put_back():
     world = made(deleting_since_ms=NOW_MS)
     entry = replace(world.state.entries[0], origin=Origin("make-7", JOBS))
-    found = obstacle(entry, "slot", desired=(), observed={}, used_below=())
+    found = find_obstacle(entry, "slot", desired=(), observed={}, used_below=())
     assert found is not None
     assert found.next_step == "to run it again, run `nodeagent job` again"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.closing import Why, closings
+from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, MakeCgroup, Plan, SetAttribute, diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, UnitSettings
@@ -165,7 +165,7 @@ def test_it_is_in_no_partition() -> None:
     assert wanted(agent).partition_cpus() == CpuSet()
     assert machine.partitions() == ("poduid-a",)
     (entry,) = (e for e in agent.state.entries if e.pod.name == "db")
-    (closing,) = closings(of.config, of.managers, agent.state.promises, entry, has_partitions=True).values()
+    (closing,) = find_closings(of.config, of.managers, agent.state.promises, entry, has_partitions=True).values()
     assert (closing.why, closing.is_of_pod) == (Why.UNIT, False)
 
 

@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import (
     cpu_shares,
     cpu_weight,
 )
-from nodeagent.core.model.cgroup_layout import is_of_systemd
+from nodeagent.core.model.cgroup_layout import is_pinned
 from nodeagent.core.model.idset import CpuSet
 
 ALL = CpuSet.parse("0-7")
@@ -130,7 +130,7 @@ def units(draw):
         owned[name] = own
     for name, own in owned.items():
         wanted = leaf(name, own or free, exclusive=bool(own))
-        desired.append(replace(wanted, meanwhile=free) if is_of_systemd(name) else wanted)
+        desired.append(replace(wanted, meanwhile=free) if is_pinned(name) else wanted)
         there[name] = seen(name, draw(CPUS) or ALL, populated=draw(st.booleans()))
     return there, desired
 
@@ -139,7 +139,7 @@ def units(draw):
 def test_a_unit_has_its_cpus_for_itself_from_the_moment_when_it_has_no_others(situation):
     """It starts whenever somebody wants, and nobody asks the agent then. What leaves others' CPUs may have no more than its own left."""
     there, desired = situation
-    wants = {want.path: want for want in desired if is_of_systemd(want.path) and want.is_exclusive}
+    wants = {want.path: want for want in desired if is_pinned(want.path) and want.is_exclusive}
     before = {path: there[path].cpus_effective for path in wants}
     left = {}
     for path, want in wants.items():
@@ -152,7 +152,7 @@ def test_a_unit_has_its_cpus_for_itself_from_the_moment_when_it_has_no_others(si
             if there[path].cpus_effective != want.cpus() or left[path] == want.cpus():
                 continue
             for other, state in there.items():
-                if other in {"", path} or not (state.is_populated or is_of_systemd(other)) or state.is_frozen:
+                if other in {"", path} or not (state.is_populated or is_pinned(other)) or state.is_frozen:
                     continue
                 assert state.cpus_effective.isdisjoint(want.cpus()), f"{other} may run on {path}'s CPUs after {change}"
 

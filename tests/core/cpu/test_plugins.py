@@ -31,7 +31,7 @@ from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Questi
 from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
 from nodeagent.core.resources.cpu.steps import CpuStep
 from nodeagent.core.resources.memory.steps import MemoryStep
-from nodeagent.core.turn.decision import admitted_beside
+from nodeagent.core.turn.decision import admit_off_orphans
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init
 
@@ -297,7 +297,7 @@ def test_a_failure_is_not_forgiven_where_a_pod_is_tried_twice() -> None:
     assert cpus_of(classes, preferring) == ["CPUPluginFailed: CPU plugin once, Filter: it raises"]
     beside = with_plugins(of(Once(), "once"))
     before = initial(beside)
-    decision = admitted_beside(beside, before, two(), CpuSet.of(1))
+    decision = admit_off_orphans(beside, before, two(), CpuSet.of(1))
     assert isinstance(decision, Rejected)
     assert (decision.reason, decision.promises) == ("CPUPluginFailed", before)
     assert decision.attempted == before

@@ -30,7 +30,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.devices.resource import DeviceResource
-from nodeagent.core.turn.recovery import RecoveredPod, settled
+from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar
 from tests.support.shares import share_of
@@ -249,9 +249,9 @@ def test_a_recovery_leaves_devices_where_they_are() -> None:
     pods = (asking("a", 1), asking("b", 2), asking("c", 1, None))
     promises = admitted(node, *pods)
     claims = [RecoveredPod(each, promises.of_pod(each.uid), stays=True) for each in pods]
-    placed = settled(knowing(node, *CARDS[1:]), claims)
+    placed = place_recovered(knowing(node, *CARDS[1:]), claims)
     assert [held(placed.promises, each.uid) for each in pods] == [held(promises, each.uid) for each in pods]
-    both = settled(node, [claims[0], RecoveredPod(asking("z"), promises.of_pod("a"), stays=True)])
+    both = place_recovered(node, [claims[0], RecoveredPod(asking("z"), promises.of_pod("a"), stays=True)])
     assert set(held(both.promises, "a")).isdisjoint(held(both.promises, "z")), "the first has it"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.go_text import quote_as_go
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from nodeagent.core.model.go_text import go_quoted
     ],
 )
 def test_what_cannot_be_printed_is_an_escape(text: str, quoted: str) -> None:
-    assert go_quoted(text) == quoted
+    assert quote_as_go(text) == quoted

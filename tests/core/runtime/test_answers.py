@@ -11,8 +11,8 @@ from nodeagent.core.domains.runtime.answers import (
     Occupant,
     Response,
     WantedPlacement,
+    build_response,
     check_start,
-    response,
 )
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -40,7 +40,7 @@ def sets(found: Response) -> list[tuple[str, str]]:
 def test_siblings_leave_in_the_answer_that_creates_who_comes() -> None:
     made = WantedPlacement(cpus("2-3"), NumaSet.of(0), CpuMax(None, PERIOD_US), cpus("2-3"))
     asked = NriResources(cpu_shares=2048, cpu_quota_us=200_000, cpu_period_us=PERIOD_US, memory_limit_bytes=2**30)
-    found = response([shared("b", "0-3", "0-1"), shared("a", "0-3", "0-1")], created=(made, asked))
+    found = build_response([shared("b", "0-3", "0-1"), shared("a", "0-3", "0-1")], created=(made, asked))
     assert found == Response(
         Answer(
             NriResources(cpus=cpus("2-3"), mems=NumaSet.of(0), cpu_quota_us=-1, cpu_period_us=PERIOD_US),
@@ -53,7 +53,7 @@ def test_nothing_differs_nothing_is_said() -> None:
     wanted = WantedPlacement(cpus("0-1"), NumaSet.of(0), CpuMax(50_000, PERIOD_US))
     has = NriResources(cpus=cpus("0-1"), mems=NumaSet.of(0), cpu_quota_us=50_000, cpu_period_us=PERIOD_US)
     one = Occupant("a", cpus("0-1"), wanted, "a", has)
-    assert response([one], created=(wanted, has)) == Response(Answer())
+    assert build_response([one], created=(wanted, has)) == Response(Answer())
 
 
 def test_all_is_said_of_the_container_that_its_runtime_is_updating() -> None:
@@ -61,19 +61,19 @@ def test_all_is_said_of_the_container_that_its_runtime_is_updating() -> None:
     has = NriResources(cpus=cpus("0-1"), mems=NumaSet.of(0), cpu_period_us=PERIOD_US)
     one = Occupant("a", cpus("0-1"), wanted, "a", has)
     told = NriResources(cpus=cpus("0-1"), mems=NumaSet.of(0), cpu_quota_us=-1, cpu_period_us=PERIOD_US)
-    assert response([one], updated="a") == Response(Answer(updates=(Update("a", told),)))
+    assert build_response([one], updated="a") == Response(Answer(updates=(Update("a", told),)))
 
 
 def test_who_leaves_is_before_who_comes() -> None:
-    found = response([shared("a", "0", "0-1"), shared("z", "0-3", "0-1"), shared("m", "0,4", "0-1")])
+    found = build_response([shared("a", "0", "0-1"), shared("z", "0-3", "0-1"), shared("m", "0,4", "0-1")])
     assert sets(found) == [("z", "0-1"), ("a", "0-1"), ("m", "0-1")]
 
 
 def test_nobody_gets_what_another_is_still_to_leave() -> None:
-    found = response([alone("a", "2-3", "2"), shared("b", "0-1", "0-1,3")])
+    found = build_response([alone("a", "2-3", "2"), shared("b", "0-1", "0-1,3")])
     assert sets(found) == [("a", "2")]
     assert found.waiting == (BlockedContainer("b", cpus("3"), ("a",)),)
-    assert sets(response([alone("a", "2", "2"), shared("b", "0-1", "0-1,3")])) == [("b", "0-1,3")]
+    assert sets(build_response([alone("a", "2", "2"), shared("b", "0-1", "0-1,3")])) == [("b", "0-1,3")]
 
 
 def test_two_on_each_others_cpus_do_not_wait_for_each_other_for_ever() -> None:
@@ -84,9 +84,9 @@ def test_two_on_each_others_cpus_do_not_wait_for_each_other_for_ever() -> None:
     def there() -> list[Occupant]:
         return [alone(name, str(has[name]), str(wants[name])) for name in has]
 
-    assert sets(response(there())) == []
+    assert sets(build_response(there())) == []
     for _ in range(5):
-        for name, now in sets(response(there(), pool=pool)):
+        for name, now in sets(build_response(there(), pool=pool)):
             has[name] = cpus(now)
             others = (has[other] for other in has if other != name)
             assert has[name] <= pool or all(has[name].isdisjoint(other) for other in others)
@@ -96,20 +96,20 @@ def test_two_on_each_others_cpus_do_not_wait_for_each_other_for_ever() -> None:
 def test_who_has_to_go_goes_to_the_pool_whoever_else_is_still_there() -> None:
     """A unit of systemd's waits in the pool for the container's CPUs, and the container is on what the unit is to get."""
     unit = replace(alone("a unit", "0-1", "2-3"), id="")
-    found = response([unit, alone("a", "2-3", "0-1,4")], pool=cpus("0-1,5"))
+    found = build_response([unit, alone("a", "2-3", "0-1,4")], pool=cpus("0-1,5"))
     assert sets(found) == [("a", "4")], "of its own it can have one"
     elsewhere = replace(alone("a unit", "0-1,4", "2-3"), id="")
-    found = response([elsewhere, alone("a", "2-3", "4")], pool=cpus("0-1"))
+    found = build_response([elsewhere, alone("a", "2-3", "4")], pool=cpus("0-1"))
     assert sets(found) == [("a", "0-1")], "nobody is alone there"
 
 
 def test_who_can_come_only_in_part_comes_in_part() -> None:
-    found = response([alone("a", "2-3", "2"), shared("b", "0", "0-1,3")])
+    found = build_response([alone("a", "2-3", "2"), shared("b", "0", "0-1,3")])
     assert sets(found) == [("a", "2"), ("b", "0-1")]
 
 
 def test_an_empty_cpuset_is_never_said() -> None:
-    found = response([shared("a", "0-3", "")])
+    found = build_response([shared("a", "0-3", "")])
     assert found == Response(Answer(), (BlockedContainer("a", CpuSet()),))
 
 
@@ -117,7 +117,7 @@ def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
     """A pod of the agent's own domain, and a container that nothing has been decided on."""
     own = replace(shared("own", "2-3", "2"), id="")
     unknown = Occupant("unknown", cpus("4"), None, "unknown")
-    found = response([own, unknown, shared("b", "0", "0,3-4")])
+    found = build_response([own, unknown, shared("b", "0", "0,3-4")])
     assert sets(found) == []
     assert found.waiting == (BlockedContainer("b", cpus("3-4"), ("own", "unknown")),)
 
@@ -136,7 +136,7 @@ def test_of_others_nothing_is_asked_but_they_are_waited_for() -> None:
     ],
 )
 def test_quotas(limit: CpuMax | None, has: NriResources, said: tuple[int | None, int | None]) -> None:
-    found = response(
+    found = build_response(
         [], created=(WantedPlacement(cpus("0"), cpu_max=limit), replace(has, cpus=cpus("0")))
     ).answer.adjustment
     assert said == ((None, None) if found is None else (found.cpu_quota_us, found.cpu_period_us))
@@ -249,7 +249,7 @@ def test_no_change_gives_a_cpu_that_somebody_else_has_alone_or_will(
             Occupant(n, there[n], after[n], n, NriResources(cpus=there[n]))
             for n in data.draw(st.permutations(sorted(there)))
         ]
-        for update in response(seen).answer.updates:
+        for update in build_response(seen).answer.updates:
             name, now = update.container_id, update.resources.cpus
             assert now, "an empty set is all CPUs"
             if data.draw(st.integers(0, 4)) == 0:
@@ -269,7 +269,7 @@ def test_all_is_as_it_should_be_in_the_end_unless_two_wait_for_each_other(
     before, after = placements
     there = {name: wanted.cpus for name, wanted in before.items()}
     while True:
-        found = response([Occupant(n, there[n], after[n], n, NriResources(cpus=there[n])) for n in there])
+        found = build_response([Occupant(n, there[n], after[n], n, NriResources(cpus=there[n])) for n in there])
         if not found.answer.updates:
             break
         there |= {u.container_id: u.resources.cpus for u in found.answer.updates if u.resources.cpus}

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from nodeagent.core.domains.runtime.estimates import cpu_request
-from nodeagent.core.domains.runtime.pod_model import RuntimePod, ToldBy, qos_of_parent, runtime_pod
+from nodeagent.core.domains.runtime.pod_model import RuntimePod, ToldBy, build_runtime_pod, find_qos_class
 from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod, with_kubelets
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import DemandRules, demand_of
@@ -39,7 +39,7 @@ RULES = DemandRules.of(
 
 def seen(of: Pod, stated: StatedPod = NOTHING_STATED, capacity: int = CAPACITY) -> RuntimePod:
     containers = [told(of, container, CAPACITY) for container in of.containers]
-    return runtime_pod(sandbox_of(of), containers, stated, capacity)
+    return build_runtime_pod(sandbox_of(of), containers, stated, capacity)
 
 
 def stated_as(of: Pod) -> StatedPod:
@@ -85,7 +85,7 @@ def test_whole_cpus_of_guaranteed_pods_always_come_back(cpus: list[int], period_
     made = [app(f"c{n}", str(count if has_quota else min(count, 255))) for n, count in enumerate(cpus)]
     of = pod("p", *made)
     containers = [told(of, one, resources=told_resources(one, period_us, has_quota=has_quota)) for one in of.containers]
-    found = runtime_pod(sandbox_of(of), containers, NOTHING_STATED, CAPACITY).pod
+    found = build_runtime_pod(sandbox_of(of), containers, NOTHING_STATED, CAPACITY).pod
     assert demand_of(RULES, found) == demand_of(RULES, of)
 
 
@@ -199,7 +199,7 @@ def test_what_the_pod_has_as_a_whole_is_known_from_kubelet_alone() -> None:
     ]
     containers = [told(of, one) for one in limited]
     said = with_kubelets(NOTHING_STATED, kubelets(of))
-    found = runtime_pod(sandbox_of(of), containers, said, CAPACITY)
+    found = build_runtime_pod(sandbox_of(of), containers, said, CAPACITY)
     assert found.is_whole
     assert found.pod.resources == of.resources
     assert [one.resources.limits for one in found.pod.containers] == [Resources(), Resources()]
@@ -207,7 +207,7 @@ def test_what_the_pod_has_as_a_whole_is_known_from_kubelet_alone() -> None:
         (one.what, one.value, one.by.value, one.container) for one in found.known
     }
     exclusive_one = with_kubelets(StatedPod((StatedContainer("main", exclusive_cpus=1),)), kubelets(of))
-    (against,) = runtime_pod(sandbox_of(of), containers, exclusive_one, CAPACITY).contradictions
+    (against,) = build_runtime_pod(sandbox_of(of), containers, exclusive_one, CAPACITY).contradictions
     assert "spec.resources" in against.text
 
 
@@ -263,7 +263,7 @@ def test_no_statement_gets_more_cpus_than_kubelet_knows_of(of: Pod, data: st.Dat
     ],
 )
 def test_the_class_in_the_parents_name(parent: str, qos: QosClass | None) -> None:
-    assert qos_of_parent(parent) is qos
+    assert find_qos_class(parent) is qos
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_without_kubelets_parent_the_class_is_estimated(score: int | None, qos: 
     of = pod("p", app(cpu="2"))
     box = replace(sandbox_of(of), cgroup_parent="system.slice")
     container = replace(told(of, of.containers[0]), oom_score_adj=score)
-    known = runtime_pod(box, [container], NOTHING_STATED, CAPACITY).known[0]
+    known = build_runtime_pod(box, [container], NOTHING_STATED, CAPACITY).known[0]
     assert (known.what, known.value, known.by, known.is_exact) == ("qosClass", qos, ToldBy.OOM_SCORE_ADJ, False)
 
 
@@ -281,7 +281,7 @@ def one(
     container: Container, told_of: NriContainer | None = None, stated: StatedPod = NOTHING_STATED
 ) -> dict[str, Any]:
     of = pod("p", container)
-    found = runtime_pod(sandbox_of(of), [told_of or told(of, container, CAPACITY)], stated, CAPACITY)
+    found = build_runtime_pod(sandbox_of(of), [told_of or told(of, container, CAPACITY)], stated, CAPACITY)
     return {k.what: (k.value, k.by, k.is_exact) for k in found.known if k.container}
 
 
@@ -365,7 +365,7 @@ def test_a_container_that_the_list_leaves_out_is_an_estimate() -> None:
 def test_of_two_containers_of_one_name_the_later_one_counts() -> None:
     old, new = app("a", cpu="2"), app("a", cpu="3")
     of = pod("p", new)
-    found = runtime_pod(sandbox_of(of), [told(of, old), told(of, new, id="new")], NOTHING_STATED, CAPACITY)
+    found = build_runtime_pod(sandbox_of(of), [told(of, old), told(of, new, id="new")], NOTHING_STATED, CAPACITY)
     assert [c.resources.requests.get(CPU) for c in found.pod.containers] == [Quantity.of(3)]
 
 

@@ -30,8 +30,8 @@ from nodeagent.core.domains.runtime.registry import (
     RefusedKey,
     Registry,
     Stage,
-    happened,
-    settled,
+    apply_event,
+    record_decision,
     wanted_by_id,
 )
 from nodeagent.core.domains.runtime.stages import TABLE, Condition, ContainerEvent, condition_of
@@ -86,18 +86,18 @@ def after(*happenings: Happening, registry: Registry | None = None, refuse: str 
     """Everything that is to be decided on is granted, or refused."""
     registry = registry or Registry()
     for what in happenings:
-        stepped = happened(registry, what, {})
+        stepped = apply_event(registry, what, {})
         registry = stepped.registry
         for todo in stepped.todo:
             if isinstance(todo, Decide):
-                registry = settled(registry, todo.key, todo.id, refuse).registry
+                registry = record_decision(registry, todo.key, todo.id, refuse).registry
     return registry
 
 
 def todo(
     registry: Registry, what: Happening, wanted: dict[ContainerKey, WantedPlacement] | None = None
 ) -> tuple[Todo, ...]:
-    return happened(registry, what, wanted or {}).todo
+    return apply_event(registry, what, wanted or {}).todo
 
 
 def begin(container_id: str) -> Call:
@@ -112,8 +112,8 @@ RUNS = after(create("a"), begin("a"))
 
 def test_a_new_container_is_decided_on_and_then_placed() -> None:
     assert todo(Registry(), create("a")) == (Decide(KEY, "a", is_again=False),)
-    registry = happened(Registry(), create("a"), {}).registry
-    assert settled(registry, KEY, "a", None).todo == (Place(KEY, "a"),)
+    registry = apply_event(Registry(), create("a"), {}).registry
+    assert record_decision(registry, KEY, "a", None).todo == (Place(KEY, "a"),)
     assert after(create("a")).entry(KEY).is_held
 
 
@@ -144,7 +144,7 @@ def test_what_was_promised_is_given_back_when_the_removed_container_is_seen_empt
     removed = after(called(Event.STOP_CONTAINER, "a"), called(Event.REMOVE_CONTAINER, "a"), registry=RUNS)
     assert todo(removed, Populated(frozenset({"a"}))) == ()
     assert todo(removed, NOBODY) == (GiveBack(KEY),)
-    assert happened(removed, NOBODY, {}).registry.entries == ()
+    assert apply_event(removed, NOBODY, {}).registry.entries == ()
 
 
 @pytest.mark.parametrize("ending", [STOP_POD, REMOVE_POD])
@@ -161,7 +161,7 @@ def test_a_stopped_container_keeps_it_for_its_successor() -> None:
 
 def test_the_old_one_goes_and_the_new_one_keeps_it() -> None:
     both = after(create("b"), called(Event.REMOVE_CONTAINER, "a"), registry=RUNS)
-    left = happened(both, NOBODY, {})
+    left = apply_event(both, NOBODY, {})
     assert left.todo == ()
     assert [made.id for made in left.registry.entry(KEY).made] == ["b"]
 
@@ -181,12 +181,12 @@ def test_the_same_pod_in_a_new_sandbox_goes_on() -> None:
 
 
 def test_a_refusal_is_remembered_and_told_once() -> None:
-    registry = happened(Registry(), create("a"), {}).registry
-    refused = settled(registry, KEY, "a", "no CPUs")
+    registry = apply_event(Registry(), create("a"), {}).registry
+    refused = record_decision(registry, KEY, "a", "no CPUs")
     assert refused.todo == (Refuse(KEY, "a", "no CPUs", is_first=True),)
     assert refused.registry.entries == ()
     assert todo(refused.registry, create("b")) == (Refuse(KEY, "b", "no CPUs", is_first=False),)
-    assert happened(refused.registry, create("b"), {}).registry == refused.registry
+    assert apply_event(refused.registry, create("b"), {}).registry == refused.registry
 
 
 def test_what_device_plugins_had_no_time_for_is_decided_on_again() -> None:
@@ -199,7 +199,7 @@ REFUSED = after(create("a"), refuse="no CPUs")
 
 def test_a_refusal_ends_with_the_next_retry() -> None:
     assert todo(REFUSED, Retried("uid-q")) == ()
-    assert happened(REFUSED, Retried("uid-q"), {}).registry == REFUSED
+    assert apply_event(REFUSED, Retried("uid-q"), {}).registry == REFUSED
     assert todo(after(Retried("uid-p"), registry=REFUSED), create("b")) == (Decide(KEY, "b", is_again=False),)
 
 
@@ -270,8 +270,8 @@ def test_a_container_that_only_its_update_tells_of_began_while_nobody_was_asked(
 
 
 def test_an_update_of_the_pod_changes_nothing() -> None:
-    assert happened(RUNS, Call(Event.UPDATE_POD_SANDBOX, box()), {}).registry == RUNS
-    assert happened(RUNS, called(Event.POST_START_CONTAINER, "a"), {}).registry == RUNS
+    assert apply_event(RUNS, Call(Event.UPDATE_POD_SANDBOX, box()), {}).registry == RUNS
+    assert apply_event(RUNS, called(Event.POST_START_CONTAINER, "a"), {}).registry == RUNS
 
 
 # What comes out of turn
@@ -281,7 +281,7 @@ def test_a_container_that_was_not_placed_does_not_begin() -> None:
     (refused,) = todo(Registry(), begin("a"))
     assert isinstance(refused, Refuse)
     assert "was not placed when it was created" in refused.reason
-    (refused,) = todo(happened(Registry(), create("a"), {}).registry, begin("a"))
+    (refused,) = todo(apply_event(Registry(), create("a"), {}).registry, begin("a"))
     assert isinstance(refused, Refuse)
 
 
@@ -292,7 +292,7 @@ def test_a_container_that_has_ended_neither_begins_nor_comes_back(ending: Call) 
         counted, refused = todo(ended, what)
         assert isinstance(counted, CountIllegal)
         assert isinstance(refused, Refuse)
-        assert happened(ended, what, {}).registry == ended
+        assert apply_event(ended, what, {}).registry == ended
     assert todo(ended, update("a", cpu_shares=1)) == (CountIllegal(ContainerEvent.UPDATE),)
 
 
@@ -308,7 +308,7 @@ def test_the_same_event_again_changes_nothing() -> None:
 
 CONDITIONS = {
     Condition.UNKNOWN: Registry(),
-    Condition.CREATED: happened(Registry(), create("a"), {}).registry,
+    Condition.CREATED: apply_event(Registry(), create("a"), {}).registry,
     Condition.CREATED_PLACED: after(create("a")),
     Condition.STARTED: after(update("a"), refuse="no CPUs"),
     Condition.STARTED_PLACED: RUNS,
@@ -339,7 +339,7 @@ def test_an_illegal_event_changes_nothing_and_is_counted(condition: Condition, e
     registry = CONDITIONS[condition]
     made = next((made for entry in registry.entries for made in entry.made), None)
     assert condition_of(made) is condition
-    stepped = happened(registry, CALLS[event], {})
+    stepped = apply_event(registry, CALLS[event], {})
     is_illegal = (condition, event) in ILLEGAL
     assert (CountIllegal(event) in stepped.todo) is is_illegal
     if is_illegal:
@@ -358,7 +358,7 @@ def test_each_illegal_event_has_a_series_from_the_start() -> None:
 
 def test_ends_of_unknown_containers_are_ignored() -> None:
     for event in (Event.STOP_CONTAINER, Event.REMOVE_CONTAINER):
-        assert happened(RUNS, called(event, "x"), {}) == happened(RUNS, Populated(frozenset()), {})
+        assert apply_event(RUNS, called(event, "x"), {}) == apply_event(RUNS, Populated(frozenset()), {})
 
 
 def test_a_late_stop_does_not_bring_back_what_was_removed() -> None:
@@ -378,7 +378,7 @@ def listed(container_id: str, state: ContainerState = ContainerState.RUNNING, **
 def test_what_has_what_is_promised_is_adopted() -> None:
     """After a start of the agent it is new here: it was placed by the one before."""
     for registry in (RUNS, Registry()):
-        found = happened(registry, synchronized(listed("a", resources=PINNED)), {KEY: WANTED})
+        found = apply_event(registry, synchronized(listed("a", resources=PINNED)), {KEY: WANTED})
         assert found.todo == (Adopt(KEY, "a"),)
         assert found.registry.entries == RUNS.entries
     assert todo(found.registry, create("b")) == (Place(KEY, "b"),)
@@ -386,26 +386,26 @@ def test_what_has_what_is_promised_is_adopted() -> None:
 
 def test_what_has_something_else_is_a_difference_and_put_right() -> None:
     has = replace(PINNED, cpus=CpuSet.of(0))
-    found = happened(RUNS, synchronized(listed("a", resources=has)), {KEY: WANTED})
+    found = apply_event(RUNS, synchronized(listed("a", resources=has)), {KEY: WANTED})
     assert found.todo == (Correct(KEY, "a", WANTED, has),)
 
 
 def test_what_began_while_nobody_was_asked_is_counted_and_put_right() -> None:
-    found = happened(RUNS, synchronized(listed("a", resources=PINNED), listed("b")), {KEY: WANTED})
+    found = apply_event(RUNS, synchronized(listed("a", resources=PINNED), listed("b")), {KEY: WANTED})
     assert found.todo == (Adopt(KEY, "a"), CountFailOpen(KEY, "b"), Correct(KEY, "b", WANTED, SHARES))
     assert todo(found.registry, synchronized(listed("b")), {KEY: WANTED}) == (Correct(KEY, "b", WANTED, SHARES),)
 
 
 def test_what_began_and_has_no_promise_is_counted_and_decided_on() -> None:
-    found = happened(Registry(), synchronized(listed("a")), {})
+    found = apply_event(Registry(), synchronized(listed("a")), {})
     assert found.todo == (CountFailOpen(KEY, "a"), Decide(KEY, "a", is_again=False))
-    assert settled(found.registry, KEY, "a", None).todo == (Place(KEY, "a"),)
+    assert record_decision(found.registry, KEY, "a", None).todo == (Place(KEY, "a"),)
 
 
 def test_of_two_that_began_the_later_one_is_decided_on_and_both_are_placed() -> None:
-    found = happened(Registry(), synchronized(listed("a"), listed("b")), {})
+    found = apply_event(Registry(), synchronized(listed("a"), listed("b")), {})
     assert found.todo == (CountFailOpen(KEY, "a"), CountFailOpen(KEY, "b"), Decide(KEY, "b", is_again=False))
-    assert settled(found.registry, KEY, "b", None).todo == (Place(KEY, "a"), Place(KEY, "b"))
+    assert record_decision(found.registry, KEY, "b", None).todo == (Place(KEY, "a"), Place(KEY, "b"))
 
 
 def test_what_began_and_is_refused_stays_known() -> None:
@@ -418,37 +418,37 @@ def test_what_began_and_is_refused_stays_known() -> None:
 
 
 def test_what_is_created_and_has_not_begun_is_not_counted() -> None:
-    found = happened(Registry(), synchronized(listed("a", ContainerState.CREATED)), {KEY: WANTED})
+    found = apply_event(Registry(), synchronized(listed("a", ContainerState.CREATED)), {KEY: WANTED})
     assert found.todo == (Correct(KEY, "a", WANTED, SHARES),)
 
 
 def test_what_has_stopped_is_only_known() -> None:
-    found = happened(Registry(), synchronized(listed("a", ContainerState.STOPPED)), {KEY: WANTED})
+    found = apply_event(Registry(), synchronized(listed("a", ContainerState.STOPPED)), {KEY: WANTED})
     assert found.todo == ()
     assert found.registry.entry(KEY).is_held
 
 
 def test_what_is_not_listed_has_been_removed() -> None:
-    found = happened(RUNS, synchronized(), {KEY: WANTED})
+    found = apply_event(RUNS, synchronized(), {KEY: WANTED})
     assert found.todo == ()
     assert todo(found.registry, NOBODY) == (GiveBack(KEY),)
 
 
 def test_a_promise_without_any_container_is_given_back() -> None:
-    found = happened(Registry(), synchronized(), {KEY: WANTED})
+    found = apply_event(Registry(), synchronized(), {KEY: WANTED})
     assert todo(found.registry, NOBODY) == (GiveBack(KEY),)
 
 
 def test_what_nothing_is_promised_to_any_more_is_decided_on_anew() -> None:
     """The agent's state was lost, and what it knew of the runtime was not."""
-    found = happened(RUNS, synchronized(listed("a", resources=PINNED)), {})
+    found = apply_event(RUNS, synchronized(listed("a", resources=PINNED)), {})
     assert found.todo == (Decide(KEY, "a", is_again=False),)
-    refused = settled(found.registry, KEY, "a", "no CPUs").registry.entry(KEY)
+    refused = record_decision(found.registry, KEY, "a", "no CPUs").registry.entry(KEY)
     assert (refused.is_held, refused.asked, [made.is_placed for made in refused.made]) == (False, None, [False])
 
 
 def test_a_container_of_no_listed_pod_is_none() -> None:
-    assert happened(Registry(), synchronized(listed("a"), pods="q"), {}).todo == ()
+    assert apply_event(Registry(), synchronized(listed("a"), pods="q"), {}).todo == ()
 
 
 def test_a_pod_without_a_uid_is_known_by_its_id() -> None:
@@ -497,7 +497,7 @@ class Node(RuleBasedStateMachine):
         wanted = {
             key: WantedPlacement(CpuSet.of(slot), exclusive_cpus=CpuSet.of(slot)) for key, slot in self.slots.items()
         }
-        stepped = happened(self.registry, what, wanted)
+        stepped = apply_event(self.registry, what, wanted)
         self.registry = stepped.registry
         for one in stepped.todo:
             self.do(one, refuse=refuse)
@@ -510,7 +510,7 @@ class Node(RuleBasedStateMachine):
                 is_refused = refuse or (not is_again and not free)
                 if not is_refused:
                     self.slots.setdefault(key, free[0] if free else -1)
-                decided = settled(self.registry, key, container_id, "no CPUs" if is_refused else None)
+                decided = record_decision(self.registry, key, container_id, "no CPUs" if is_refused else None)
                 self.registry = decided.registry
                 for after_it in decided.todo:
                     self.do(after_it, refuse=refuse)
@@ -626,11 +626,11 @@ class Orderly(RuleBasedStateMachine):
 
     def take(self, what: Happening, times: int) -> None:
         for _ in range(times):
-            stepped = happened(self.registry, what, {})
+            stepped = apply_event(self.registry, what, {})
             self.registry = stepped.registry
             for one in stepped.todo:
                 if isinstance(one, Decide):
-                    self.registry = settled(self.registry, one.key, one.id, None).registry
+                    self.registry = record_decision(self.registry, one.key, one.id, None).registry
                 elif isinstance(one, GiveBack):
                     self.given_back.append(one.key)
 

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement, check_start, response
+from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement, build_response, check_start
 from nodeagent.core.domains.runtime.instructions import Decide, GiveBack, Happening, LetStart, Place, Populated
-from nodeagent.core.domains.runtime.registry import ContainerKey, Registry, happened, settled, wanted_by_id
+from nodeagent.core.domains.runtime.registry import ContainerKey, Registry, apply_event, record_decision, wanted_by_id
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import (
     Call,
@@ -76,18 +76,18 @@ class Node(RuleBasedStateMachine):
     # What it does
 
     def take(self, what: Happening) -> None:
-        stepped = happened(self.registry, what, self.wanted)
+        stepped = apply_event(self.registry, what, self.wanted)
         self.registry = stepped.registry
         todo = list(stepped.todo)
         while todo:
             match todo.pop(0):
                 case Decide(key, one, _):
                     is_granted = self.allocate(key, SIZES[self.names[one]])
-                    decided = settled(self.registry, key, one, None if is_granted else "no CPUs")
+                    decided = record_decision(self.registry, key, one, None if is_granted else "no CPUs")
                     self.registry = decided.registry
                     todo[:0] = decided.todo
                 case Place(key, one) if one not in self.running:
-                    made = response(self.occupants(), created=(self.wanted[key], NriResources()))
+                    made = build_response(self.occupants(), created=(self.wanted[key], NriResources()))
                     assert made.answer.adjustment is not None
                     assert made.answer.adjustment.cpus
                     self.cpusets[one] = made.answer.adjustment.cpus
@@ -157,7 +157,7 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data())
     def push(self, data: st.DataObject) -> None:
         self.fails = data
-        self.carry_out(response(self.occupants()).answer.updates)
+        self.carry_out(build_response(self.occupants()).answer.updates)
         self.see()
 
     @rule(name=st.sampled_from(sorted(SIZES)))
@@ -181,7 +181,7 @@ class Node(RuleBasedStateMachine):
         )
         pods = {one.sandbox_id: self.call(Event.RUN_POD_SANDBOX, one.id).sandbox for one in listed}
         self.take(Synchronized(tuple(pods.values()), listed))
-        self.carry_out(response(self.occupants()).answer.updates)
+        self.carry_out(build_response(self.occupants()).answer.updates)
         self.see()
 
     def remove(self, one: str) -> None:

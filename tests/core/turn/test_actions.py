@@ -19,7 +19,16 @@ from nodeagent.core.model.state import (
     run_id,
 )
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.core.turn.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.turn.actions import (
+    Action,
+    Forget,
+    KillCgroup,
+    KillMain,
+    Launch,
+    Terminate,
+    TerminateAll,
+    list_actions,
+)
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.world import World
 from tests.support.pods import app, pod
@@ -68,7 +77,7 @@ def decide(
         observed=observed(populated=populated),
         now_ms=now_ms,
     )
-    return list(actions(state, world, frozenset({PATH}) if ready else frozenset(), {PATH: PLACEMENT}, signalled))
+    return list(list_actions(state, world, frozenset({PATH}) if ready else frozenset(), {PATH: PLACEMENT}, signalled))
 
 
 STARTED = ContainerStatus("app", attempt=1)

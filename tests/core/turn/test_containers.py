@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Rejected, Report, remove_pod
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime import decisions
-from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.decisions import Taken, take
+from nodeagent.core.domains.runtime.answers import Response, build_response
+from nodeagent.core.domains.runtime.call_answer import answer_call
+from nodeagent.core.domains.runtime.decisions import EventDecided, decide_event
 from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     Correct,
@@ -30,7 +31,6 @@ from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.domains.runtime.registry import awaits_end
 from nodeagent.core.domains.runtime.reported import RuntimeReport
-from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
@@ -59,7 +59,7 @@ from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
-from nodeagent.daemon.domains.runtime.containers import misnamed, stated
+from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
 from tests.support.runtime_pods import kubelets, sandbox_of, told, told_resources
@@ -92,10 +92,10 @@ class Runtime:
             world,
             self.of.kernel,
             RuntimeReport.of(self.boxes, self.containers),
-            stated,
+            read_pod_annotations,
             CONTAINERD.origin,
             "/sys/fs/cgroup",
-            misnamed,
+            find_name_problems,
         )
 
     def seen(self) -> dict[str, ObservedCgroup]:
@@ -108,11 +108,11 @@ class Runtime:
 
         return {one: group(one) for one in self.cpusets}
 
-    def happens(self, what: Happening) -> Taken:
+    def happens(self, what: Happening) -> EventDecided:
         found = what.found if isinstance(what, Looked) else what
         if isinstance(found, Synchronized):
             self.containers |= {one.id: one for one in found.containers}
-        taken = take(Draft(self.state), what, self.node())
+        taken = decide_event(Draft(self.state), what, self.node())
         self.state = taken.draft.state
         self.events += taken.draft.events
         self.todo = taken.todo
@@ -129,7 +129,7 @@ class Runtime:
         taken = self.happens(call)
         there = occupants(self.state, self.node(), self.seen(), {})
         node = self.node()
-        return verdict(
+        return answer_call(
             call,
             taken.todo,
             promised(self.state, node),
@@ -182,7 +182,7 @@ class Runtime:
 
     def push(self) -> Response:
         node = self.node()
-        found = response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
+        found = build_response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
         self.carry_out(found)
         return found
 
@@ -392,7 +392,7 @@ def test_what_kubelet_says_makes_a_pod_whole_and_a_refusal_is_decided_on_again_o
         "it is kept, and was promised with its pod"
     )
     (entry,) = runtime.state.entries
-    known = known_again(entry, runtime.state.runtime, lambda box: stated(box).pod, 0)
+    known = known_again(entry, runtime.state.runtime, lambda box: read_pod_annotations(box).pod, 0)
     assert {one.by for one in known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
     assert all(one.is_exact for one in known)
 
@@ -997,7 +997,7 @@ class Churn(RuleBasedStateMachine):
         runtime.happens(Synchronized())
         runtime.look()
         assert runtime.state.runtime == Registry()
-        assert all(not entry.is_of_runtime for entry in runtime.state.entries)
+        assert all(not entry.is_requested_per_container for entry in runtime.state.entries)
 
 
 TestChurn = Churn.TestCase

@@ -9,12 +9,12 @@ from hypothesis import given, settings, strategies as st
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import runtime_cgroups
-from nodeagent.core.domains.runtime.answers import Response, response
-from nodeagent.core.domains.runtime.decisions import take
+from nodeagent.core.domains.runtime.answers import Response, build_response
+from nodeagent.core.domains.runtime.call_answer import answer_call
+from nodeagent.core.domains.runtime.decisions import decide_event
 from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
 from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
 from nodeagent.core.domains.runtime.reported import RuntimeReport
-from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import (
@@ -33,12 +33,12 @@ from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
-from nodeagent.daemon.domains.runtime.containers import misnamed, stated
+from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
 from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.shares import share_of
 from tests.support.world import SMALL, START_MS, empty_state, node
@@ -127,10 +127,10 @@ class Agent:
             world,
             NODE.kernel,
             RuntimeReport.of(self.boxes, self.containers),
-            stated,
+            read_pod_annotations,
             CONTAINERD.origin,
             "/sys/fs/cgroup",
-            misnamed,
+            find_name_problems,
         )
 
     def take(self, what: Happening) -> None:
@@ -142,7 +142,7 @@ class Agent:
             self.boxes[found.sandbox.id] = found.sandbox
             if found.container is not None:
                 self.containers[found.container.id] = found.container
-        taken = take(Draft(self.state), what, self.node())
+        taken = decide_event(Draft(self.state), what, self.node())
         self.state = taken.draft.state
         for event in taken.draft.events:
             assert event.kind
@@ -160,14 +160,14 @@ class Agent:
             for made in entry.made
         }  # fmt: skip
         there, pool = occupants(self.state, node, seen, {}), pool_of(self.state, node)
-        found = verdict(call, todo, promised(self.state, node), there, seen, pool, node.world.managers.reserved)
+        found = answer_call(call, todo, promised(self.state, node), there, seen, pool, node.world.managers.reserved)
         if isinstance(found, Denial):
             assert found.reason
         elif call.event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.STOP_CONTAINER}:
             answered(call.event, found.answer)
         else:
             assert found == Response(Answer())
-        answered(Event.UPDATE_CONTAINER, response(there, pool=pool).answer)
+        answered(Event.UPDATE_CONTAINER, build_response(there, pool=pool).answer)
 
     def check(self) -> None:
         assert violations(NODE.managers, self.state) == ()
@@ -175,7 +175,7 @@ class Agent:
 
     def show(self) -> None:
         runtime_cgroups(NODE.config, NODE.managers, NODE.kernel, self.state)
-        document = inspection(NodeView(node=SETUP, state=self.state))
+        document = inspect_node(NodeView(node=SETUP, state=self.state))
         for text in (
             render(document),
             render_in_full(document),

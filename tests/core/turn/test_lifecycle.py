@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
-from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
+from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, shift_times
 from nodeagent.core.resources.cpu.holdings import default_set, exclusive_cpus, own_set_of
 from nodeagent.core.turn.actions import Terminate, TerminateAll
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
@@ -66,7 +66,7 @@ def test_a_restart_waits_as_long_when_the_clock_is_set(by_ms: int) -> None:
     machine.exit(machine.run_of("app"), 1)
     agent.rest()
     machine.set_clock(by_ms)
-    agent.state = moved(agent.state, by_ms)
+    agent.state = shift_times(agent.state, by_ms)
     now_ms = machine.now_ms
     agent.settle()
     assert (running(machine), machine.now_ms - now_ms) == (["app"], 40 * SECOND)
@@ -78,7 +78,7 @@ def test_how_long_a_container_ran_is_not_changed_by_setting_the_clock(by_ms: int
     assert [delay_ms(machine, agent) // SECOND for _ in range(2)] == [0, 10]
     machine.now_ms += ran_ms
     machine.set_clock(by_ms)
-    agent.state = moved(agent.state, by_ms)
+    agent.state = shift_times(agent.state, by_ms)
     agent.rest()
     assert delay_ms(machine, agent) == waits * SECOND
 
@@ -88,7 +88,7 @@ def test_an_end_that_was_not_seen_before_the_clock_was_set_back_is_none_of_the_f
     assert [delay_ms(machine, agent) // SECOND for _ in range(2)] == [0, 10]
     machine.exit(machine.run_of("app"), 1)
     machine.set_clock(-HOUR)
-    agent.state = moved(agent.state, -HOUR)
+    agent.state = shift_times(agent.state, -HOUR)
     now_ms = machine.now_ms
     agent.settle()
     assert (running(machine), machine.now_ms - now_ms) == (["app"], 20 * SECOND)
@@ -422,7 +422,7 @@ def test_termination_asks_then_kills_after_the_grace_period() -> None:
 def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
     machine, agent = asked_to_end()
     machine.set_clock(by_ms)
-    agent.state = moved(agent.state, by_ms)
+    agent.state = shift_times(agent.state, by_ms)
     is_killed_after_the_grace_period(machine, agent)
 
 

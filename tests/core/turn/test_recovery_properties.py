@@ -12,7 +12,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts
-from nodeagent.core.turn.recovery import RecoveredPod, Settled, lacking_cpus, settled
+from nodeagent.core.turn.recovery import PlacedPods, RecoveredPod, count_lacking_cpus, place_recovered
 from tests.support import invariants
 from tests.support.shares import share_of
 from tests.support.strategies import Event, lived, lives, nodes, pods
@@ -39,7 +39,7 @@ def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[
     return last.after, last.pods
 
 
-def expect_sound(node: Managers, claims: tuple[RecoveredPod, ...], made: Settled) -> tuple[Pod, ...]:
+def expect_sound(node: Managers, claims: tuple[RecoveredPod, ...], made: PlacedPods) -> tuple[Pod, ...]:
     """Give the pods that were kept."""
     refused = {uid for uid, _ in made.refused}
     assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "who runs is never refused"
@@ -64,7 +64,7 @@ def expect_sound(node: Managers, claims: tuple[RecoveredPod, ...], made: Settled
             ]
             before = next(c.held.of(CpuHoldings).own_set(container.name) for c in claims if c.pod is pod)
             assert bool(reported) >= (own != before), "what is not as it was is told"
-            if lacking_cpus(node, made.promises, pod, container.name):
+            if count_lacking_cpus(node, made.promises, pod, container.name):
                 assert any("degraded" in d.what.why for d in reported)
     return kept
 
@@ -97,7 +97,7 @@ RUNNING = st.frozensets(st.integers(0, 7))
 def test_on_the_same_node_nothing_changes(node: Managers, events: list[Event], running: frozenset[int]) -> None:
     promises, active = lived_through(node, events)
     claims = claims_of(promises, active, running | frozenset(range(8)))
-    made = settled(node, claims)
+    made = place_recovered(node, claims)
     expect_sound(node, claims, made)
     before, after = as_it_is(promises), as_it_is(made.promises)
     assert before == after or [d for d in made.differences if d.what.before not in {"shared", "any"}] == []
@@ -113,7 +113,7 @@ def test_a_gate_that_is_turned_moves_nobody(node: Managers, events: list[Event],
     assert resume(now, promises) == promises
     assert violations(now, promises, active) == ()
     if was_on:
-        made = settled(now, claims_of(promises, active, frozenset(range(8))))
+        made = place_recovered(now, claims_of(promises, active, frozenset(range(8))))
         assert made.differences == ()
         assert as_it_is(made.promises) == as_it_is(promises)
 
@@ -128,10 +128,10 @@ def test_on_any_other_node_the_promises_are_sound(
         replace(claim, ends=not claim.stays and n in ending)
         for n, claim in enumerate(claims_of(promises, active, running))
     )
-    made = settled(now, claims)
+    made = place_recovered(now, claims)
     kept = expect_sound(now, claims, made)
     left = (claim for claim in claims if claim.pod in kept)
-    again = settled(
+    again = place_recovered(
         now,
         tuple(replace(c, held=made.promises.of_pod(c.pod.uid), stays=not c.ends) for c in left),
     )
@@ -167,4 +167,4 @@ def hostile_claims(draw: Any) -> tuple[RecoveredPod, ...]:
 @EXAMPLES
 @given(nodes(), hostile_claims())
 def test_claims_that_cannot_be_are_taken_apart(node: Managers, claims: tuple[RecoveredPod, ...]) -> None:
-    expect_sound(node, claims, settled(node, claims))
+    expect_sound(node, claims, place_recovered(node, claims))

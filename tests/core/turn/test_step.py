@@ -19,8 +19,8 @@ from nodeagent.core.model.state import (
     Origin,
     Phase,
     PodEntry,
-    moved,
     run_id,
+    shift_times,
 )
 from nodeagent.core.model.violations import Invariant
 from nodeagent.core.model.waiting import Waiting
@@ -787,11 +787,11 @@ def moments(state: NodeState) -> list[int | None]:
 
 @pytest.mark.parametrize("by_ms", [-5_000, -1, 0, 3_600_000])
 def test_all_moments_but_those_that_name_runs_move_with_the_clock(by_ms: int) -> None:
-    after = moved(MOMENTS, by_ms)
+    after = shift_times(MOMENTS, by_ms)
     assert moments(after) == [None if moment is None else moment + by_ms for moment in moments(MOMENTS)]
     assert [e.decided_at_ms for e in after.entries] == [5_000, 5_100]
-    assert moved(after, -by_ms) == MOMENTS
+    assert shift_times(after, -by_ms) == MOMENTS
 
 
 def test_no_moment_is_before_1970() -> None:
-    assert {moment for moment in moments(moved(MOMENTS, -(10**12))) if moment is not None} == {0}
+    assert {moment for moment in moments(shift_times(MOMENTS, -(10**12))) if moment is not None} == {0}

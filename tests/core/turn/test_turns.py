@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, build, isolation, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind, UnitSettings
-from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_of_systemd, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
@@ -141,7 +141,7 @@ class WatchedAgent(Agent):
         return {
             entry.container_path(container.name): self.machine.granted_to_unit(container.unit)
             for entry in self.promised().entries
-            if entry.is_of_systemd and entry.is_active and entry.deleting_since_ms is None
+            if entry.pins_units and entry.is_active and entry.deleting_since_ms is None
             for container in entry.pod.containers
             if container.unit in units and units[container.unit].is_placed
         }
@@ -157,7 +157,7 @@ class WatchedAgent(Agent):
 
     def apply(self, change: Change) -> None:
         before = self.machine.effective(change.path) if change.path in self.machine.groups else CpuSet()
-        if is_of_systemd(change.path):
+        if is_pinned(change.path):
             self._judge_unit(change)
         elif isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
             if change.path not in self.cpus_of(self.promised()):
@@ -522,7 +522,7 @@ class Turns(RuleBasedStateMachine):
         """Ask as `nodeagent exec` does."""
         wanted, observed = self.agent.desired_cgroups(), self.machine.observed()
         return any(
-            obstacle(entry, c.name, desired=wanted, observed=observed, used_below=()) is None
+            find_obstacle(entry, c.name, desired=wanted, observed=observed, used_below=()) is None
             for entry in self.agent.state.entries
             for c in entry.pod.containers
             if entry.container_path(c.name) == path
@@ -670,17 +670,17 @@ class Turns(RuleBasedStateMachine):
         assert agent.overlaps() == {}
         reserved = machine.node.managers.reserved
         desired_by_path = {w.path: w for w in agent.desired_cgroups()}
-        assert set(machine.groups) == {path for path in desired_by_path if not is_of_systemd(path)}
+        assert set(machine.groups) == {path for path in desired_by_path if not is_pinned(path)}
         observed = agent.observed()
         for path, want in desired_by_path.items():
-            if is_of_systemd(path) and path not in observed:
+            if is_pinned(path) and path not in observed:
                 continue
             for attribute, value in want.attributes:
                 assert observed[path].get(attribute) == value, f"{path}: {attribute.value}"
-            if want.is_leaf and not is_of_systemd(path):
+            if want.is_leaf and not is_pinned(path):
                 assert machine.is_frozen(path) == want.is_starved, path
         for path, (cpus, _) in agent.cpus_of(agent.state).items():
-            if is_of_systemd(path):
+            if is_pinned(path):
                 assert path not in observed or observed[path].unit is not None
                 assert path not in observed or observed[path].get(Attribute.CPUSET_CPUS) == (cpus or reserved)
                 continue

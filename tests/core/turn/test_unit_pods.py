@@ -10,7 +10,7 @@ from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.refusals import UNIT_TAKEN
 from nodeagent.core.model.state import Phase, PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
-from nodeagent.core.turn.adoption import Found, found, populated_pods
+from nodeagent.core.turn.adoption import AdmittedPod, find_admitted, find_populated_pods
 from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
 from tests.support.pods import app, pod, unit
@@ -243,13 +243,13 @@ def test_a_new_pod_waits_until_its_unit_has_been_given_back() -> None:
 # When the state is lost
 
 
-def adopted(machine: Machine, *pods: Pod, recorded: dict[str, PodPromises] | None = None) -> tuple[Found, ...]:
+def adopted(machine: Machine, *pods: Pod, recorded: dict[str, PodPromises] | None = None) -> tuple[AdmittedPod, ...]:
     agent = Agent(machine)
     agent.want(*pods)
     entries = [new_entry(m, START_MS, pod_level_resources=False) for m in agent.wanted]
     observed = agent.observed()
-    assert not {path for path in populated_pods(observed) if path.startswith("units/")}
-    return found(NODE.managers, entries, observed=observed, runs={}, recorded=recorded or {}, now_ms=START_MS)
+    assert not {path for path in find_populated_pods(observed) if path.startswith("units/")}
+    return find_admitted(NODE.managers, entries, observed=observed, runs={}, recorded=recorded or {}, now_ms=START_MS)
 
 
 def test_a_unit_with_the_cpus_of_a_lost_state_keeps_them_and_goes_back_to_what_is_recorded_of_it() -> None:

@@ -8,11 +8,11 @@ from msgspec import Struct
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas, MetricSpec
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.holdings import dropped, put
+from nodeagent.core.model.holdings import put_item, remove_item
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
-from nodeagent.core.model.refusals import NotResized, resized_later, unexpected
+from nodeagent.core.model.refusals import NotResized, defer_resize, wrap_unexpected
 from nodeagent.core.model.violations import Shortage, Violation
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
@@ -35,7 +35,7 @@ class LicenceHoldings(Struct, frozen=True):
         return sum(count for _, counts in self.licences for _, count in counts)
 
     def without(self, container: str) -> "LicenceHoldings":
-        return LicenceHoldings(dropped(self.licences, container))
+        return LicenceHoldings(remove_item(self.licences, container))
 
     def of_container(self, name: str) -> Counts:
         return dict(self.licences).get(name, ())
@@ -92,7 +92,7 @@ class Licences(Struct, frozen=True):
             missing -= taken
         if missing:
             return f"{wanted} licences are requested, and {wanted - missing} are free"
-        own = put(held.of(LicenceHoldings).licences, name, tuple(counts))
+        own = put_item(held.of(LicenceHoldings).licences, name, tuple(counts))
         return with_pod(promises, uid, held.having(LicenceHoldings(own)))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
@@ -100,7 +100,7 @@ class Licences(Struct, frozen=True):
             return Allocation(promises)
         mask, wanted = promises.hint(pod.uid, container.name).mask, self._wanted(container)
         given = self._with(promises, pod.uid, container.name, wanted, mask)
-        return Allocation(promises, refusal=unexpected(given)) if isinstance(given, str) else Allocation(given)
+        return Allocation(promises, refusal=wrap_unexpected(given)) if isinstance(given, str) else Allocation(given)
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
@@ -140,7 +140,7 @@ class Licences(Struct, frozen=True):
         now: ContainerDemand,
     ) -> Promises | NotResized:
         given = self._with(promises, pod.uid, now.name, self._wanted(now), promises.hint(pod.uid, now.name).mask)
-        return resized_later(f"container {now.name}: {given}") if isinstance(given, str) else given
+        return defer_resize(f"container {now.name}: {given}") if isinstance(given, str) else given
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         return with_pod(promises, uid, promises.of_pod(uid).without(name)), ()

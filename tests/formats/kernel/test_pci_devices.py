@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.core.model.devices import Device, DeviceKind, DevicePlace, NodeDoubt, by_node, place_of
+from nodeagent.core.model.devices import Device, DeviceKind, DevicePlace, NodeDoubt, find_node_of, group_by_node
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.kernel.sysfs import read_devices
@@ -188,20 +188,20 @@ def card(node: int | None, local: str | None) -> Device:
     ],
 )
 def test_where_a_card_is(node: int | None, local: str | None, place: DevicePlace) -> None:
-    assert place_of(card(node, local), TWO) == place
+    assert find_node_of(card(node, local), TWO) == place
 
 
 def test_where_there_is_one_node_it_is_there() -> None:
     one: Topology = machine(nodes=1)
-    assert place_of(card(None, None), one) == DevicePlace(0)
-    assert place_of(card(3, None), one) == DevicePlace(None, NodeDoubt.NO_SUCH_NODE)
+    assert find_node_of(card(None, None), one) == DevicePlace(0)
+    assert find_node_of(card(3, None), one) == DevicePlace(None, NodeDoubt.NO_SUCH_NODE)
 
 
 def test_they_are_grouped_by_node() -> None:
     cards = tuple(
         Device(f"0000:0{n}:00.0", DeviceKind.NVME, 0x010802, numa_node=node) for n, node in enumerate((None, 1, 0, 1))
     )
-    assert [(node, [each.address[5:7] for each in members]) for node, members in by_node(cards, TWO)] == [
+    assert [(node, [each.address[5:7] for each in members]) for node, members in group_by_node(cards, TWO)] == [
         (0, ["02"]),
         (1, ["01", "03"]),
         (None, ["00"]),

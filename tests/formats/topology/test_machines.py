@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.cli.commands import topology as command
 from nodeagent.cli.main import main
-from nodeagent.core.model.devices import place_of
+from nodeagent.core.model.devices import find_node_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.edge.kernel.sysfs import read_devices, read_machine
@@ -336,7 +336,7 @@ def test_devices_are_where_lstopo_has_them(machine: tuple[str, Path], capsys: py
         )
         shown.append(" ".join(words))
     assert ", ".join(shown) == DEVICES.get(name, "")
-    places = {device.address: place_of(device, topology) for device in devices}
+    places = {device.address: find_node_of(device, topology) for device in devices}
     said = (f"{at} {place.node} {place.doubt}" for at, place in places.items() if place.node is not None)
     assert ", ".join(said) == NODES_OF_DEVICES.get(name, "")
     document = printed(root, capsys, "--devices")

@@ -27,7 +27,7 @@ from nodeagent.formats.config.containerd_config import NriConfig, Said
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
-from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
+from nodeagent.views.check.node_check import describe_checks, is_fit, render_node_check, run_checks
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from tests.cli.test_selected_node import root as root  # noqa: PLC0414 - a fixture
@@ -292,7 +292,7 @@ CASES = [
 
 
 def verdict(given: NodeFacts, name: str) -> CheckResult:
-    (found,) = [v for v in verdicts(given) if v.check == name]
+    (found,) = [v for v in run_checks(given) if v.check == name]
     return found
 
 
@@ -311,7 +311,7 @@ def test_a_verdict_says_what_decided_and_what_mends_it(case: Case) -> None:
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("cpus", ["5", "2,5,13-14", "64-255"])
 def test_the_command_for_offline_cpus_brings_all_of_them_online(shell: str, cpus: str, tmp_path: Path) -> None:
-    (said,) = [v.fix for v in verdicts(facts(topology=changed(offline=CpuSet.parse(cpus)))) if v.check == "cpus"]
+    (said,) = [v.fix for v in run_checks(facts(topology=changed(offline=CpuSet.parse(cpus)))) if v.check == "cpus"]
     assert len(said) < 100
     names = [f"sys/devices/system/cpu/cpu{cpu}/online" for cpu in range(256)]
     for name in names:
@@ -343,18 +343,18 @@ def test_without_failures_it_is_fit_and_strictly_without_warnings() -> None:
         "config": replace(QUIET, placement=replace(STATIC, isolated_cpus="prefer")),
         "topology": changed(isolated=CpuSet.parse("1-3,5-7")),
     }
-    fit = verdicts(facts(**isolated))
+    fit = run_checks(facts(**isolated))
     assert is_fit(fit)
     assert is_fit(fit, strict=True)
-    warned = verdicts(facts({NUMA: "1"}, **isolated))
+    warned = run_checks(facts({NUMA: "1"}, **isolated))
     assert (is_fit(warned), is_fit(warned, strict=True)) == (True, False)
-    assert not is_fit(verdicts(facts({UNIT: "cpu"})))
-    assert not is_fit(verdicts(facts({NUMA: None, "proc/sys/kernel/osrelease": None})), strict=True)
+    assert not is_fit(run_checks(facts({UNIT: "cpu"})))
+    assert not is_fit(run_checks(facts({NUMA: None, "proc/sys/kernel/osrelease": None})), strict=True)
 
 
 def test_the_total_says_what_is_not_known() -> None:
     def total(given: NodeFacts) -> str:
-        return render_node_check(node_check_document(verdicts(given))).splitlines()[-1]
+        return render_node_check(describe_checks(run_checks(given))).splitlines()[-1]
 
     assert total(facts()).startswith("fit: ")
     assert total(facts({**NO_CGROUPS, "proc/cmdline": None})).startswith("fit as far as known: ")
@@ -363,7 +363,7 @@ def test_the_total_says_what_is_not_known() -> None:
 
 def test_its_document_is_as_its_schema_says() -> None:
     for case in CASES:
-        json_schema.check(node_check_document(verdicts(case.facts)), "check")
+        json_schema.check(describe_checks(run_checks(case.facts)), "check")
     names = json_schema.schema("check")["properties"]["checks"]["items"]["properties"]["check"]["enum"]
     assert {case.check for case in CASES} == set(names)
 
@@ -377,14 +377,14 @@ def test_only_what_lasts_until_the_next_boot_is_mended_by_itself() -> None:
 
 def test_the_text_is_as_it_was_looked_at() -> None:
     files = {NUMA: "1", service("irqbalance"): RUNS, UNIT: "cpu memory", **GOVERNED}
-    found = verdicts(facts(files, replace(STATIC, cpu_manager_policy_options=()), pages(2**22, 0)))
-    text = render_node_check(node_check_document(found))
+    found = run_checks(facts(files, replace(STATIC, cpu_manager_policy_options=()), pages(2**22, 0)))
+    text = render_node_check(describe_checks(found))
     assert max(len(line) for line in text.splitlines() if "fix: " not in line) <= 80
     assert {line.strip().removeprefix("fix: ") for line in text.splitlines() if "fix: " in line} == {
         each.fix for each in found if each.fix
     }
     assert text == (GOLDEN / "check.txt").read_text()
-    coloured = render_node_check(node_check_document(found), coloured=True)
+    coloured = render_node_check(describe_checks(found), coloured=True)
     assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == text
     assert coloured.count("\x1b[0m") == len(found) + 1
 
@@ -538,7 +538,7 @@ def test_a_copy_is_not_mended(
 def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for path, text in {NUMA: "1\n", **GOVERNED}.items():
         write(tmp_path / path, text)
-    check.apply_fixes(verdicts(facts({NUMA: "1\n", **GOVERNED})), str(tmp_path))
+    check.apply_fixes(run_checks(facts({NUMA: "1\n", **GOVERNED})), str(tmp_path))
     assert (tmp_path / NUMA).read_text().strip() == "0"
     assert {(tmp_path / path).read_text().strip()[:11] for path in GOVERNED} == {"performance"}
     assert capfd.readouterr().err == (
@@ -549,7 +549,7 @@ def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.C
 
 def test_levels_sort_nothing_out() -> None:
     """One verdict for each check, in one order, whatever the levels are."""
-    names = [v.check for v in verdicts(facts())]
+    names = [v.check for v in run_checks(facts())]
     assert len(names) == len(set(names))
-    assert [v.check for v in verdicts(facts(NO_CGROUPS, None))] == names
-    assert {v.level for v in verdicts(facts())} <= set(Level)
+    assert [v.check for v in run_checks(facts(NO_CGROUPS, None))] == names
+    assert {v.level for v in run_checks(facts())} <= set(Level)

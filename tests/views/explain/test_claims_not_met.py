@@ -10,7 +10,7 @@ from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.words import remedy_text
+from nodeagent.views.explain.words import format_remedy
 from tests.support.builders import MACHINE_A, admitted, managers
 from tests.support.claims import ETH0, claiming, request, template
 
@@ -35,7 +35,7 @@ def cpus(uid: str, count: int) -> Pod:
 def test_fewer_cpus_for_claim_and_container() -> None:
     node = what_if(cpus("there", 5))
     smaller, end = found(node, cpus("new", 6))
-    assert remedy_text(smaller) == (
+    assert format_remedy(smaller) == (
         "let request cpus of claim own be for 3 instead of 6, and container app request cpu 3 instead of 6"
     )
     assert isinstance(node.judge(cpus("new", 3)), Admitted)
@@ -55,7 +55,7 @@ def test_the_most_that_fit_are_named_however_many_are_asked_for() -> None:
 def test_fewer_cards_change_no_amount() -> None:
     asking = claiming("new", "2", template(request("nic", "nodeagent.io", count=3)))
     (smaller,) = found(what_if(), asking)
-    assert remedy_text(smaller) == "let request nic of claim own be for 1 instead of 3"
+    assert format_remedy(smaller) == "let request nic of claim own be for 1 instead of 3"
 
 
 def test_one_cannot_be_fewer_and_alternatives_are_not_changed() -> None:

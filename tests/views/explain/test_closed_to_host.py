@@ -11,7 +11,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.document import ExplainedPod, describe_explanation
 from nodeagent.views.explain.text import render_explanation
 from tests.support import json_schema
 from tests.support.inspected_nodes import World
@@ -22,8 +22,10 @@ from tests.support.world import SMALL, empty_state, node
 def explained(of: Pod, host_isolation: str = "partition", *, has_partitions: bool | None = None) -> dict[str, Any]:
     world = node(SMALL, config={"host_isolation": host_isolation})
     before = WhatIf.of(world.managers, empty_state(world).promises)
-    known = [Explained(before, trace(before, of))]
-    document = explanation(known, config=world.config, what_if=before, where="here", has_partitions=has_partitions)
+    known = [ExplainedPod(before, trace(before, of))]
+    document = describe_explanation(
+        known, config=world.config, what_if=before, where="here", has_partitions=has_partitions
+    )
     json_schema.check(document, "explanation")
     return document
 

@@ -10,8 +10,8 @@ from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.views.explain.lacking import MOST_NODES, Demanded, lacking, wanted_where
-from nodeagent.views.explain.words import why_refused
+from nodeagent.views.explain.lacking import MOST_NODES, ResourceDemand, describe_shortages, format_node_count
+from nodeagent.views.explain.words import explain_refusal
 from tests.support.builders import GIB, MACHINE_A, PLRM, managers, pod
 from tests.support.pods import app, exclusive, shared
 
@@ -35,12 +35,14 @@ def headroom(node: int, *, free: int, of: int, memory: tuple[int, int] | None = 
     )
 
 
-def demands_for(cpus: int, gib: int, nodes: list[NodeHeadroom]) -> list[Demanded]:
+def demands_for(cpus: int, gib: int, nodes: list[NodeHeadroom]) -> list[ResourceDemand]:
     """As on nodes where nobody is."""
     memory = [each for node in nodes for each in node.memory]
-    demands = [Demanded("", cpus, _fewest(cpus, [len(node.cpus) for node in nodes]))] if cpus else []
+    demands = [ResourceDemand("", cpus, _fewest(cpus, [len(node.cpus) for node in nodes]))] if cpus else []
     if gib and memory:
-        demands.append(Demanded("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory])))
+        demands.append(
+            ResourceDemand("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory]))
+        )
     return demands
 
 
@@ -109,8 +111,8 @@ def _fewest(amount: int, sizes: list[int]) -> int:
 )
 def test_what_is_lacking(cpus: int, gib: int, nodes: list[NodeHeadroom], where: str, reported: list[str]) -> None:
     demands = demands_for(cpus, gib, nodes)
-    assert wanted_where(demands) == where
-    assert list(lacking(demands, nodes)) == reported
+    assert format_node_count(demands) == where
+    assert list(describe_shortages(demands, nodes)) == reported
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_what_is_lacking(cpus: int, gib: int, nodes: list[NodeHeadroom], where: 
 )
 def test_of_many_nodes_the_nearest_are_reported(more: int, end: str | None) -> None:
     nodes = [headroom(node, free=node, of=MOST_NODES + more) for node in range(MOST_NODES + more)]
-    reported = list(lacking([Demanded("", MOST_NODES + more, 1)], nodes))
+    reported = list(describe_shortages([ResourceDemand("", MOST_NODES + more, 1)], nodes))
     assert reported[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
     assert reported[MOST_NODES:] == ([] if end is None else [end])
 
@@ -131,7 +133,7 @@ def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
     )  # fmt: skip
     before = WhatIf.of(node, initial(node))
     one = pod("p", app("a", "1", "1.5Gi"), shared("b"), resources=exclusive("2", "4Gi"))
-    said = why_refused(before, trace(before, one))
+    said = explain_refusal(before, trace(before, one))
     assert said[-1] == (
         "the memory of a is not read as whole bytes: write it without a decimal point or m and with few digits, such as 1536Mi for 1.5Gi"
     )

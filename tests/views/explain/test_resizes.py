@@ -7,7 +7,7 @@ import pytest
 from nodeagent.core.explain.resizing import resizing
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import ResourceRequirements
-from nodeagent.views.explain.resizes import refused_lines, resize_lines, resize_part
+from nodeagent.views.explain.resizes import describe_resize_changes, format_refused_resize, format_resize
 from tests.support.node_model import started
 from tests.support.pods import amounts, app, pod
 from tests.support.world import SMALL, node
@@ -19,7 +19,7 @@ def change(**fields: str | None) -> dict[str, Any]:
 
 def refused(*freeing: str, is_deferred: bool = True, all_tried: bool = True) -> list[str]:
     document = {"allTried": all_tried, "changes": [change()], "freeing": list(freeing), "isDeferred": is_deferred}
-    return resize_lines(document, is_resized=False)
+    return format_resize(document, is_resized=False)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def refused(*freeing: str, is_deferred: bool = True, all_tried: bool = True) -> 
 )
 def test_each_container_is_told_with_what_it_had_and_has(fields: dict[str, str | None], said: str) -> None:
     document = {"changes": [change(**fields)], "whole": None, "wholeBefore": None}
-    assert resize_lines(document, is_resized=True) == [f"app: {said}"]
+    assert format_resize(document, is_resized=True) == [f"app: {said}"]
 
 
 def test_one_that_can_never_be_is_not_tried_again() -> None:
@@ -59,8 +59,10 @@ def test_of_a_pod_as_a_whole_requests_are_told_that_alone_change() -> None:
         pod("a", app(), resources=ResourceRequirements(amounts(request), amounts("4"))) for request in ("1", "2")
     )
     _, agent = started(of, old)
-    part = resize_part(resizing(WhatIf.of(of.managers, agent.state.promises, (old,), of.allocatable), old, new))
-    (line,) = resize_lines(part, is_resized=True)
+    part = describe_resize_changes(
+        resizing(WhatIf.of(of.managers, agent.state.promises, (old,), of.allocatable), old, new)
+    )
+    (line,) = format_resize(part, is_resized=True)
     assert line == "the pod as a whole: cpu 1, memory 64Mi → cpu 2, memory 64Mi"
 
 
@@ -72,10 +74,10 @@ def test_what_was_refused_for_good_is_not_said_to_be_tried_again() -> None:
     there = WhatIf.of(of.managers, agent.state.promises, (old, beside), of.allocatable)
     deferred, fits = (resizing(there, old, pod("a", app(cpu=cpu))) for cpu in ("5", "3"))
     retry = "`nodeagent retry default/a` tries it again"
-    assert refused_lines(deferred, is_final=True)[1:] == [
+    assert format_refused_resize(deferred, is_final=True)[1:] == [
         f"the pod keeps running unchanged; {retry}",
         "the resize will succeed once one of these pods ends: default/b",
     ]
-    assert "retried before new pods" in refused_lines(deferred, is_final=False)[1]
-    assert refused_lines(fits, is_final=True)[0] == f"it would succeed now ({retry}):"
-    assert refused_lines(fits, is_final=False)[0] == "it would succeed now:"
+    assert "retried before new pods" in format_refused_resize(deferred, is_final=False)[1]
+    assert format_refused_resize(fits, is_final=True)[0] == f"it would succeed now ({retry}):"
+    assert format_refused_resize(fits, is_final=False)[0] == "it would succeed now:"

@@ -9,7 +9,7 @@ from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
-from nodeagent.views.explain.words import why_refused
+from nodeagent.views.explain.words import explain_refusal
 from tests.support.pods import app, pod, unit
 from tests.support.world import SMALL, empty_state, node
 
@@ -29,7 +29,9 @@ def test_it_is_refused_before_the_managers_are_asked_and_all_holders_have_to_end
     what_if = beside(pod("a", unit("db.service", "1")), pod("b", unit("web.service", "1")), pod("c", app(cpu="1")))
     found = trace(what_if, NEW)
     assert (found.decision, found.steps) == (TAKEN, ())
-    assert why_refused(what_if, found) == ["a unit has only one pod, and db.service already belongs to pod default/a"]
+    assert explain_refusal(what_if, found) == [
+        "a unit has only one pod, and db.service already belongs to pod default/a"
+    ]
     assert remedies(what_if, NEW).found == (Remedy(RequestChange.REMOVAL, ("default/a", "default/b")),)
     assert what_if.after(NEW, TAKEN) == what_if
 

@@ -5,8 +5,8 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.state import NodeState, Origin, PodEntry, QosClass
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.views.holdings.claims import claim_documents, claim_text
-from nodeagent.views.topology.devices import device_owners, device_sections, devices_document
+from nodeagent.views.holdings.claims import describe_claims, format_claim
+from nodeagent.views.topology.devices import describe_device_sections, describe_devices, find_device_owners
 from tests.support.builders import GIB, MACHINE_A, managers
 from tests.support.claims import ETH0, claiming, request, template
 
@@ -22,18 +22,18 @@ def state() -> NodeState:
 
 
 def test_a_claim_in_a_line() -> None:
-    (claim,) = claim_documents(state().promises.of_pod("a").of(ClaimHoldings).claims)
+    (claim,) = describe_claims(state().promises.of_pod("a").of(ClaimHoldings).claims)
     cpus = own_set_of(state().promises, "a", "app")
-    assert claim_text(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", (
+    assert format_claim(claim) == f"default/a-own: cpus CPUs {cpus}, nic pci-0000-3b-00-0, zone memory-1 1Gi", (
         "where the card is"
     )
 
 
 def test_whose_a_card_is() -> None:
-    owners = device_owners(state())
-    (section,) = device_sections((ETH0,), MACHINE_A, owners)
+    owners = find_device_owners(state())
+    (section,) = describe_device_sections((ETH0,), MACHINE_A, owners)
     assert section.rows[0][-1].startswith("of default/a app by claim default/a-own")
-    (document,) = devices_document((ETH0,), MACHINE_A, owners)
+    (document,) = describe_devices((ETH0,), MACHINE_A, owners)
     assert document["pcieRoot"] == "pci0000:3a"
     assert document["owners"] == [
         {"claim": "default/a-own", "container": "app", "pod": "default/a", "resource": "nodeagent.io"}

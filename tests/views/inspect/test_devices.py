@@ -9,7 +9,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from tests.support import json_schema
 from tests.support.inspected_nodes import World
@@ -33,7 +33,7 @@ def seen(count: int = 2) -> NodeView:
 
 
 def test_each_device_has_a_line() -> None:
-    document = inspection(seen())
+    document = inspect_node(seen())
     json_schema.check(document, "inspection")
     text = render_in_full(document)
     assert f"0000:00:00.0 eth0 ({NIC}, NUMA 1)\n" in text
@@ -44,10 +44,10 @@ def test_each_device_has_a_line() -> None:
 def test_one_that_is_gone_is_said_to_be() -> None:
     view = seen()
     (pool,) = view.pools
-    document = inspection(replace(view, pools=(DevicePool(NIC, pool.devices[1:]),)))
+    document = inspect_node(replace(view, pools=(DevicePool(NIC, pool.devices[1:]),)))
     assert [one["isThere"] for one in document["pods"][0]["containers"][0]["devices"]] == [False, True]
     assert f"0000:00:00.0 eth0 ({NIC}, NUMA 1); it is missing or unhealthy" in " ".join(
         render_in_full(document).split()
     )
-    unknown = inspection(replace(view, pools=()))["pods"][0]["containers"][0]["devices"]
+    unknown = inspect_node(replace(view, pools=()))["pods"][0]["containers"][0]["devices"]
     assert [one["isThere"] for one in unknown] == [None, None]

@@ -20,14 +20,21 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, excl
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
-from nodeagent.views.inspect.colour import coloured
-from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
-from nodeagent.views.inspect.text import health_text, render, render_in_full, render_wide
-from nodeagent.views.topology.cpu_owners import owners
-from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.inspect.colour import add_colours
+from nodeagent.views.inspect.document import has_difference, inspect_node, is_healthy
+from nodeagent.views.inspect.text import format_health, render, render_in_full, render_wide
+from nodeagent.views.topology.cpu_owners import label_cpus
+from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.cpu_places import Places
-from nodeagent.views.wording.refusal_advice import next_step
-from nodeagent.views.wording.words import ago, bytes_text, exit_text, places_text, quota_text, state_text
+from nodeagent.views.wording.refusal_advice import advise_next_step
+from nodeagent.views.wording.words import (
+    format_age,
+    format_bytes,
+    format_exit,
+    format_places,
+    format_quota,
+    format_state,
+)
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, everything, idle, machine, running
 from tests.support.pods import amounts, app, exclusive, pod
@@ -49,14 +56,14 @@ def documents():
     starved.add(pod("greedy", app("app", cpu="7", memory="64Mi"))).add(pod("poor", app("app")))
     down = World(machine("3")).add(pod("web", app("app", cpu="2", memory="64Mi")))
     return {
-        "idle": render(inspection(idle().view())),
-        "everything": render(inspection(view)),
-        "one-pod": render_in_full(inspection(view, frozenset({"uid-web"}))),
-        "refused-pod": render_in_full(inspection(view, frozenset({"uid-too-big"}))),
-        "wide": render_wide(inspection(view)),
-        "starved": render(inspection(starved.view())),
+        "idle": render(inspect_node(idle().view())),
+        "everything": render(inspect_node(view)),
+        "one-pod": render_in_full(inspect_node(view, frozenset({"uid-web"}))),
+        "refused-pod": render_in_full(inspect_node(view, frozenset({"uid-too-big"}))),
+        "wide": render_wide(inspect_node(view)),
+        "starved": render(inspect_node(starved.view())),
         "agent-down": render(
-            inspection(down.view(cgroups=None, is_live=False, is_ready=False, pids=None, cgroup_root=None))
+            inspect_node(down.view(cgroups=None, is_live=False, is_ready=False, pids=None, cgroup_root=None))
         ),
     }
 
@@ -86,7 +93,7 @@ def long_names(count, cpus_text):
 def test_250_pods_fit_the_width_and_end_with_what_matters():
     world = long_names(250, "0-7")
     world.add(pod("bad", app("app")), ended("app", 1, backoff_step=3, attempt=9))
-    text = render(inspection(world.view()))
+    text = render(inspect_node(world.view()))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 250 * 5 + 30, "even with names that need two lines"
@@ -99,12 +106,12 @@ def test_250_pods_fit_the_width_and_end_with_what_matters():
 @pytest.mark.parametrize("width", [80, 60, 120])
 def test_every_width_is_kept(cpus, width):
     world = long_names(3, cpus)
-    assert max(map(len, render(inspection(world.view()), width).splitlines())) <= width
+    assert max(map(len, render(inspect_node(world.view()), width).splitlines())) <= width
 
 
 def test_document_is_plain_and_its_names_are_stable():
     _, _, view = everything()
-    document = inspection(view)
+    document = inspect_node(view)
     assert json.loads(json.dumps(document)) == document
     assert sorted(document) == [
         "atMs", "differences", "hostProcesses", "kind", "node", "orphans", "pods", "summary", "version",
@@ -136,7 +143,7 @@ def test_document_is_plain_and_its_names_are_stable():
 
 
 def test_same_sight_same_document():
-    assert inspection(everything()[2]) == inspection(everything()[2])
+    assert inspect_node(everything()[2]) == inspect_node(everything()[2])
 
 
 STATES = {
@@ -156,13 +163,13 @@ STATES = {
 def test_state_of_a_container(name):
     status, more, expected = STATES[name]
     world = one(app("app"), statuses=(status,), **more)
-    state = container_of(inspection(world.view()))["state"]
+    state = container_of(inspect_node(world.view()))["state"]
     assert (state["name"], state["reason"]) == expected
 
 
 def test_a_finished_pod_shows_the_cpus_that_it_had():
     over = replace(ended("app", 0), had_cpus=CpuSet.of(1, 5))
-    document = inspection(one(app("app"), statuses=(over,), outcome=Phase.SUCCEEDED).view())
+    document = inspect_node(one(app("app"), statuses=(over,), outcome=Phase.SUCCEEDED).view())
     assert container_of(document)["hadCPUs"] == "1,5"
     assert "had 1,5" in render(document)
     assert "had 1,5" in render_wide(document)
@@ -171,7 +178,7 @@ def test_a_finished_pod_shows_the_cpus_that_it_had():
 
 @pytest.mark.parametrize(("memory", "said"), [(None, "no memory limit"), ("64Mi", "memory 64Mi")])
 def test_a_limit_that_is_not_there_is_said_as_that(memory, said):
-    document = inspection(one(app("app", resources=exclusive(None, memory))).view())
+    document = inspect_node(one(app("app", resources=exclusive(None, memory))).view())
     (line,) = [line for line in render_in_full(document).splitlines() if line.startswith("limits")]
     assert line.endswith(f", {said}")
 
@@ -183,7 +190,7 @@ def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     world.state = replace(world.state, entries=(entry,))
     heading, row = [
         line.split("  ")
-        for line in render_wide(inspection(world.view())).splitlines()
+        for line in render_wide(inspect_node(world.view())).splitlines()
         if "default/web" in line or "POD" in line
     ]
     heading, row = ([cell.strip() for cell in cells if cell.strip()] for cells in (heading, row))
@@ -205,7 +212,7 @@ def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     ],
 )
 def test_what_is_wrong_is_coloured_and_no_name_is(text, marked):
-    shown = coloured(text)
+    shown = add_colours(text)
     assert re.findall("\x1b\\[1;9[13]m([^\x1b]*)\x1b\\[0m", shown) == marked
     assert re.sub("\x1b\\[[0-9;]*m", "", shown) == text
 
@@ -213,7 +220,7 @@ def test_what_is_wrong_is_coloured_and_no_name_is(text, marked):
 def test_back_off_says_until_when():
     world = one(app("app"), statuses=(ended("app", 1, backoff_step=3),))
     # 10 s, doubled twice, after an end 30 s ago
-    assert container_of(inspection(world.view()))["state"]["nextStartAtMs"] == NOW_MS + 10_000
+    assert container_of(inspect_node(world.view()))["state"]["nextStartAtMs"] == NOW_MS + 10_000
 
 
 def test_a_started_container_without_processes_has_ended_unseen():
@@ -221,7 +228,7 @@ def test_a_started_container_without_processes_has_ended_unseen():
     path = "besteffort/poduid-web/app"
     observed = world.observed()
     observed[path] = replace(observed[path], is_populated=False)
-    state = container_of(inspection(world.view(cgroups=observed)))["state"]
+    state = container_of(inspect_node(world.view(cgroups=observed)))["state"]
     assert (state["name"], state["reason"]) == ("Exited", "NotYetObserved")
 
 
@@ -231,12 +238,12 @@ def test_what_waits_for_an_init_container_says_so():
         app("app"),
         statuses=(running("setup"), ContainerStatus("app")),
     )
-    assert container_of(inspection(world.view()))["state"]["reason"] == "PodInitializing"
+    assert container_of(inspect_node(world.view()))["state"]["reason"] == "PodInitializing"
 
 
 def test_a_container_without_a_command_is_open():
     world = one(app("slot", command=()))
-    assert container_of(inspection(world.view()), "slot")["state"]["name"] == "Open"
+    assert container_of(inspect_node(world.view()), "slot")["state"]["name"] == "Open"
 
 
 WHY = {
@@ -258,13 +265,13 @@ WHY = {
 @pytest.mark.parametrize("name", WHY)
 def test_says_why_a_container_is_not_exclusive(name):
     spec, more, expected = WHY[name]
-    found = container_of(inspection(one(spec, **more).view()))
+    found = container_of(inspect_node(one(spec, **more).view()))
     assert (found["isolation"], found["whyShared"], found["promised"]["cpus"]) == ("host", expected, None)
 
 
 def test_policy_none_starves_nobody():
     world = one(app("app"), placement=Placement())
-    document = inspection(world.view())
+    document = inspect_node(world.view())
     found = container_of(document)
     assert (found["starved"], found["effective"]["cpus"]) == (False, "0-7")
     assert document["node"]["cpus"]["shared"] == "0-7"
@@ -272,7 +279,7 @@ def test_policy_none_starves_nobody():
 
 
 def test_exclusive_cpus_say_where_they_lie():
-    found = container_of(inspection(one(app("app", cpu="3", memory="64Mi")).view()))
+    found = container_of(inspect_node(one(app("app", cpu="3", memory="64Mi")).view()))
     assert (found["isolation"], found["whyShared"]) == ("container", None)
     assert found["promised"]["cpus"] == found["effective"]["cpus"]
     assert sum(len(CpuSet.parse(place["cpus"])) for place in found["places"]) == 3
@@ -290,7 +297,7 @@ def test_offline_cpus_degrade(offline, usable, note):
     before = one(app("app", cpu="2", memory="64Mi"))
     world = World(machine(offline))
     world.state = before.state
-    document = inspection(world.view())
+    document = inspect_node(world.view())
     found = container_of(document)
     assert (found["degraded"], found["notes"], found["effective"]["cpus"]) == (True, [note], usable)
     assert not has_difference(document)
@@ -304,7 +311,7 @@ def test_who_has_no_cpu_left_lies_nowhere():
     lost = own_set_of(before.state.promises, before.state.entries[0].pod.uid, "app")
     world = World(machine(str(lost)), placement=strict)
     world.state = before.state
-    found = container_of(inspection(world.view()))
+    found = container_of(inspect_node(world.view()))
     assert (found["starved"], found["state"]["reason"], found["places"]) == (True, "Starved", [])
     assert found["notes"] == [
         f"degraded: its CPUs {lost} are offline",
@@ -337,7 +344,7 @@ def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_reported(i
     """Two processes of a pod ran on one of its CPUs while the other idled, and nothing said so."""
     world = World(replace(machine(), isolated=CpuSet.parse(isolated)))
     world.add(pod("web", app("app", cpu="2", memory="64Mi")))
-    notes = container_of(inspection(world.view()))["notes"]
+    notes = container_of(inspect_node(world.view()))["notes"]
     assert [note for note in notes if "spreads no load" in note] == [
         "CPUs 1,5 are isolated (isolcpus): the kernel spreads no load over them, so pin each process or thread to its own CPU (taskset -c)"
     ] * reported
@@ -358,22 +365,22 @@ def test_what_needs_a_person_is_counted(name, made):
         view = replace(
             view, node=replace(view.node, topology=view.node.topology.without(exclusive_cpus(view.state.promises)))
         )
-    document = inspection(view)
+    document = inspect_node(view)
     assert document["summary"][name] == 1
     assert not is_healthy(document)
-    assert health_text(document).startswith("NOT healthy: ")
+    assert format_health(document).startswith("NOT healthy: ")
 
 
 def test_a_node_where_all_is_well_is_healthy():
     world = one(app("app", cpu="2", memory="64Mi"))
     world.add(pod("job", app("once"), restart_policy=RestartPolicy.NEVER), ended("once", 1), outcome=Phase.FAILED)
-    document = inspection(world.view())
+    document = inspect_node(world.view())
     assert is_healthy(document), "a job that has failed is its owner's matter"
-    assert health_text(document) == "healthy"
+    assert format_health(document) == "healthy"
 
 
 def test_a_recovery_is_reported_until_the_agent_starts_again():
-    text = render(inspection(idle().view(recovery=RECOVERY)))
+    text = render(inspect_node(idle().view(recovery=RECOVERY)))
     for words in (
         "RECOVERED",
         "the checksum does not match",
@@ -384,8 +391,8 @@ def test_a_recovery_is_reported_until_the_agent_starts_again():
         assert words in text
     assert "no allocation of a running pod has changed" not in text
     unchanged = {**RECOVERY, "differences": [], "refused": []}
-    assert "  no allocation of a running pod has changed\n" in render(inspection(idle().view(recovery=unchanged)))
-    assert "RECOVERED" not in render(inspection(idle().view()))
+    assert "  no allocation of a running pod has changed\n" in render(inspect_node(idle().view(recovery=unchanged)))
+    assert "RECOVERED" not in render(inspect_node(idle().view()))
 
 
 def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
@@ -397,7 +404,7 @@ def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
         replace(promises, pods=promises.pods.put(uid, kept)), default_set(promises) | CpuSet.of(5)
     )
     world.state = replace(world.state, promises=promises)
-    found = container_of(inspection(world.view()))
+    found = container_of(inspect_node(world.view()))
     assert found["degraded"]
     [note] = found["notes"]
     assert note.startswith("degraded: it lost 1 of its CPUs in a recovery of the state")
@@ -413,7 +420,7 @@ def drifted(path, change):
         del observed[path]
     else:
         observed[path] = change(observed[path])
-    return inspection(world.view(cgroups=observed))
+    return inspect_node(world.view(cgroups=observed))
 
 
 APP = "poduid-web/app"
@@ -491,13 +498,13 @@ def test_a_missing_cgroup_is_one_difference_not_one_per_file():
 
 def test_what_is_as_promised_differs_in_nothing():
     world, _, _ = everything()
-    document = inspection(world.view())
+    document = inspect_node(world.view())
     assert document["differences"] == []
     assert not has_difference(document)
 
 
 def test_unknown_cgroups_are_not_taken_for_missing_ones():
-    document = inspection(idle().view(cgroups=None))
+    document = inspect_node(idle().view(cgroups=None))
     assert document["differences"] is None
     assert not has_difference(document)
     assert "nothing was compared" in render(document)
@@ -513,26 +520,26 @@ def test_unknown_cgroups_are_not_taken_for_missing_ones():
     ids=["nobody can be asked", "the launcher has no such process", "the launcher has it"],
 )
 def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
-    document = inspection(one(app("app")).view(cgroups=None, **more))
+    document = inspect_node(one(app("app")).view(cgroups=None, **more))
     [shown] = document["pods"]
-    assert (state_text(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
+    assert (format_state(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
     assert document["summary"]["byPhase"] == {phase: 1}
 
 
 def test_a_start_that_was_never_confirmed_is_no_unknown_run():
     world = one(app("app"), statuses=[ContainerStatus("app", attempt=1)])
-    document = inspection(world.view(cgroups=None, pids=None))
+    document = inspect_node(world.view(cgroups=None, pids=None))
     assert container_of(document)["state"]["name"] == "Waiting"
 
 
 def test_processes_that_could_not_be_counted_are_not_none():
     world = one(app("slot", command=()))
     slot = "besteffort/poduid-web/slot"
-    known = inspection(world.view())
-    unread = inspection(world.view(process_counts={}))
-    unseen = inspection(world.view(cgroups=None))
-    missing = inspection(world.view(cgroups={k: v for k, v in world.observed().items() if k != slot}))
-    shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
+    known = inspect_node(world.view())
+    unread = inspect_node(world.view(process_counts={}))
+    unseen = inspect_node(world.view(cgroups=None))
+    missing = inspect_node(world.view(cgroups={k: v for k, v in world.observed().items() if k != slot}))
+    shown = [format_state(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
     assert shown == ["Open, empty", "Open, processes unknown", "Open, processes unknown", "Open, empty"]
     assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
     assert "process    unknown\n" in render_in_full(unread)
@@ -542,9 +549,9 @@ def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
     world = idle()
     observed = world.observed()
     left = replace(observed["burstable"], path="podgone", is_populated=False)
-    document = inspection(world.view(cgroups={**observed, "podgone": left}))
+    document = inspect_node(world.view(cgroups={**observed, "podgone": left}))
     assert [d["promised"] for d in document["differences"]] == ["no cgroup"]
-    document = inspection(world.view(cgroups={**observed, "podgone": replace(left, is_populated=True)}))
+    document = inspect_node(world.view(cgroups={**observed, "podgone": replace(left, is_populated=True)}))
     assert [s["cgroup"] for s in document["orphans"]] == ["podgone"]
     assert has_difference(document)
     assert "podgone may run on CPUs 0-7; to end them:" in render_in_full(document)
@@ -562,7 +569,7 @@ def test_what_an_orphan_has_by_records_is_said():
         ),
     )
     view = world.view(cgroups={**observed, "podgone": left})
-    document = inspection(
+    document = inspect_node(
         replace(view, state=replace(view.state, promises=replace(view.state.promises, unrecovered=lost)))
     )
     json_schema.check(document, "inspection")
@@ -572,7 +579,7 @@ def test_what_an_orphan_has_by_records_is_said():
 
 def test_one_pod_shows_its_own_differences_only():
     _, _, view = everything()
-    document = inspection(view, frozenset({"uid-idle"}))
+    document = inspect_node(view, frozenset({"uid-idle"}))
     assert [p["name"] for p in document["pods"]] == ["idle"]
     assert (document["differences"], document["orphans"]) == ([], [])
     assert not has_difference(document)
@@ -585,7 +592,7 @@ def test_one_pod_shows_its_own_differences_only():
     "reason", [*(r.value for r in Reason), "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfhugepages-2Mi", "New"]
 )
 def test_every_refusal_has_a_next_step_that_can_be_typed(reason):
-    text = next_step(reason, "default/web")
+    text = advise_next_step(reason, "default/web")
     assert text.endswith("then: nodeagent retry default/web")
     assert len(text) > len("; then: nodeagent retry default/web")
 
@@ -601,12 +608,12 @@ def test_every_refusal_has_a_next_step_that_can_be_typed(reason):
     ],
 )
 def test_places_in_words(cpus, text):
-    assert places_text(Places(machine()).of(CpuSet.parse(cpus))) == text
+    assert format_places(Places(machine()).find(CpuSet.parse(cpus))) == text
 
 
 def test_owners_of_cpus():
     world, _, _ = everything()
-    found = owners(world.managers, world.state.promises, world.state.holding_pods())
+    found = label_cpus(world.managers, world.state.promises, world.state.holding_pods())
     assert found[0] == "reserved"
     assert found[1] == "default/web setup, app"
     assert found[4] == "default/slot slot"
@@ -615,7 +622,7 @@ def test_owners_of_cpus():
 
 def test_host_processes_are_shown_up_to_a_bound():
     processes = tuple(HostProcess(pid, f"p{pid}", CpuSet.of(1)) for pid in range(100, 140))
-    document = inspection(idle().view(host=HostProcesses(processes, 1, CpuSet.of(1), 2)))
+    document = inspect_node(idle().view(host=HostProcesses(processes, 1, CpuSet.of(1), 2)))
     text = render(document)
     assert len(document["hostProcesses"]["processes"]) == 40
     assert "p111 (111), 28 more, 1 kernel thread, 2 processes that only root may" in " ".join(text.split())
@@ -633,7 +640,7 @@ def test_host_processes_are_shown_up_to_a_bound():
 )
 def test_interrupts_that_may_come_to_exclusive_cpus_are_shown(bound, movable, said):
     found = [HostInterrupt(n, f"nvme{n}", CpuSet.of(1), is_bound=n < bound) for n in range(bound + movable)]
-    text = render(inspection(idle().view(host=HostProcesses(interrupts=tuple(found)))))
+    text = render(inspect_node(idle().view(host=HostProcesses(interrupts=tuple(found)))))
     assert ("INTERRUPTS that exclusive CPUs may get" in text) is (said is not None)
     assert (said or "") in " ".join(text.split())
     assert ("2 more" in text) is (bound > 12)
@@ -645,20 +652,20 @@ def test_interrupts_that_may_come_to_exclusive_cpus_are_shown(bound, movable, sa
     [(0, "0 s"), (59_999, "59 s"), (60_000, "1 min"), (3_725_000, "1 h 2 min"), (90_000_000, "1 d 1 h"), (-5, "0 s")],
 )
 def test_time_spans(span_ms, text):
-    assert ago(span_ms) == text
+    assert format_age(span_ms) == text
 
 
 @pytest.mark.parametrize(
     ("amount", "text"), [(None, "no limit"), (0, "0"), (1536 * 2**20, "1536Mi"), (2**30, "1Gi"), (1000, "1000")]
 )
 def test_amounts_of_bytes(amount, text):
-    assert bytes_text(amount) == text
+    assert format_bytes(amount) == text
 
 
 def test_quotas():
-    assert quota_text(None) == "-"
-    assert quota_text({"limitMillicores": None}) == "none"
-    assert quota_text({"limitMillicores": 1500}) == "1500m"
+    assert format_quota(None) == "-"
+    assert format_quota({"limitMillicores": None}) == "none"
+    assert format_quota({"limitMillicores": 1500}) == "1500m"
 
 
 @pytest.mark.parametrize(
@@ -673,7 +680,7 @@ def test_quotas():
 )
 def test_ends_of_processes(more, text):
     ending = {"code": None, "signal": None, "startError": None, "reason": "Error", "finishedAtMs": 0}
-    assert exit_text(ending | more, 1000) == text
+    assert format_exit(ending | more, 1000) == text
 
 
 @pytest.mark.parametrize(
@@ -686,7 +693,7 @@ def test_ends_of_processes(more, text):
     ],
 )
 def test_long_texts_are_broken_and_nothing_is_lost(text, width, lines):
-    found = broken(text, width)
+    found = break_text(text, width)
     assert [line.strip() for line in found] == [line.strip() for line in lines]
     assert "".join("".join(found).split()) == "".join(text.split())
     assert max(map(len, found)) <= width
@@ -694,8 +701,8 @@ def test_long_texts_are_broken_and_nothing_is_lost(text, width, lines):
 
 def test_a_table_is_as_narrow_as_asked():
     rows = [("a" * 30, "b" * 30, "c"), ("x", "y", "z")]
-    assert max(map(len, table(rows, 40))) <= 40
-    assert table(rows, None)[0] == f"{'a' * 30}  {'b' * 30}  c"
+    assert max(map(len, format_table(rows, 40))) <= 40
+    assert format_table(rows, None)[0] == f"{'a' * 30}  {'b' * 30}  c"
 
 
 def test_configuration_survives_the_way_to_its_readers():
@@ -745,5 +752,5 @@ def test_a_threshold_that_is_no_percentage_is_refused(text: str) -> None:
 
 def test_restart_policy_never_leaves_nothing_to_wait_for():
     world = World().add(pod("job", app("app"), restart_policy=RestartPolicy.NEVER), ended("app", 2))
-    state = container_of(inspection(world.view()))["state"]
+    state = container_of(inspect_node(world.view()))["state"]
     assert (state["name"], state["nextStartAtMs"]) == ("Exited", None)

@@ -5,7 +5,7 @@ import pytest
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.document import inspect_node
 from tests.support import inspected_nodes as inspected, json_schema
 from tests.views.inspect.test_inspection import RECOVERY
 
@@ -23,4 +23,4 @@ WORLDS = {
 @pytest.mark.parametrize("name", WORLDS)
 def test_its_document_is_as_its_schema_says(name: str) -> None:
     view: NodeView = WORLDS[name]()
-    json_schema.check(inspection(view), "inspection")
+    json_schema.check(inspect_node(view), "inspection")

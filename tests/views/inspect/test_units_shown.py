@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import ContainerStatus
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.differences import Difference, differences
-from nodeagent.views.inspect.document import has_difference, inspection
+from nodeagent.views.inspect.differences import Difference, find_differences
+from nodeagent.views.inspect.document import has_difference, inspect_node
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.release_text import longest_end_seconds, plan_document, plan_text
+from nodeagent.views.release_text import describe_plan, format_plan, longest_end_seconds
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed
 from tests.support.pods import app, pod, unit
@@ -43,7 +43,7 @@ def view(of: World, observed: dict[str, ObservedCgroup] | None) -> NodeView:
 
 def shown(of: World, observed: dict[str, ObservedCgroup] | None) -> tuple[dict[str, Any], dict[str, Any], str]:
     """The pod, its container, and the text."""
-    document = inspection(view(of, observed), frozenset({"uid-db"}))
+    document = inspect_node(view(of, observed), frozenset({"uid-db"}))
     json_schema.check(json.loads(json.dumps(document)), "inspection")
     (found,) = document["pods"]
     (container,) = found["containers"]
@@ -62,7 +62,7 @@ def test_a_unit_that_is_as_promised() -> None:
 
 
 def test_a_container_of_ours_has_no_unit() -> None:
-    found = inspection(World().add(pod("a", app(cpu="1"))).view())["pods"][0]
+    found = inspect_node(World().add(pod("a", app(cpu="1"))).view())["pods"][0]
     assert (found["domain"], found["containers"][0]["unit"]) == ("own", None)
 
 
@@ -99,7 +99,7 @@ def test_other_cpus_than_promised_are_a_difference_that_names_where_the_unit_is(
     elsewhere = CpuSet.parse("0-7")
     observed = there(world())
     observed[PATH] = changed(observed[PATH], Attribute.CPUSET_CPUS, elsewhere, cpus_effective=elsewhere)
-    document = inspection(view(world(), observed))
+    document = inspect_node(view(world(), observed))
     assert has_difference(document)
     (found, *_) = document["differences"]
     assert (found["cgroup"], found["container"], found["found"]) == (WHERE, "db", "0-7")
@@ -112,15 +112,15 @@ def test_one_that_is_still_to_be_given_back_is_a_difference() -> None:
     observed = of.observed()
     observed[PATH] = replace(observed[PATH], unit=UnitSettings(OWN))
     expected = Difference(PATH, "AllowedCPUs", "0-3", "still the pod's value")
-    assert expected in differences(diff(wanted, observed), wanted, observed)
+    assert expected in find_differences(diff(wanted, observed), wanted, observed)
     observed[PATH] = replace(observed[PATH], unit=before)
-    assert not [each for each in differences(diff(wanted, observed), wanted, observed) if each.path == PATH]
+    assert not [each for each in find_differences(diff(wanted, observed), wanted, observed) if each.path == PATH]
 
 
 def test_nothing_is_run_in_a_unit() -> None:
     of = world()
     (entry,) = of.state.entries
-    found = obstacle(entry, "db", desired=of.desired_cgroups(), observed=there(of), used_below=())
+    found = find_obstacle(entry, "db", desired=of.desired_cgroups(), observed=there(of), used_below=())
     assert found is not None
     assert found.why == "container db of pod default/db pins db.service: systemd starts its processes"
     assert "`systemctl cat db.service`" in found.next_step
@@ -129,9 +129,9 @@ def test_nothing_is_run_in_a_unit() -> None:
 def test_a_release_plans_to_give_it_back_and_ends_nothing() -> None:
     of = world()
     (entry,) = of.state.entries
-    plan = plan_document(of.state, entry)
+    plan = describe_plan(of.state, entry)
     assert (plan["units"], plan["cgroup"], plan["order"]) == (["db.service"], None, [])
-    assert plan_text(plan) == [
+    assert format_plan(plan) == [
         "default/db: ends",
         "  db.service keeps running under systemd's own settings: CPUs 1,5 are free again",
     ]

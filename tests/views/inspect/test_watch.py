@@ -39,9 +39,9 @@ from nodeagent.formats.kernel.usage import (
 )
 from nodeagent.formats.node_view import NodeView, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
-from nodeagent.views.inspect.document import inspection
-from nodeagent.views.inspect.watch_text import JUST_BEGUN, Look, View, frame
-from nodeagent.views.interference.document import nothing
+from nodeagent.views.inspect.document import inspect_node
+from nodeagent.views.inspect.watch_text import JUST_BEGUN, DisplaySettings, Poll, render_frame
+from nodeagent.views.interference.document import describe_idle_node
 from tests.cli.test_cli_inspect import Host
 from tests.support.figures import Recorder, report
 from tests.support.inspected_nodes import World, everything, idle
@@ -114,11 +114,11 @@ def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
 # Frames
 
 
-def look(view: NodeView, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Look:
-    return Look(inspection(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
+def look(view: NodeView, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Poll:
+    return Poll(inspect_node(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
 
 
-def busy() -> Look:
+def busy() -> Poll:
     _, _, view = everything()
     given = Rates(
         {0: 3, 1: 100, 2: 50, 3: 0, 4: 13, 5: 99, 6: 25},
@@ -130,7 +130,7 @@ def busy() -> Look:
 
 def test_a_frame_as_it_is_shown() -> None:
     golden = Path(__file__).parents[2] / "golden/inspect-watch.txt"
-    shown = "\n".join(frame(busy(), View(100, 24)).lines) + "\n"
+    shown = "\n".join(render_frame(busy(), DisplaySettings(100, 24)).lines) + "\n"
     assert shown == golden.read_text(), f"if the new text is better, put it into {golden}"
 
 
@@ -151,7 +151,7 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
     world = World().add(pod("web", app("app", cpu="2", memory="64Mi"))).add(pod("any", app("work")))
     assert own_set_of(world.state.promises, "uid-web", "app") == CpuSet.of(1, 5)
     used = {} if used_milli is None else {"poduid-web/app": ContainerRate(used_milli, None)}
-    shown = frame(look(world.view(), Rates({0: 90, **cpus}, used)), View(120))
+    shown = render_frame(look(world.view(), Rates({0: 90, **cpus}, used)), DisplaySettings(120))
     (line,) = [line for line in shown.lines if line.startswith("default/web app")]
     assert line.endswith(mark or "-")
     (line,) = [line for line in shown.lines if line.startswith("default/any work")]
@@ -164,7 +164,7 @@ def test_the_load_of_others_is_reported_for_the_container_that_runs_there_now() 
     """An app has the CPUs that its init container had."""
     _, _, view = everything()
     rates = {path: ContainerRate(milli, None) for path, milli in (("poduid-web/setup", 0), ("poduid-web/app", 500))}
-    shown = frame(look(view, Rates({1: 100, 5: 0}, rates)), View(120))
+    shown = render_frame(look(view, Rates({1: 100, 5: 0}, rates)), DisplaySettings(120))
     assert [line for line in shown.lines if line.startswith("OTHERS")] == [
         "OTHERS on exclusive CPUs 1: default/web app 50%"
     ]
@@ -173,24 +173,24 @@ def test_the_load_of_others_is_reported_for_the_container_that_runs_there_now() 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("height", [1, 4, 10, 50])
 def test_no_frame_is_larger_than_its_terminal(width: int, height: int) -> None:
-    shown = frame(busy(), View(width, height))
+    shown = render_frame(busy(), DisplaySettings(width, height))
     assert len(shown.lines) <= height
     assert all(len(line) <= width for line in shown.lines)
 
 
 def test_every_number_is_whole_at_80_columns() -> None:
-    text = "\n".join(frame(busy(), View(80, None)).lines)
+    text = "\n".join(render_frame(busy(), DisplaySettings(80, None)).lines)
     assert all(part in text for part in ("1990m", "1500m", "87%", "3Mi", "DIFFERS", "Refused"))
 
 
 def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked() -> None:
     look_ = busy()
-    every = frame(look_, View(100)).lines
-    shown = frame(look_, View(100, 14, offset=999))
+    every = render_frame(look_, DisplaySettings(100)).lines
+    shown = render_frame(look_, DisplaySettings(100, 14, offset=999))
     assert shown.lines[-2] == every[-1]
     assert shown.offset + shown.page == len(every) - shown.heading - 1
     first = {
-        sort: frame(look_, View(100, sort=sort)).lines[shown.heading + 1].split()[:2]
+        sort: render_frame(look_, DisplaySettings(100, sort=sort)).lines[shown.heading + 1].split()[:2]
         for sort in ("CPU", "throttled", "remote memory")
     }
     assert first == {
@@ -201,22 +201,28 @@ def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked()
 
 
 def test_a_terminal_without_utf8_gets_digits() -> None:
-    lines = frame(busy(), View(100, is_utf8=False)).lines
+    lines = render_frame(busy(), DisplaySettings(100, is_utf8=False)).lines
     assert all(line.isascii() for line in lines)
     assert next(line for line in lines if line.startswith("NUMA 1")).split()[3] == "502?", "CPUs 2, 3, 6, 7"
 
 
 def test_an_idle_node_and_a_problem_are_reported() -> None:
     there = look(idle().view())
-    assert "no drift" in frame(there, View(100)).lines
-    assert frame(there, View(100, 24)).lines[-1].startswith("no containers")
-    assert any("NOT REFRESHED: gone" in line for line in frame(Look(*list_of(there), "gone"), View(100)).lines)
-    assert "DRIFT unknown: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
+    assert "no drift" in render_frame(there, DisplaySettings(100)).lines
+    assert render_frame(there, DisplaySettings(100, 24)).lines[-1].startswith("no containers")
+    assert any(
+        "NOT REFRESHED: gone" in line
+        for line in render_frame(Poll(*list_of(there), "gone"), DisplaySettings(100)).lines
+    )
+    assert (
+        "DRIFT unknown: the pods' cgroups cannot be read"
+        in render_frame(look(idle().view(cgroups=None)), DisplaySettings(100)).lines
+    )
 
 
 def told(found: Any) -> list[str]:
     """What a frame says of interference."""
-    lines = frame(replace(look(idle().view()), interference=found), View(200)).lines
+    lines = render_frame(replace(look(idle().view()), interference=found), DisplaySettings(200)).lines
     begins = [number for number, line in enumerate(lines) if line.startswith("INTERFERENCE")]
     return [] if not begins else [*lines[begins[0] : lines.index("", begins[0])]]
 
@@ -239,7 +245,7 @@ def claim(pod: str, *tasks: tuple[str, int, bool], interrupts: tuple[tuple[int, 
 
 
 def counted(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return nothing() | {"microseconds": 1_040_000, "cpus": [*claims], **more}
+    return describe_idle_node() | {"microseconds": 1_040_000, "cpus": [*claims], **more}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +254,7 @@ def counted(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
         (None, []),
         (JUST_BEGUN, ["INTERFERENCE counted from now on"]),
         ("no tracefs (mount it)", ["INTERFERENCE unknown: no tracefs (mount it)"]),
-        (nothing(), ["INTERFERENCE none: no pod has exclusive CPUs"]),
+        (describe_idle_node(), ["INTERFERENCE none: no pod has exclusive CPUs"]),
         (counted(claim("default/web", ("kworker/1:0", 9, False))), ["INTERFERENCE none in 1.0 s"]),
         (
             counted(claim("default/web", ("", 3, True), ("ksoftirqd/1", 9, False), interrupts=((24, "eth0", 5),))),
@@ -283,12 +289,12 @@ def test_who_ran_on_exclusive_cpus_is_told_if_asked_for(found: Any, lines: list[
     assert told(found) == lines
 
 
-def list_of(there: Look) -> tuple[Any, ...]:
+def list_of(there: Poll) -> tuple[Any, ...]:
     return there.document, there.topology, there.sample, there.rates, there.cost_ms
 
 
 def test_nothing_in_it_acts_on_the_terminal() -> None:
-    lines = frame(look(idle().view(problems=("\x1b[2J\r\n",))), View(100)).lines
+    lines = render_frame(look(idle().view(problems=("\x1b[2J\r\n",))), DisplaySettings(100)).lines
     assert all(line.isprintable() for line in lines)
 
 
@@ -302,8 +308,8 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property
     read(document)
     began = time.process_time()
     assert read(JsonValue(view_document(view))).state == world.state
-    there = Look(inspection(view), world.managers.topology, UsageSample(0, {}, usage))
-    shown = frame(there, View(120, 40))
+    there = Poll(inspect_node(view), world.managers.topology, UsageSample(0, {}, usage))
+    shown = render_frame(there, DisplaySettings(120, 40))
     took = time.process_time() - began
     report(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
     assert shown.lines[-1].startswith(f"1-{shown.page} of 250 by name")

@@ -12,8 +12,8 @@ from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.formats.kernel.cpu_use import CpuUse, Handling, Interrupt, TaskRun
-from nodeagent.views.interference.cpu_owners import exclusive_cpus
-from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
+from nodeagent.views.interference.cpu_owners import find_exclusive_owners
+from nodeagent.views.interference.document import Observations, describe_idle_node, describe_interference, is_alone
 from nodeagent.views.interference.text import render_interference
 from tests.support import json_schema
 from tests.support.described_nodes import golden
@@ -22,7 +22,7 @@ from tests.support.pods import app, pod
 
 SECOND = 1_000_000_000
 NOTHING = CpuUse(10 * SECOND, (), (), (), {}, {}, CpuSet(), 0)
-NOBODY = Witnesses({}, {}, {}, {}, frozenset())
+NOBODY = Observations({}, {}, {}, {}, frozenset())
 PODS = "/nodeagent.slice/nodeagent-pods.service"
 
 
@@ -43,9 +43,9 @@ def kernel_thread(pid: int, *, is_bound: bool) -> HostThread:
     return HostThread(pid, "x", "/", is_kernel_thread=True, is_bound=is_bound)
 
 
-def told(use: CpuUse, seen: Witnesses, *, ended_early: bool = False) -> dict[str, Any]:
+def told(use: CpuUse, seen: Observations, *, ended_early: bool = False) -> dict[str, Any]:
     view = world().view()
-    document = interference(view, exclusive_cpus(view), use, seen, ended_early=ended_early)
+    document = describe_interference(view, find_exclusive_owners(view), use, seen, ended_early=ended_early)
     json_schema.check(document, "interference")
     return document
 
@@ -56,17 +56,17 @@ def tasks(document: Mapping[str, Any], of: str = "default/web") -> list[tuple[st
 
 
 def test_who_has_exclusive_cpus() -> None:
-    found = exclusive_cpus(world().view())
+    found = find_exclusive_owners(world().view())
     assert [(one.pod, one.containers, str(one.cpus), one.cgroups) for one in found] == [
         ("default/web", ("app",), "1,5", ("poduid-web/app",)),
         ("default/db", ("main",), "4", ("poduid-db/main",)),
     ]
-    assert [one.pod for one in exclusive_cpus(world().view(), frozenset({"uid-db"}))] == ["default/db"]
+    assert [one.pod for one in find_exclusive_owners(world().view(), frozenset({"uid-db"}))] == ["default/db"]
 
 
 def test_containers_that_have_cpus_in_turn_make_one_claim() -> None:
     found = World().add(pod("web", app("setup", kind=ContainerKind.INIT, cpu="1"), app("app", cpu="3")))
-    (claim,) = exclusive_cpus(found.view())
+    (claim,) = find_exclusive_owners(found.view())
     assert (claim.containers, str(claim.cpus)) == (("setup", "app"), "1,4-5")
     assert claim.cgroups == ("poduid-web/setup", "poduid-web/app")
 
@@ -145,14 +145,16 @@ def test_interrupts_that_the_owner_wants_there_are_nobody_else(*, isolation: str
     view = found.view()
     use = replace(NOTHING, interrupts=(Handling(1, 25, 3, 9000),))
     seen = replace(NOBODY, interrupts_of={"eth0": frozenset({25})})
-    document = interference(view, exclusive_cpus(view), use, seen)
+    document = describe_interference(view, find_exclusive_owners(view), use, seen)
     json_schema.check(document, "interference")
     web = next(one for one in document["cpus"] if one["pod"] == "default/web")
     assert (web["alone"], web["interrupts"][0]["claimed"]) == (claimed, claimed)
     verdict = "alone except for kernel work that can't move and claimed interrupts"
     assert (verdict in " ".join(render_interference(document).split())) is claimed
 
-    elsewhere = interference(view, exclusive_cpus(view), replace(NOTHING, interrupts=(Handling(4, 25, 3, 9000),)), seen)
+    elsewhere = describe_interference(
+        view, find_exclusive_owners(view), replace(NOTHING, interrupts=(Handling(4, 25, 3, 9000),)), seen
+    )
     assert not is_alone(elsewhere), "another pod does not want it"
 
 
@@ -212,9 +214,9 @@ def test_its_text() -> None:
 
 def test_of_cpus_that_changed_hands_meanwhile_nothing_is_said() -> None:
     """What ran there may have been another owner's."""
-    held, later = exclusive_cpus(world().view()), World().add(pod("web", app("app", cpu="2"))).view()
+    held, later = find_exclusive_owners(world().view()), World().add(pod("web", app("app", cpu="2"))).view()
     use = replace(NOTHING, runs=(TaskRun(4, 1, "new", 1, 5),))
-    document = interference(later, held, use, NOBODY)
+    document = describe_interference(later, held, use, NOBODY)
     json_schema.check(document, "interference")
     assert document["changed"] == [{"pod": "default/db", "cpus": "4"}]
     assert [one["pod"] for one in document["cpus"]] == ["default/web"]
@@ -230,6 +232,6 @@ def test_alone_is_not_said_where_it_was_not_all_counted() -> None:
 
 
 def test_a_node_without_exclusive_cpus() -> None:
-    json_schema.check(nothing(), "interference")
-    assert is_alone(nothing())
-    assert render_interference(nothing()) == "No pod has exclusive CPUs.\n"
+    json_schema.check(describe_idle_node(), "interference")
+    assert is_alone(describe_idle_node())
+    assert render_interference(describe_idle_node()) == "No pod has exclusive CPUs.\n"

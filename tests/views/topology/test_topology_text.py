@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Cpu, NumaNode, Topology
-from nodeagent.views.topology.text import render_topology, terminal_paint
+from nodeagent.views.topology.text import make_terminal_paint, render_topology
 
 
 def machine(sockets: int, nodes: int, caches: int, cores: int, threads: int) -> Topology:
@@ -200,13 +200,13 @@ def test_colours_change_nothing_but_the_colour() -> None:
         0: "reserved",
         3: "shared",
     }
-    coloured = render_topology(topology, owner, paint=terminal_paint(owner))
+    coloured = render_topology(topology, owner, paint=make_terminal_paint(owner))
     assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == render_topology(topology, owner)
     assert coloured.count("\x1b[0m") == len(owner) + len(set(owner.values()))
 
 
 def test_containers_of_one_pod_have_one_colour() -> None:
-    paint = terminal_paint({0: "default/web app", 1: "default/web side", 2: "default/db app", 3: "reserved"})
+    paint = make_terminal_paint({0: "default/web app", 1: "default/web side", 2: "default/db app", 3: "reserved"})
     first, second, third, fourth, none = (
         paint(label, "x") for label in ("default/web app", "default/web side", "default/db app", "reserved", "")
     )

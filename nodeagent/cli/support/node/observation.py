@@ -59,7 +59,7 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return view, None
-    problems += [unknown.problem for unknown in units.unknown if unknown.problem not in view.problems]
+    problems += [unknown.problem for unknown in units.last_read.unknown if unknown.problem not in view.problems]
     if "" not in observed:
         problems.append(f"there is no cgroup {view.cgroup_root} (start it: systemctl start nodeagent-pods)")
         return view, None
@@ -103,12 +103,12 @@ def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeV
     from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
     from nodeagent.edge.kernel.host_settings import HostSettingsFiles
     from nodeagent.edge.kernel.interrupts import may_come_to
-    from nodeagent.edge.processes.host_processes import may_run_on, of_caller
+    from nodeagent.edge.processes.host_processes import find_caller_pids, find_processes_on
 
     requested = () if view.node.config.interrupt_isolation == "none" else interrupt_requests(view.state)
     holders = assign_interrupts(requested, HostSettingsFiles().interrupts_of).holders
     wanted = {int(interrupt.name): claim.cpus for interrupt, claim in holders.items()}
-    scan = may_run_on(exclusive, excluding=(managed | of_caller()).__contains__)
+    scan = find_processes_on(exclusive, excluding=(managed | find_caller_pids()).__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]
     return HostProcesses(
         processes=tuple(HostProcess(p.pid, p.name, p.cpus & exclusive) for p in scan.found if not p.is_kernel_thread),

@@ -161,7 +161,7 @@ def create_what_if_node(known: NodeView) -> WhatIfNode:
 
 def _what_if_with_pods(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
     what_if = WhatIf.of(node.managers, promises, state.holding_pods(), _allocatable(node), state.idle_pods())
-    return replace(what_if, moving=state.ending())
+    return replace(what_if, moving=state.ending_uids())
 
 
 def has_partitions(known: NodeView, config: Config) -> bool | None:

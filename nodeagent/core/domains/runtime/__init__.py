@@ -1,4 +1,4 @@
-"""Pods and containers that a container runtime runs: what they ask for, who of them holds what, and what to answer the runtime.
+"""Pods and containers of a container runtime: their requests, the holders of allocations, and the answers to the runtime.
 
-Not here: NRI's bytes (formats/runtime), the socket (edge/runtime/nri.py), and who gets which CPUs (core/admission).
+Not here: NRI's encoding (formats/runtime), the socket (edge/runtime/nri.py), and the choice of CPUs (core/admission).
 """

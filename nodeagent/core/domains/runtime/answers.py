@@ -1,8 +1,8 @@
-"""What a container's cgroup should hold → what the runtime is asked for: only differences, and who leaves before who comes.
+"""Changes that the runtime is asked for: only differences to the desired values, and CPUs are vacated before they are granted.
 
-The runtime carries out an answer's changes one after the other and only logs those that fail. So none of them gives a CPU that another
-container is still to leave: that is asked for again once it has left, as seen in its cgroup. A container that is being created is the
-exception: its first process waits for `check_start`. An empty cpuset can't be said in NRI: who should have no CPU at all stays where it is.
+The runtime carries out the changes of an answer one after the other, and only logs failures. So no change grants CPUs that another
+container must leave first. They are granted once its cgroup shows that it has left. A container that is being created is the exception, as
+its first process waits for `check_start`. NRI can't express an empty cpuset, so a container without any CPU stays on its CPUs.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,21 +14,21 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
 
 NO_LIMIT_US = -1
-"""A quota that takes a limit away (runtime-spec, LinuxCPU.quota)."""
+"""Quota that removes a limit (runtime-spec, LinuxCPU.quota)."""
 _MAX_NAMED = 5
 
 
 class WantedPlacement(Struct, frozen=True):
-    """What a container's cgroup should hold, of what NRI can set."""
+    """Desired values of a container's cgroup that NRI can set."""
 
     cpus: CpuSet
-    """Empty: no CPU is left for it."""
+    """Empty means that no CPU is left for the container."""
     mems: NumaSet = NumaSet()
-    """Empty: as it is."""
+    """Empty means unchanged."""
     cpu_max: CpuMax | None = None
-    """None: as it is."""
+    """None means unchanged."""
     exclusive_cpus: CpuSet = CpuSet()
-    """Those of `cpus` on which nobody else may run."""
+    """Exclusive CPUs among `cpus`."""
 
     @classmethod
     def of(cls, cgroup: DesiredCgroup) -> "WantedPlacement":
@@ -42,57 +42,59 @@ class WantedPlacement(Struct, frozen=True):
 
 
 class Occupant(Struct, frozen=True):
-    """A cgroup that may have processes in it, of a runtime's container or of anybody else."""
+    """A cgroup with possible processes, of a runtime's container or another program."""
 
     who: str
-    """For people, as in `pod default/db, container server`."""
+    """Name for people, such as `pod default/db, container server`."""
     effective: CpuSet
-    """CPUs on which its processes may run now. Empty: there are none in it."""
+    """CPUs on which its processes may run now. Empty means that it has no processes."""
     wanted: WantedPlacement | None
-    """None: nothing has been decided on for it."""
+    """None means that there was no decision for it."""
     id: str = ""
-    """The runtime's. Empty: it is not the runtime's to change."""
+    """ID of the runtime's container. Empty means that the runtime can't change the cgroup."""
     has: NriResources = NriResources()
-    """As its cgroup holds it."""
+    """Current values of the cgroup."""
 
     @property
     def overdue(self) -> CpuSet:
-        """CPUs that it is to leave."""
+        """CPUs that it must leave."""
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 
 class BlockedContainer(Struct, frozen=True):
-    """A container that doesn't get all that it should have with this answer."""
+    """A container that doesn't get all its desired CPUs with this answer."""
 
     id: str
     cpus: CpuSet
-    """That others have not left yet. Empty: it should have none at all, which can't be said."""
+    """CPUs that others have not left yet. Empty means that it should have no CPU, which NRI can't express."""
     others: tuple[str, ...] = ()
-    """Who they are."""
+    """Names of the others."""
 
 
 class Response(Struct, frozen=True):
     answer: Answer
     waiting: tuple[BlockedContainer, ...] = ()
-    """Answer again once these CPUs are seen to be free."""
+    """Containers to answer for again once these CPUs are seen to be free."""
 
 
-def response(
+def build_response(
     others: Iterable[Occupant],
     *,
     created: tuple[WantedPlacement, NriResources] | None = None,
     updated: str = "",
     pool: CpuSet | None = None,
 ) -> Response:
-    """Return the changes, those first that only leave CPUs.
+    """Build the changes. Those that only vacate CPUs come first.
 
     Args:
-        others: everybody who has processes, and the containers that are to change.
-        created: what the container that is being created should have, and what its runtime would give it. It needs CPUs: without any, its
-            creation is to be denied.
-        updated: the container whose update the runtime is about to carry out: all is said of it, whatever it has now.
-        pool: the shared one. Two that are on each other's CPUs would wait for each other for ever: one that can have none of its own yet
-            goes there meanwhile.
+        others: all occupants, including the containers to change.
+        created: desired placement of the container that is being created, and the runtime's own values for it. It must have CPUs, because
+            the
+            caller denies a creation without any.
+        updated: container with a pending update. All its values are sent, whatever it has now.
+        pool: the shared pool. Two containers on each other's CPUs would wait for each other forever. A container without any free CPU of
+            its own
+            moves to the pool meanwhile.
     """
     there = tuple(others)
     overdue = CpuSet()
@@ -115,7 +117,7 @@ def response(
             waiting.append(
                 BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))
             )
-        change = _difference(one.wanted, None if one.id == updated else one.has, now)
+        change = _build_change(one.wanted, None if one.id == updated else one.has, now)
         if change is not None:
             updates.append((not now <= one.effective, Update(one.id, change)))
     updates.sort(key=lambda row: row[0])
@@ -123,17 +125,17 @@ def response(
     if created is not None:
         wanted, has = created
         assert wanted.cpus, "an empty cpuset can't be said"
-        adjustment = _difference(wanted, has, wanted.cpus)
+        adjustment = _build_change(wanted, has, wanted.cpus)
     return Response(Answer(adjustment, tuple(update for _, update in updates)), tuple(waiting))
 
 
 def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
-    """Decide whether a container's first process, which is in its cgroup, may begin. None: it may.
+    """Decide whether a container's first process may start. The process is in the container's cgroup already. None means that it may.
 
     Args:
-        starting: as read from its cgroup now.
-        others: everybody else, as read now.
-        rivals: ids of those that have to be gone, as what is promised to them is promised to it.
+        starting: the container, as read from its cgroup now.
+        others: all other occupants, as read now.
+        rivals: IDs of the other containers of its key, which must have ended.
     """
     wanted = starting.wanted
     if wanted is None or not wanted.cpus:
@@ -145,7 +147,8 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
             f"{starting.who} {may}, and was given {wanted.cpus}: the runtime did not get that (`journalctl -u nodeagent`: an agent that "
             "ended meanwhile?), or another NRI plugin or program has changed it; the kubelet tries again"
         )
-    late = [(one.who, found) for one in others if (found := _in_the_way(one, rivals) & wanted.exclusive_cpus)]
+    in_the_way = ((one.who, one.effective if one.id and one.id in rivals else one.overdue) for one in others)
+    late = [(who, shared) for who, cpus in in_the_way if (shared := cpus & wanted.exclusive_cpus)]
     if not late:
         return None
     named = ", ".join(f"{who} ({cpus})" for who, cpus in sorted(late)[:_MAX_NAMED])
@@ -156,21 +159,20 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
     )
 
 
-def _in_the_way(one: Occupant, rivals: Collection[str]) -> CpuSet:
-    return one.effective if one.id and one.id in rivals else one.overdue
-
-
-def _difference(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
-    """Return what to change; None: nothing.
+def _build_change(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
+    """Build the change of a cgroup. None means that nothing changes.
 
     Args:
-        wanted: what it should hold.
-        has: what it holds, where a quota that isn't said is none; None: say all.
-        cpus: those of `wanted` that it can have now; without any, its cpuset stays.
+        wanted: desired values.
+        has: current values, where a missing quota means no limit. None means that all values are sent.
+        cpus: the desired CPUs that are free now. The cpuset stays if there are none.
     """
     limit = wanted.cpu_max
-    if limit is not None and has is not None and _is_limit(limit, has):
-        limit = None
+    if limit is not None and has is not None:
+        quota_us = has.cpu_quota_us or NO_LIMIT_US
+        current = CpuMax(quota_us, has.cpu_period_us or 0) if quota_us >= 0 else None
+        if limit == current or (limit.quota_us is None and current is None):
+            limit = None
     change = NriResources(
         cpus=cpus if cpus and (has is None or cpus != has.cpus) else None,
         mems=wanted.mems if wanted.mems and (has is None or wanted.mems != has.mems) else None,
@@ -178,10 +180,3 @@ def _difference(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet)
         cpu_period_us=None if limit is None else limit.period_us,
     )
     return None if change == NriResources() else change
-
-
-def _is_limit(limit: CpuMax, has: NriResources) -> bool:
-    quota_us = has.cpu_quota_us or NO_LIMIT_US
-    if limit.quota_us is None or quota_us < 0:
-        return limit.quota_us is None and quota_us < 0
-    return limit == CpuMax(quota_us, has.cpu_period_us or 0)

@@ -1,14 +1,15 @@
-"""Where a container's cgroup is, from how OCI spells it (runtime-spec, cgroupsPath; runc's form for systemd)."""
+"""Path of a container's cgroup, decoded from OCI's notation (runtime-spec, cgroupsPath, and runc's form for systemd)."""
 
 _SLICE = ".slice"
 
 
 def cgroup_of(cgroups_path: str) -> str:
-    """Return the cgroup's path below the root of all cgroups; "": it can't be told.
+    """Return the cgroup's path below the root of all cgroups. Empty means that it is unknown.
 
     Args:
-        cgroups_path: `SLICE:PREFIX:NAME` is the scope PREFIX-NAME in a slice, which lies in those that its name begins with
-            (systemd.slice(5)); otherwise a path.
+        cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. A slice lies in the slices whose
+            names
+            its own name begins with (systemd.slice(5)).
     """
     parent, colon, scope = cgroups_path.partition(":")
     if not colon:
@@ -22,6 +23,6 @@ def cgroup_of(cgroups_path: str) -> str:
 
 
 def _checked(path: str) -> str:
-    """It comes from outside: no path that leads elsewhere."""
+    """Return a path from outside, or an empty text if the path leads elsewhere."""
     parts = path.strip("/").split("/")
     return "" if any(part in {"", ".", ".."} for part in parts) or "\0" in path else "/".join(parts)

@@ -1,6 +1,6 @@
-"""What kubelet was asked for, from what it made of it: its conversions backwards. Each returns every amount that it can have been.
+"""Inverse of kubelet's conversions: the requests and limits that can have led to the values of a cgroup. Each function returns all of them.
 
-Kubelet's are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and GetContainerOOMScoreAdjust (pkg/kubelet/qos).
+kubelet's functions are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and GetContainerOOMScoreAdjust (pkg/kubelet/qos).
 """
 
 from msgspec import Struct
@@ -11,16 +11,16 @@ MIN_SHARES, MAX_SHARES = 2, 262_144
 _SHARES_PER_CPU = 1024
 _MILLI = 1000
 MIN_BURSTABLE_OOM, MAX_BURSTABLE_OOM = 3, 999
-"""The range of oom_score_adj of a Burstable container: above the Guaranteed's and below the BestEffort's."""
+"""Range of a Burstable container's oom_score_adj: above that of Guaranteed pods and below that of BestEffort pods."""
 GUARANTEED_OOM, BEST_EFFORT_OOM = -997, 1000
 
 
 class Range(Struct, frozen=True):
-    """Amounts between two bounds, both included: thousandths of a CPU, or bytes."""
+    """Amounts between two inclusive bounds, in thousandths of a CPU or in bytes."""
 
     least: int
     most: int | None
-    """None: the conversion has no bound there."""
+    """None means that the conversion has no upper bound."""
 
     @property
     def is_exact(self) -> bool:
@@ -31,11 +31,12 @@ class Range(Struct, frozen=True):
 
 
 def cpu_request(shares: int) -> Range:
-    """Return the CPU requests that become these shares, in thousandths.
+    """Return the CPU requests with these shares, in thousandths.
 
-    Between the bounds, 2 shares and 262,144, no two requests become the same, as there are more shares than thousandths to a CPU: rounded
-    up, the way back is exact. (Rounded to the nearest it isn't: 41 thousandths are 41 shares, which are 40.04 thousandths.) Shares that
-    kubelet makes of no request, of another program, count as those of the next larger one.
+    There are more shares than thousandths to a CPU. Between the bounds, 2 and 262,144 shares, no two requests have equal shares, and
+    rounding
+    up is exact. Rounding to the nearest isn't: 41 thousandths are 41 shares, which are 40.04 thousandths. Shares of another program that no
+    request leads to count as those of the next larger request.
     """
     if shares <= MIN_SHARES:
         return Range(0, 2)
@@ -44,9 +45,9 @@ def cpu_request(shares: int) -> Range:
 
 
 def cpu_limit(quota_us: int, period_us: int) -> Range | None:
-    """Return the CPU limits that become this quota, in thousandths; None: there is no limit.
+    """Return the CPU limits with this quota, in thousandths. None means that there is no limit.
 
-    Exact above the kernel's smallest quota, as periods have no less than a thousand microseconds.
+    Exact above the kernel's smallest quota, because a period has at least a thousand microseconds.
     """
     if quota_us <= 0 or period_us <= 0:
         return None
@@ -57,11 +58,11 @@ def cpu_limit(quota_us: int, period_us: int) -> Range | None:
 
 
 def memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
-    """Return the memory requests of a Burstable container that become this oom_score_adj; None: kubelet gives it to none.
+    """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet gives it to no such container.
 
     Args:
-        oom_score_adj: 1000 less the thousandths of the node's memory that are requested, within its class's range.
-        capacity_bytes: the node's memory, as kubelet has it.
+        oom_score_adj: 1000 minus the requested thousandths of the node's memory, within the range of the QoS class.
+        capacity_bytes: the node's memory as known to kubelet.
     """
     if not MIN_BURSTABLE_OOM <= oom_score_adj <= MAX_BURSTABLE_OOM or capacity_bytes <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Events that the registry takes, and what it has done about them: instructions for whoever carries them out."""
+"""Events of the registry, and the instructions that it returns for them."""
 
 from msgspec import Struct
 
@@ -9,27 +9,27 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 
 
 class Populated(Struct, frozen=True):
-    """The containers' cgroups were looked at."""
+    """A read of the containers' cgroups."""
 
     ids: frozenset[str]
-    """Those with processes in them."""
+    """Containers with processes in their cgroups."""
 
 
 class Unserved(Struct, frozen=True):
-    """The containers' cgroups were looked at, and nobody tells what becomes of them any more: a container without processes has ended."""
+    """A read of the containers' cgroups while no runtime is served. Nobody reports ends now, so a container without processes has ended."""
 
     ids: frozenset[str]
-    """Those with processes in them, or in a cgroup that nobody knows."""
+    """Containers with processes in their cgroups, or in an unknown cgroup."""
 
 
 class Looked(Struct, frozen=True):
-    """What runs, seen in passing. What it leaves out may be under way: a runtime lists what it is making only when that is made."""
+    """A list of running containers. Others may be under way: a runtime lists a container only once it is created."""
 
     found: Synchronized
 
 
 class Retried(Struct, frozen=True):
-    """Somebody wants a pod to be decided on again."""
+    """A user's request to decide on a pod again."""
 
     pod_uid: str
 
@@ -38,51 +38,51 @@ Happening = Call | Synchronized | Looked | Populated | Unserved | Retried
 
 
 class Decide(Struct, frozen=True):
-    """Let the managers decide, and tell `settled` before anything is answered."""
+    """Let the managers decide, and pass the result to `record_decision` before the answer."""
 
     key: ContainerKey
     id: str
     is_again: bool
-    """The key holds something, which was asked for with other amounts."""
+    """Whether the key has an allocation for other amounts."""
     is_of_pod: bool = False
-    """Nothing else is asked than that the pod as a whole may have other amounts now, which kubelet's pods API says."""
+    """Whether only the pod-level amounts may have changed, which kubelet's pods API reports."""
 
 
 class Place(Struct, frozen=True):
-    """Give it what is promised to its key, all of it: it is about to be created or updated, or has just been decided on."""
+    """Give a container its key's whole allocation. The container is about to be created or updated, or was just decided on."""
 
     key: ContainerKey
     id: str
 
 
 class Refuse(Struct, frozen=True):
-    """Deny what the runtime is about to do."""
+    """Deny the pending operation of the runtime."""
 
     key: ContainerKey
     id: str
     reason: str
     is_first: bool
-    """Otherwise it has been told before: no log line."""
+    """False means that the refusal is logged already."""
 
 
 class LetStart(Struct, frozen=True):
-    """Read the cpusets, and let it start if `check_start` (answers.py) does."""
+    """Read the cpusets, and let the container start if `check_start` (answers.py) does."""
 
     key: ContainerKey
     id: str
     rivals: tuple[str, ...]
-    """Other containers of its key. While one has processes on CPUs that are the key's alone, it may not begin."""
+    """Other containers of the key. The container may not start while one of them has processes on the key's exclusive CPUs."""
 
 
 class Adopt(Struct, frozen=True):
-    """It runs, and has what is promised to it."""
+    """Take over a running container that has its allocation."""
 
     key: ContainerKey
     id: str
 
 
 class Correct(Struct, frozen=True):
-    """It has something else than what is promised to it: a difference to show, and to correct."""
+    """Correct a container whose values differ from its allocation, and show the difference."""
 
     key: ContainerKey
     id: str
@@ -91,20 +91,20 @@ class Correct(Struct, frozen=True):
 
 
 class CountFailOpen(Struct, frozen=True):
-    """It began while nobody was asked."""
+    """Count a container that started without a call to the agent."""
 
     key: ContainerKey
     id: str
 
 
 class CountIllegal(Struct, frozen=True):
-    """An event came that the container's condition rules out."""
+    """Count an event that the container's condition rules out."""
 
     event: ContainerEvent
 
 
 class GiveBack(Struct, frozen=True):
-    """Nobody has any more what was promised to the key."""
+    """Release a key's allocation, which no container holds any more."""
 
     key: ContainerKey
 

@@ -1,8 +1,8 @@
-"""What was known of a container runtime's pod when it was decided on, once more, from the state that was saved then."""
+"""Known amounts of a container runtime's pod, reconstructed from the saved state."""
 
 from collections.abc import Callable
 
-from nodeagent.core.domains.runtime.pod_model import Known, runtime_pod
+from nodeagent.core.domains.runtime.pod_model import Known, build_runtime_pod
 from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
 from nodeagent.core.model.nri import ContainerState, NriContainer, Sandbox
 from nodeagent.core.model.runtime_containers import Asked, KeyEntry, Registry
@@ -12,16 +12,14 @@ from nodeagent.core.model.state import PodEntry
 def known_again(
     entry: PodEntry, registry: Registry, stated: Callable[[Sandbox], StatedPod], capacity_bytes: int
 ) -> tuple[Known, ...]:
-    """Return all that is known, each with where it is from; nothing for a pod that is not a runtime's.
+    """Return the known amounts with their sources. Empty for other pods.
 
     Args:
-        entry: of the pod.
-        registry: what its containers were asked for with.
-        stated: reads what a pod says of itself.
+        entry: the pod's entry.
+        registry: the requests of its containers.
+        stated: reads the pod's annotations.
         capacity_bytes: the node's memory.
     """
-    if not entry.is_of_runtime:
-        return ()
     uid = entry.pod.uid
     asked = {one.key.name: one.asked for one in registry.refused_of(uid)}
     asked |= {one.key.name: found for one in registry.entries if one.key.pod_uid == uid and (found := _asked(one))}
@@ -33,7 +31,7 @@ def known_again(
     sandbox = Sandbox("", uid, entry.pod.name, entry.pod.namespace, (), last.annotations, last.cgroup_parent)
     containers = (_container(name, one) for name, one in seen.items())
     said = with_kubelets(stated(sandbox), registry.pod(uid))
-    return runtime_pod(sandbox, containers, said, capacity_bytes).known
+    return build_runtime_pod(sandbox, containers, said, capacity_bytes).known
 
 
 def _asked(entry: KeyEntry) -> Asked | None:

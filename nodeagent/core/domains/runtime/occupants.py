@@ -1,4 +1,4 @@
-"""Cgroups with processes, of a container runtime's containers and of others: which CPUs they may be on, and what they should hold."""
+"""Cgroups with processes, of a container runtime and others: the CPUs that they may run on, and their desired values."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -20,30 +20,30 @@ from nodeagent.core.turn.world import World
 
 
 class Stated(Struct, frozen=True):
-    """What a pod says of itself."""
+    """A pod's own description."""
 
     pod: StatedPod = StatedPod()
     problems: tuple[str, ...] = ()
-    """It is to be refused for them."""
+    """Problems that the pod is refused for."""
 
 
 class Node(Struct, frozen=True):
-    """What decisions on a runtime's containers need beside the world."""
+    """Data that decisions on a runtime's containers need besides the world."""
 
     world: World
     kernel: Kernel
     reported: RuntimeReport
     stated: Callable[[Sandbox], Stated]
     origin: Origin
-    """Of the runtime's pods."""
+    """Origin of the runtime's pods."""
     mount: str
-    """Of the root of all cgroups."""
+    """Mount point of the root of all cgroups."""
     misnamed: Callable[[Pod], tuple[str, ...]]
-    """What is wrong with a pod's names: such a pod is never part of a state."""
+    """Finds the errors in a pod's names. Such a pod never enters a state."""
 
 
 def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
-    """Return what the containers of each key should hold that something is promised to."""
+    """Return the desired placement of each key with an allocation."""
     held = {entry.key for entry in state.runtime.entries if entry.is_held}
     world = node.world
     cgroups = runtime_cgroups(world.config, world.managers, node.kernel, state)
@@ -53,13 +53,13 @@ def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement
 def occupants(
     state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
 ) -> tuple[Occupant, ...]:
-    """Return the runtime's containers that may have processes.
+    """Return the runtime's containers with processes.
 
     Args:
-        state: decided.
-        node: of the turn.
-        seen: their cgroups, by id; those that aren't there are missing.
-        asked_for: by id, CPUs that the runtime was told to give them and may give them any moment.
+        state: the decided state.
+        node: the node in this turn.
+        seen: existing cgroups of the containers, by ID.
+        asked_for: CPUs that the runtime was told to give, and may give at any moment, by container ID.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
     wanted = wanted_by_id(state.runtime, promised(state, node), WantedPlacement(pool_of(state, node)), populated)
@@ -88,26 +88,25 @@ def pool_of(state: NodeState, node: Node) -> CpuSet:
 
 
 def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
-    """Return an occupant for each cgroup among kubelet's pods that has processes and is no container that the runtime knows.
+    """Return an occupant for each cgroup below kubepods with processes that isn't a known container of the runtime.
 
     Args:
-        found: by cgroup, the CPUs that they may run on.
+        found: CPUs that its processes may run on, by cgroup.
     """
     return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
 
 
 def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
-    """Return the containers that are not the runtime's, and what no pod owns, as far as there are processes.
+    """Return the other containers with processes, and the cgroups with processes that belong to no pod.
 
     Args:
-        wanted: what the cgroups of ours should hold.
-        observed: all of them, as they are now.
-        state: whose containers they are.
+        wanted: desired values of the agent's cgroups.
+        observed: the agent's cgroups as they are now.
+        state: the state with the containers' pods.
     """
     names = {
         entry.container_path(status.name): f"pod {entry.pod.full_name}, container {status.name}"
-        for entry in state.entries
-        if not entry.is_of_runtime
+        for entry in state.own_entries()
         for status in entry.containers
     }
     leaves = {want.path: want for want in wanted if want.is_leaf}
@@ -124,7 +123,7 @@ def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, st
 
 
 def held(there: ObservedCgroup) -> NriResources:
-    """Return what a cgroup holds, of what can be asked for."""
+    """Return the values of a cgroup that NRI can set."""
     cpus, mems, limit = (
         there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
     )

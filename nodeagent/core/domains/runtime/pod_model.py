@@ -1,8 +1,8 @@
-"""The pod that kubelet has, from what NRI says of it: amounts, QoS class and containers, each with where it is from and how sure it is.
+"""kubelet's pod, reconstructed from NRI: amounts, QoS class and containers, each with its source and certainty.
 
-NRI tells what kubelet made of requests and limits. What follows from that alone is exact; the rest is estimated, unless the pod states it
-(stated_pod.py) or kubelet says it. What a pod states may only say more than NRI: otherwise it would get CPUs that no scheduler has counted.
-What kubelet says otherwise than NRI is a resize that it hasn't made yet: there, what it has made counts.
+NRI reports values that kubelet computed from requests and limits. Some amounts follow exactly from them, the others are estimates, unless
+the pod (stated_pod.py) or kubelet states them. A pod may only add to NRI's data: otherwise it would get CPUs that the scheduler hasn't
+counted. Where kubelet's data differs from NRI's, a resize is pending, and NRI's data counts.
 """
 
 import enum
@@ -48,11 +48,11 @@ _PAGE_SIZE = re.compile(r"([0-9]{1,9})([KMG])B")
 
 
 class ToldBy(enum.StrEnum):
-    """Where something that is known of a pod is from; the names are stable."""
+    """Source of known data of a pod. The names are stable."""
 
     ANNOTATION = "annotation"
     PODS_API = "podsApi"
-    """Kubelet's."""
+    """kubelet's pods API."""
     CGROUP_PARENT = "cgroupParent"
     CPU_SHARES = "cpuShares"
     CPU_QUOTA = "cpuQuota"
@@ -60,28 +60,28 @@ class ToldBy(enum.StrEnum):
     HUGEPAGE_LIMIT = "hugepageLimit"
     OOM_SCORE_ADJ = "oomScoreAdj"
     QOS_CLASS = "qosClass"
-    """It follows from the class."""
+    """It follows from the QoS class."""
     SEEN = "seen"
-    """The containers that the runtime has told of so far."""
+    """The containers that the runtime has reported so far."""
 
 
 class Known(Struct, frozen=True):
-    """One thing that is known of a pod."""
+    """A known property of a pod."""
 
     what: str
-    """`qosClass`, `containers`, `kind`, `requests.NAME`, `limits.NAME`."""
+    """`qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
     value: str
     by: ToldBy
     is_exact: bool
-    """False: it is an estimate."""
+    """False means that it is an estimate."""
     container: str = ""
-    """Empty: of the pod."""
+    """Empty means that it is the pod's."""
     between: Range | None = None
-    """Of an estimated amount: what it can be, in thousandths of a CPU or in bytes. None: there are no bounds."""
+    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that it has no bounds."""
 
 
 class Contradiction(Struct, frozen=True):
-    """A pod states something else than what kubelet has asked the runtime for."""
+    """Difference between a pod's annotation and kubelet's request to the runtime."""
 
     container: str
     what: str
@@ -91,7 +91,7 @@ class Contradiction(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """For people, after the pod's name."""
+        """Text for people, after the pod's name."""
         return (
             f"container {printable(self.container[:63])}: its annotation says {self.what} {self.stated}, but {self.told}: "
             "write what the container's `resources` say, or remove the annotation"
@@ -101,9 +101,9 @@ class Contradiction(Struct, frozen=True):
 class RuntimePod(Struct, frozen=True):
     pod: Pod
     known: tuple[Known, ...]
-    """All of it, the pod's own first, then by container in the pod's order."""
+    """All known properties: first the pod's own, then those of the containers in the pod's order."""
     contradictions: tuple[Contradiction, ...] = ()
-    """The pod is to be refused for them."""
+    """Contradictions that the pod is refused for."""
 
     @property
     def estimates(self) -> tuple[Known, ...]:
@@ -111,7 +111,7 @@ class RuntimePod(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing about it is an estimate: pods can be aligned as a whole (topologyManagerScope pod) only if so."""
+        """Whether nothing is an estimate. Only such pods can be aligned as a whole (topologyManagerScope pod)."""
         return not self.estimates
 
 
@@ -119,35 +119,40 @@ class _Amount(Struct, frozen=True):
     part: str
     resource: str
     quantity: Quantity | None
-    """None: none is asked for."""
+    """None means that none is requested."""
     by: ToldBy
     is_exact: bool = True
     between: Range | None = None
 
 
-def runtime_pod(
+def build_runtime_pod(
     sandbox: Sandbox, containers: Iterable[NriContainer], stated: StatedPod, capacity_bytes: int
 ) -> RuntimePod:
-    """Put together what is known of a pod.
+    """Combine the known data of a pod.
 
     Args:
-        sandbox: of the pod; if it has several, the latest.
-        containers: in the order in which they were made; of several with one name, the last one counts.
-        stated: what its annotations say, and kubelet (`with_kubelets`).
-        capacity_bytes: the node's memory, as kubelet has it; 0: unknown.
+        sandbox: the pod's latest sandbox.
+        containers: the containers in the order of their creation. Of several with the same name, the last one counts.
+        stated: data of its annotations and of kubelet (`with_kubelets`).
+        capacity_bytes: the node's memory as known to kubelet. 0 means unknown.
     """
     seen = {container.name: container for container in containers}
-    qos = _qos(sandbox, tuple(seen.values()))
+    qos = _find_qos(sandbox, tuple(seen.values()))
     names = list(dict.fromkeys([one.name for one in stated.containers] + list(seen)))
-    known = [qos, _membership(stated, names)]
+    by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION if stated.names_all else ToldBy.SEEN
+    known = [qos, Known("containers", ", ".join(names), by, is_exact=stated.names_all)]
     contradictions: list[Contradiction] = []
     made = []
     of_pod = Resources() if stated.resources is None else stated.resources.limits
     if stated.resources is not None:
-        known += _of_pod(stated.resources)
+        for part, amounts in ((REQUESTS, stated.resources.requests), (LIMITS, stated.resources.limits)):
+            known += (
+                Known(f"{part}.{resource}", str(quantity), ToldBy.PODS_API, is_exact=True)
+                for resource, quantity in amounts
+            )
     for name in names:
         of = stated.container(name)
-        container, about, against = _container(of, seen.get(name), QosClass(qos.value), capacity_bytes, of_pod)
+        container, about, against = _build_container(of, seen.get(name), QosClass(qos.value), capacity_bytes, of_pod)
         made.append(replace(container, near=stated.near) if of.near is None else container)
         known += about
         contradictions += against
@@ -161,7 +166,7 @@ def runtime_pod(
         core_class=stated.core_class,
         preferred_core_class=stated.preferred_core_class,
         given_qos=QosClass(qos.value),
-        resources=None if stated.resources is None else _spelled(stated.resources.requests, stated.resources.limits),
+        resources=None if stated.resources is None else _normalise(stated.resources.requests, stated.resources.limits),
         overhead=stated.overhead,
     )
     pod = with_pod_level_defaults(pod)
@@ -169,10 +174,10 @@ def runtime_pod(
     return RuntimePod(pod, tuple(known), tuple(contradictions))
 
 
-def qos_of_parent(cgroup_parent: str) -> QosClass | None:
-    """Return the QoS class that kubelet's name for a pod's cgroup has in it; None: kubelet hasn't named it.
+def find_qos_class(cgroup_parent: str) -> QosClass | None:
+    """Return the QoS class in kubelet's name of a pod's cgroup. None means that the name isn't kubelet's.
 
-    With the systemd driver a slice, `kubepods[-burstable|-besteffort]-podUID.slice`; with cgroupfs a path that ends in
+    The systemd driver names a slice, `kubepods[-burstable|-besteffort]-podUID.slice`. With cgroupfs it is a path that ends in
     `kubepods[/burstable|/besteffort]/podUID`.
     """
     *above, last = cgroup_parent.rstrip("/").split("/")
@@ -183,8 +188,8 @@ def qos_of_parent(cgroup_parent: str) -> QosClass | None:
     return QosClass.GUARANTEED if above[-1] == "kubepods" else _CLASSES.get(above[-1])
 
 
-def _qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
-    told = qos_of_parent(sandbox.cgroup_parent)
+def _find_qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
+    told = find_qos_class(sandbox.cgroup_parent)
     if told is not None:
         return Known("qosClass", told.value, ToldBy.CGROUP_PARENT, is_exact=True)
     scores = {container.oom_score_adj for container in containers}
@@ -196,27 +201,23 @@ def _qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
     return Known("qosClass", guess.value, ToldBy.OOM_SCORE_ADJ, is_exact=False)
 
 
-def _membership(stated: StatedPod, names: list[str]) -> Known:
-    by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION if stated.names_all else ToldBy.SEEN
-    return Known("containers", ", ".join(names), by, is_exact=stated.names_all)
-
-
-def _of_pod(resources: ResourceRequirements) -> Iterator[Known]:
-    for part, amounts in ((REQUESTS, resources.requests), (LIMITS, resources.limits)):
-        for name, quantity in amounts:
-            yield Known(f"{part}.{name}", str(quantity), ToldBy.PODS_API, is_exact=True)
-
-
-def _container(
+def _build_container(
     stated: StatedContainer, seen: NriContainer | None, qos: QosClass, capacity_bytes: int, of_pod: Resources
 ) -> tuple[Container, list[Known], list[Contradiction]]:
-    told = () if seen is None else tuple(_told(seen, qos, capacity_bytes))
+    told = () if seen is None else tuple(_reported_amounts(seen, qos, capacity_bytes))
     if stated.is_kubelets and seen is not None and _is_resized(stated, seen, of_pod):
         stated = replace(stated, requests=None, limits=None)
     limits = _resources(told, LIMITS) if stated.limits is None else stated.limits
-    requests = _stated_requests(stated, limits, is_seen=seen is not None)
+    # As in the API server, a limit is the default of a missing request.
+    requests = stated.limits if seen is None else None
+    if stated.requests is not None:
+        requests = Resources.of(dict([*limits, *stated.requests]))
     by = ToldBy.PODS_API if stated.is_kubelets else ToldBy.ANNOTATION
-    amounts = [*_merged(REQUESTS, requests, told, by), *_merged(LIMITS, stated.limits, told, by), *_devices(stated)]
+    amounts = [
+        *_choose_amounts(REQUESTS, requests, told, by),
+        *_choose_amounts(LIMITS, stated.limits, told, by),
+        *_devices(stated),
+    ]
     kind = stated.kind or ContainerKind.APP
     known = [
         Known(
@@ -236,7 +237,7 @@ def _container(
     container = Container(
         name=stated.name,
         kind=kind,
-        resources=_as_saved(_resources(amounts, REQUESTS), _resources(amounts, LIMITS)),
+        resources=_format_as_saved(_resources(amounts, REQUESTS), _resources(amounts, LIMITS)),
         restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
         exclusive_cpus=stated.exclusive_cpus,
         interrupts=stated.interrupts,
@@ -252,13 +253,12 @@ def _container(
 
 
 def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) -> bool:
-    """Whether kubelet has made something else of a container than it says of it now: amounts of a running pod can be changed, and are those
-    that somebody wants until kubelet has room for them.
+    """Whether a resize of a container is pending in kubelet. Its pods API reports the new amounts before there is room for them.
 
     Args:
-        stated: by kubelet.
-        seen: by the runtime.
-        of_pod: limits of the pod as a whole, which kubelet gives each container that has none of its own.
+        stated: the container as reported by kubelet.
+        seen: the container as reported by the runtime.
+        of_pod: pod-level limits, which kubelet gives to each container without its own.
     """
     assert stated.requests is not None
     assert stated.limits is not None
@@ -271,21 +271,14 @@ def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) 
     return bool(against)
 
 
-def _stated_requests(stated: StatedContainer, limits: Resources, *, is_seen: bool) -> Resources | None:
-    """Limits stand for missing requests, as the API server has it."""
-    if stated.requests is None:
-        return None if is_seen else stated.limits
-    return Resources.of(dict([*limits, *stated.requests]))
-
-
-def _merged(part: str, stated: Resources | None, told: Iterable[_Amount], by: ToldBy) -> Iterator[_Amount]:
+def _choose_amounts(part: str, stated: Resources | None, told: Iterable[_Amount], by: ToldBy) -> Iterator[_Amount]:
     if stated is None:
         return (amount for amount in told if amount.part == part)
     return (_Amount(part, name, quantity, by) for name, quantity in stated)
 
 
 def _devices(stated: StatedContainer) -> Iterator[_Amount]:
-    """Nobody but the pod says which of the agent's devices it wants."""
+    """Return the requested devices of the agent. Only an annotation can state them."""
     for resource, count in stated.devices:
         for part in (REQUESTS, LIMITS):
             yield _Amount(part, resource, Quantity.parse(str(count)), ToldBy.ANNOTATION)
@@ -295,20 +288,20 @@ def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
     return Resources.of({a.resource: a.quantity for a in amounts if a.part == part and a.quantity is not None})
 
 
-def _as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
-    """Spell amounts as they are read again from a saved state. A missing request there is its limit; what isn't requested is 0."""
+def _format_as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
+    """Format amounts as a saved state has them. There a missing request means the limit, and 0 means that nothing is requested."""
     unasked = dict.fromkeys((name for name, _ in limits), Quantity.parse("0"))
-    return _spelled(Resources.of(unasked | dict(requests)), limits)
+    return _normalise(Resources.of(unasked | dict(requests)), limits)
 
 
-def _spelled(requests: Resources, limits: Resources) -> ResourceRequirements:
+def _normalise(requests: Resources, limits: Resources) -> ResourceRequirements:
     asked, limited = (
         Resources.of({name: Quantity.parse(str(quantity)) for name, quantity in part}) for part in (requests, limits)
     )
     return ResourceRequirements(asked, limited)
 
 
-def _told(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
+def _reported_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
     resources = seen.resources
     limit = _limit_of(resources)
     request = None if resources.cpu_shares is None else cpu_request(resources.cpu_shares)
@@ -316,10 +309,10 @@ def _told(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_A
         yield from _guaranteed_cpu(request, limit)
     else:
         if request is not None:
-            yield _cpu(REQUESTS, request, ToldBy.CPU_SHARES)
+            yield _cpu_amount(REQUESTS, request, ToldBy.CPU_SHARES)
         if limit is not None:
-            yield _cpu(LIMITS, limit, ToldBy.CPU_QUOTA)
-    yield from _memory(seen, qos, capacity_bytes)
+            yield _cpu_amount(LIMITS, limit, ToldBy.CPU_QUOTA)
+    yield from _memory_amounts(seen, qos, capacity_bytes)
     for resource, limit_bytes in _hugepages(resources):
         if limit_bytes > 0:
             quantity = Quantity.of_bytes(limit_bytes)
@@ -334,21 +327,21 @@ def _limit_of(resources: NriResources) -> Range | None:
 
 
 def _guaranteed_cpu(request: Range | None, limit: Range | None) -> Iterator[_Amount]:
-    """Request and limit are the same amount: whichever of shares and quota is exact says both."""
+    """Return the equal request and limit of a Guaranteed container. Of shares and quota, the exact one gives both."""
     rows = ((request, ToldBy.CPU_SHARES), (limit, ToldBy.CPU_QUOTA))
     ranges = [(found, by) for found, by in rows if found is not None]
     if ranges:
         found, by = next((row for row in ranges if row[0].is_exact), ranges[-1])
-        yield _cpu(REQUESTS, found, by)
-        yield _cpu(LIMITS, found, by)
+        yield _cpu_amount(REQUESTS, found, by)
+        yield _cpu_amount(LIMITS, found, by)
 
 
-def _cpu(part: str, found: Range, by: ToldBy) -> _Amount:
+def _cpu_amount(part: str, found: Range, by: ToldBy) -> _Amount:
     quantity = quantity_of(CPU, found.least) if found.least else None
     return _Amount(part, CPU, quantity, by, found.is_exact, None if found.is_exact else found)
 
 
-def _memory(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
+def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
     limit = seen.resources.memory_limit_bytes
     has_limit = limit is not None and limit > 0
     if limit is not None and has_limit:
@@ -365,8 +358,11 @@ def _memory(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[
 
 
 def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
-    """A request is often its limit, as it is where only that is written; otherwise the least that it can be, so that no pod is refused for
-    what it may not have asked for.
+    """Estimate the memory request of a Burstable container.
+
+    Often a manifest has only a limit, and the request is equal. Otherwise the least possible amount is assumed, so that no pod is refused
+    for
+    memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)
@@ -376,7 +372,7 @@ def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
 
 
 def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
-    """Resource and bytes: 2MB, as the kernel names it, is 2Mi."""
+    """Return resources and sizes in bytes. The kernel's name 2MB means 2Mi."""
     for limit in resources.hugepage_limits:
         if (found := _PAGE_SIZE.fullmatch(limit.page_size)) is not None:
             yield f"{HUGEPAGES_PREFIX}{found[1]}{found[2]}i", limit.limit_bytes

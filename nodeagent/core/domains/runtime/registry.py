@@ -1,20 +1,20 @@
-"""Which containers of a runtime hold what was promised to their key, as one immutable value, and what each event makes of it.
+"""Registry of a runtime's containers: the holders of allocations, and the effect of each event. All values are immutable.
 
-A *key* is a pod's UID and a container's name: it outlives the ids that the runtime gives the container each time it is made, and a new one
-may come before the old one goes. The rules:
+A *key* is a pod's UID and a container's name. It outlives the IDs that the runtime gives to the container each time it is created, and a
+new container may be created before the old one is removed. The rules:
 
-- What is promised belongs to the key. Its containers have it one after the other: none begins beside another one of its key.
-- It is given back once the runtime has none of them left and their cgroups have been seen without processes since.
-- A container that was not placed when it was created doesn't begin. One that began while nobody was asked is found by Synchronize, which
-  is the truth about what there is: what it leaves out has been removed.
-- A refusal is remembered with what was asked for, until that changes or kubelet says something else of the pod, the pod goes, or somebody
-  asks for a retry: kubelet tries for ever.
-- Events may be lost, come twice, or late: what each makes of a container is a table (stages.py), and one that it doesn't have is illegal.
+- An allocation belongs to the key. The key's containers hold it one after the other: none starts while another one still runs.
+- The allocation is released once the runtime has removed all containers of the key and their cgroups were seen without processes.
+- A container that was not placed at its creation may not start. A container that started without a call to the agent is found by
+  Synchronize. Its list is complete: containers that are missing from it count as removed.
+- kubelet retries forever, so a refusal is stored with the request. It is dropped when the request changes, when kubelet reports something
+  else of the pod, when the pod is removed, and on `nodeagent retry`.
+- Events may be lost, repeated or late. The table in stages.py has the effect of each event. An event without a row is illegal.
 
-Decides nothing about CPUs: what is `Decide` here is decided by the managers, and told to `settled`.
+The registry decides nothing about CPUs: the managers carry out each `Decide`, and `record_decision` stores the result.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,8 +54,7 @@ from nodeagent.core.model.runtime_containers import (
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
-"""Characters of a container's name that a reason repeats: Kubernetes' names have no more."""
-
+"""Characters of a container's name in a message. Kubernetes' names have no more."""
 
 _EVENTS = {
     Event.CREATE_CONTAINER: ContainerEvent.CREATE,
@@ -72,7 +71,7 @@ _LISTED = {
     ContainerState.STOPPED: ContainerEvent.LISTED_STOPPED,
 }
 _DESCRIBING = frozenset({ContainerEvent.CREATE, ContainerEvent.SEEN_RUNNING, *_LISTED.values()})
-"""Events that say anew in which pod and cgroup a container is."""
+"""Events that report the pod and cgroup of a container again."""
 
 
 class Stepped(Struct, frozen=True):
@@ -80,14 +79,14 @@ class Stepped(Struct, frozen=True):
     todo: tuple[Todo, ...] = ()
 
 
-def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
-    """Return the registry after an event, and what is to be done.
+def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
+    """Return the registry after an event, and the instructions that follow from it.
 
     Args:
-        registry: before it.
+        registry: the registry before the event.
         what: the event.
-        wanted: what the containers of each key should hold that something is promised to: for Synchronize and a look, which go by that
-            and not by what was told before.
+        wanted: desired placement of the containers of each key with an allocation. Only Synchronize and a look need it: they compare the
+            containers with it and not with earlier reports.
     """
     match what:
         case Synchronized():
@@ -95,38 +94,52 @@ def happened(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, 
         case Looked(found):
             return _look(registry, found, wanted)
         case Populated(ids):
-            return _give_back(registry, ids)
+            return _release_empty(registry, ids)
         case Unserved(ids):
-            return _give_up(registry, ids)
+            # The stored refusals and sandboxes go, too: nobody will retry a refusal or report the end of a pod.
+            ended = (_with_event(entry, ContainerEvent.UNLISTED) for entry in registry.entries)
+            return _release_empty(Registry(entries=tuple(ended)), ids)
         case Retried(pod_uid):
-            return _retry(registry, pod_uid)
+            # kubelet retries the creation of a refused container. A running container is decided on now.
+            refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
+            todo = _keep_newest_of_key(_decide_unplaced(registry, {pod_uid}))
+            return Stepped(replace(registry, refused=refused), todo)
         case Call():
             if what.pod is not None:
                 registry = _with_pods(_with_sandbox(registry, what.sandbox), (what.pod,))
-            return _called(registry, what)
+            return _apply_call(registry, what)
 
 
-def settled(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
-    """Take over what was decided on. Refusal: the reason; None: it was promised what it asks for, with all of its key that run unplaced.
+def record_decision(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
+    """Store the decision on a container. The decision also applies to running, unplaced containers of its key with the same request.
 
-    A container that is refused before it has begun is as if it had never been. One that runs stays known; an update leaves what it holds.
+    A container that is refused before its start is forgotten. A running container stays known. A refused update keeps its allocation.
+
+    Args:
+        registry: the registry before the decision.
+        key: the container's key.
+        container_id: the container.
+        refusal: the reason of the refusal. None means that the request was allocated.
     """
     entry = registry.entry(key)
     made = next((made for made in entry.made if made.id == container_id), None)
     if made is None:
         return Stepped(registry)
+    others = tuple(one for one in registry.refused if one.key != key)
     if refusal is None:
-        placed = [one.id for one in entry.made if one.id == container_id or _runs_unplaced(one, made.asked)]
+        placed = [
+            one.id
+            for one in entry.made
+            if one.id == container_id or (not one.is_placed and one.stage is Stage.STARTED and one.asked == made.asked)
+        ]
         everybody = tuple(replace(one, is_placed=one.is_placed or one.id in placed) for one in entry.made)
         entry = replace(entry, made=everybody, is_held=True, asked=made.asked)
-        kept = tuple(one for one in registry.refused if one.key != key)
-        return Stepped(_put(replace(registry, refused=kept), entry), tuple(Place(key, one) for one in placed))
+        return Stepped(_put(replace(registry, refused=others), entry), tuple(Place(key, one) for one in placed))
     if made.is_placed:
         assert entry.asked is not None
         entry = _with(entry, replace(made, asked=entry.asked))
     elif made.stage is Stage.CREATED:
         entry = replace(entry, made=tuple(one for one in entry.made if one.id != container_id))
-    others = (one for one in registry.refused if one.key != key)
     refused = tuple(sorted((*others, RefusedKey(key, made.asked, refusal)), key=lambda one: one.key))
     return Stepped(
         _put(replace(registry, refused=refused), entry), (Refuse(key, container_id, refusal, is_first=True),)
@@ -136,17 +149,16 @@ def settled(registry: Registry, key: ContainerKey, container_id: str, refusal: s
 def wanted_by_id(
     registry: Registry, wanted: Mapping[ContainerKey, WantedPlacement], pool: WantedPlacement, populated: frozenset[str]
 ) -> dict[str, WantedPlacement]:
-    """Return what each container should hold now.
+    """Return the desired placement of each container.
 
-    Of several that have processes, CPUs that are their key's alone are the oldest's; the others are in the shared pool until it has ended.
-    So is everything that began while nobody was asked, until it has been decided on, and what was refused then: elsewhere it would be on
-    other pods' CPUs.
+    Of several containers of a key with processes, the oldest has the key's exclusive CPUs. The others are in the shared pool until it has
+    ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb exclusive CPUs.
 
     Args:
-        registry: of all.
-        wanted: by key, what is promised.
-        pool: what a container holds that nothing is promised to.
-        populated: ids of the containers whose cgroups have processes.
+        registry: the registry.
+        wanted: desired placement by key with an allocation.
+        pool: desired placement of a container without an allocation.
+        populated: IDs of the containers whose cgroups have processes.
     """
     found = {}
     for entry in registry.entries:
@@ -154,23 +166,26 @@ def wanted_by_id(
         placed = [made.id for made in entry.made if made.is_placed]
         owner = next((one for one in placed if one in populated), placed[-1] if placed else "")
         for made in entry.made:
-            is_given = made.id == owner or (made.is_placed and not promised.exclusive_cpus)
-            found[made.id] = promised if is_given else pool
+            has_allocation = made.id == owner or (made.is_placed and not promised.exclusive_cpus)
+            found[made.id] = promised if has_allocation else pool
     return found
 
 
-def _runs_unplaced(made: MadeContainer, asked: Asked) -> bool:
-    return not made.is_placed and made.stage is Stage.STARTED and made.asked == asked
-
-
-def _called(registry: Registry, call: Call) -> Stepped:
+def _apply_call(registry: Registry, call: Call) -> Stepped:
     sandbox, container = call.sandbox, call.container
-    if call.event is Event.UPDATE_POD_SANDBOX:
-        return Stepped(registry, () if call.pod is None else _of_pod(registry, sandbox))
-    if container is None:
-        return _sandbox_event(registry, call.event, sandbox)
+    match call.event:
+        case Event.UPDATE_POD_SANDBOX:
+            return Stepped(registry, () if call.pod is None else _decide_pod(registry, sandbox))
+        case Event.RUN_POD_SANDBOX if container is None:
+            return Stepped(_with_sandbox(registry, sandbox))
+        case Event.STOP_POD_SANDBOX if container is None:
+            sandboxes = (replace(s, is_stopped=True) if s.id == sandbox.id else s for s in registry.sandboxes)
+            return Stepped(_end_pod(replace(registry, sandboxes=tuple(sandboxes)), sandbox.id))
+        case Event.REMOVE_POD_SANDBOX if container is None:
+            left = tuple(known for known in registry.sandboxes if known.id != sandbox.id)
+            return Stepped(_end_pod(_forget_removed_pods(replace(registry, sandboxes=left)), sandbox.id))
     event = _EVENTS.get(call.event)
-    if event is None:
+    if event is None or container is None:
         return Stepped(registry)
     key = ContainerKey.of(sandbox, container)
     if event in {ContainerEvent.STOP, ContainerEvent.REMOVE}:
@@ -179,7 +194,7 @@ def _called(registry: Registry, call: Call) -> Stepped:
     if event in {ContainerEvent.CREATE, ContainerEvent.UPDATE}:
         registry = _with_sandbox(registry, sandbox)
     if event is ContainerEvent.CREATE and any(s.id == sandbox.id and s.is_stopped for s in registry.sandboxes):
-        return Stepped(registry, _illegal(seen))
+        return Stepped(registry, _refuse_illegal(seen))
     entry, todo = _step(registry, registry.entry(key), seen)
     if event is ContainerEvent.UPDATE and any(isinstance(one, Place) for one in todo):
         refused = tuple(one for one in registry.refused if one.key != key or not one.is_of_update)
@@ -187,45 +202,31 @@ def _called(registry: Registry, call: Call) -> Stepped:
     return Stepped(_put(registry, entry), todo)
 
 
-def _sandbox_event(registry: Registry, event: Event, sandbox: Sandbox) -> Stepped:
-    match event:
-        case Event.RUN_POD_SANDBOX:
-            return Stepped(_with_sandbox(registry, sandbox))
-        case Event.STOP_POD_SANDBOX:
-            sandboxes = (replace(s, is_stopped=True) if s.id == sandbox.id else s for s in registry.sandboxes)
-            return Stepped(_ended(replace(registry, sandboxes=tuple(sandboxes)), sandbox.id))
-        case Event.REMOVE_POD_SANDBOX:
-            left = tuple(known for known in registry.sandboxes if known.id != sandbox.id)
-            return Stepped(_ended(_without_the_gone(replace(registry, sandboxes=left)), sandbox.id))
-        case _:
-            return Stepped(registry)
-
-
-def _ended(registry: Registry, sandbox_id: str) -> Registry:
-    """None of a pod's containers will run again: what they hold need not wait until their remains are removed."""
-    entries = tuple(
-        replace(
-            entry,
-            made=tuple(
-                _moved(one, ContainerEvent.POD_END) if one.sandbox_id == sandbox_id else one for one in entry.made
-            ),
-        )
+def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
+    """Record that none of a pod's containers will run again. Their allocations are released before the runtime removes the containers."""
+    ended = (
+        _with_event(entry, ContainerEvent.POD_END, lambda one: one.sandbox_id == sandbox_id)
         for entry in registry.entries
     )
-    return replace(registry, entries=entries)
+    return replace(registry, entries=tuple(ended))
 
 
-def _moved(made: MadeContainer, event: ContainerEvent) -> MadeContainer:
-    """Return the container after an event that each condition's row has, with the same effect: none."""
-    transition = transition_of(made, event)
-    assert transition is not None
-    stage, _ = transition
-    assert stage is not None
-    return replace(made, stage=stage)
+def _with_event(
+    entry: KeyEntry, event: ContainerEvent, applies: Callable[[MadeContainer], bool] = lambda _: True
+) -> KeyEntry:
+    """Return a key's entry after an event of some of its containers. Each row of the table has the event, without an effect."""
+    made = list(entry.made)
+    for position, one in enumerate(made):
+        if applies(one):
+            transition = transition_of(one, event)
+            assert transition is not None
+            assert transition[0] is not None
+            made[position] = replace(one, stage=transition[0])
+    return replace(entry, made=tuple(made))
 
 
-def _of_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
-    """Decide on a pod by one of its containers that has what it was promised: their own amounts have calls of their own."""
+def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
+    """Decide on the pod-level amounts, by one placed container of the pod. The containers' own amounts have calls of their own."""
     for entry in registry.entries:
         if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:
             for made in entry.made:
@@ -235,33 +236,33 @@ def _of_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
 
 
 class _Seen(Struct, frozen=True):
-    """An event of a container, and what came with it."""
+    """Event of a container, with the reported data."""
 
     event: ContainerEvent
     key: ContainerKey
     sandbox: Sandbox
     container: NriContainer
     change: NriResources = NriResources()
-    """Of an update."""
+    """Changed amounts of an update."""
     wanted: WantedPlacement | None = None
-    """What is promised to the key, for a list or a look. None means that nothing is."""
+    """Desired placement of the key, for a list or a look. None means that the key has no allocation."""
 
 
 def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Take an event through the table of stages.py. Returns the key's entry after it, and what follows."""
+    """Apply an event by the table of stages.py. Returns the key's entry after the event, and the instructions."""
     before = next((one for one in entry.made if one.id == seen.container.id), None)
     transition = transition_of(before, seen.event)
     if transition is None:
-        return entry, _illegal(seen)
+        return entry, _refuse_illegal(seen)
     stage, effect = transition
     if stage is None:
-        return entry, (_denied_start(seen),) if effect is Effect.DENY_START else ()
+        return entry, (_refuse_start(seen),) if effect is Effect.DENY_START else ()
     made = _made(seen, stage, before)
     match effect:
         case Effect.NOTHING:
             return _with(entry, made), ()
         case Effect.DENY_START:
-            return entry, (_denied_start(seen),)
+            return entry, (_refuse_start(seen),)
         case Effect.LET_START:
             rivals = tuple(other.id for other in entry.made if other.id != made.id)
             return _with(entry, made), (LetStart(seen.key, made.id, rivals),)
@@ -277,11 +278,15 @@ def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, t
 
 
 def _made(seen: _Seen, stage: Stage, before: MadeContainer | None) -> MadeContainer:
-    """Return the container at its next stage, with what the event says that it asks for and where it is."""
+    """Return the container at its next stage, with the request and cgroup that the event reports."""
     sandbox, container = seen.sandbox, seen.container
     asked = Asked.of(sandbox, container) if before is None or seen.event is ContainerEvent.CREATE else before.asked
     if seen.event is ContainerEvent.UPDATE:
-        asked = replace(asked, resources=_merged(asked.resources, seen.change))
+        new = {
+            name: getattr(seen.change, name) for name in NriResources.__struct_fields__ if name not in {"cpus", "mems"}
+        }
+        new = {name: value for name, value in new.items() if value not in {None, ()}}
+        asked = replace(asked, resources=replace(asked.resources, **new))
     if before is not None and seen.event not in _DESCRIBING:
         return replace(before, stage=stage, asked=asked)
     is_placed = before is not None and before.is_placed
@@ -289,8 +294,8 @@ def _made(seen: _Seen, stage: Stage, before: MadeContainer | None) -> MadeContai
     return MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
 
 
-def _illegal(seen: _Seen) -> tuple[Todo, ...]:
-    """Change nothing, count the event, and deny what the runtime is about to do."""
+def _refuse_illegal(seen: _Seen) -> tuple[Todo, ...]:
+    """Count an illegal event, and deny the creation or start that waits for the answer."""
     count = CountIllegal(seen.event)
     match seen.event:
         case ContainerEvent.CREATE:
@@ -300,12 +305,12 @@ def _illegal(seen: _Seen) -> tuple[Todo, ...]:
             )
             return count, Refuse(seen.key, seen.container.id, why, is_first=True)
         case ContainerEvent.START:
-            return count, _denied_start(seen)
+            return count, _refuse_start(seen)
         case _:
             return (count,)
 
 
-def _denied_start(seen: _Seen) -> Refuse:
+def _refuse_start(seen: _Seen) -> Refuse:
     why = (
         f"container {printable(seen.key.name[:_MAX_NAME])} was not placed when it was created, or has been stopped since: nodeagent was "
         "not asked, see `nodeagent inspect`; the kubelet makes another one"
@@ -314,7 +319,7 @@ def _denied_start(seen: _Seen) -> Refuse:
 
 
 def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place a container that is to be created if its key holds what it asks for, refuse it if that was refused, else decide on it."""
+    """Place a new container if its key holds the requested amounts, refuse a request that was refused before, or decide on it."""
     refusal = registry.refusal(entry.key, made.asked)
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
@@ -324,7 +329,7 @@ def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[Ke
 
 
 def _offer_change(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Do the same with a container that is to be updated. It stays as it is until that is decided."""
+    """Do the same for an update. The container keeps its allocation until the decision."""
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
     refusal = registry.refusal(entry.key, made.asked)
@@ -336,10 +341,10 @@ def _offer_change(registry: Registry, entry: KeyEntry, made: MadeContainer) -> t
 def _compare(
     registry: Registry, entry: KeyEntry, made: MadeContainer, seen: _Seen, *, counts: bool
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Compare a listed container with what is promised to its key.
+    """Compare a listed container with the allocation of its key.
 
-    If it is new here and has that, it was placed before the agent's last start. If it hasn't, and was never let start, the runtime didn't
-    wait for that.
+    An unknown container that has the allocated CPUs was placed before the agent's last start. Without them, and never allowed to start, it
+    started without a call to the agent.
     """
     key, wanted = entry.key, seen.wanted
     has_wanted = wanted is not None and has_all(seen.container.resources, wanted)
@@ -357,14 +362,8 @@ def _compare(
     return _with(entry, replace(made, is_placed=False)), (*count, todo)
 
 
-def _merged(known: NriResources, change: NriResources) -> NriResources:
-    said = {
-        name: value for name in NriResources.__struct_fields__ if (value := getattr(change, name)) not in {None, ()}
-    }
-    return replace(known, **{name: value for name, value in said.items() if name not in {"cpus", "mems"}})
-
-
-def _give_back(registry: Registry, populated: frozenset[str]) -> Stepped:
+def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
+    """Forget removed containers whose cgroups have no processes, and release the allocation of each key that has no other containers."""
     left, todo = [], []
     for entry in registry.entries:
         made = tuple(one for one in entry.made if one.stage is not Stage.REMOVED or one.id in populated)
@@ -375,23 +374,8 @@ def _give_back(registry: Registry, populated: frozenset[str]) -> Stepped:
     return Stepped(replace(registry, entries=tuple(left)), tuple(todo))
 
 
-def _give_up(registry: Registry, populated: frozenset[str]) -> Stepped:
-    """No refusal is asked for again, and no pod is told to be gone."""
-    ended = tuple(
-        replace(entry, made=tuple(_moved(one, ContainerEvent.UNLISTED) for one in entry.made))
-        for entry in registry.entries
-    )
-    return _give_back(Registry(entries=ended), populated)
-
-
-def _retry(registry: Registry, pod_uid: str) -> Stepped:
-    """What is to be created is asked for again by kubelet; what runs is decided on now."""
-    refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
-    return Stepped(replace(registry, refused=refused), _once_per_key(_unplaced(registry, {pod_uid})))
-
-
-def _unplaced(registry: Registry, pod_uids: Collection[str]) -> Iterator[Decide]:
-    """What of these pods runs, and has nothing that it was promised."""
+def _decide_unplaced(registry: Registry, pod_uids: Collection[str]) -> Iterator[Decide]:
+    """Decide on the running containers of these pods that were never placed."""
     for entry in registry.entries:
         if entry.key.pod_uid in pod_uids:
             for made in entry.made:
@@ -403,74 +387,80 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     listed = {container.id: container for container in found.containers if container.sandbox_id in pods}
     entries = {key: KeyEntry(key, is_held=True) for key in wanted}
-    entries |= {e.key: _as_found(e, listed, is_held=e.key in wanted) for e in registry.entries}
+    for entry in registry.entries:
+        is_held = entry.key in wanted
+        known = _with_event(entry, ContainerEvent.UNLISTED, lambda one: one.id not in listed)
+        entries[entry.key] = replace(known, is_held=is_held, asked=entry.asked if is_held else None)
+    registry = _with_pods(_with_sandboxes(registry, pods.values()), found.pods)
     todo: list[Todo] = []
-    registry = replace(
-        registry,
-        sandboxes=tuple(sorted((KnownSandbox(p.id, p.uid or p.id) for p in pods.values()), key=lambda pod: pod.id)),
-    )
-    registry = _with_pods(_without_the_gone(registry), found.pods)
     for container in listed.values():
-        sandbox = pods[container.sandbox_id]
-        key = ContainerKey.of(sandbox, container)
-        seen = _Seen(_LISTED[container.state], key, sandbox, container, wanted=wanted.get(key))
-        entries[key], more = _step(registry, entries.get(key) or KeyEntry(key), seen)
-        todo += more
+        todo += _compare_listed(
+            registry, entries, _LISTED[container.state], pods[container.sandbox_id], container, wanted
+        )
     left = (entries[key] for key in sorted(entries))
     entries_left = tuple(entry for entry in left if entry.made or entry.is_held)
-    return Stepped(replace(registry, entries=entries_left), _once_per_key(todo))
+    return Stepped(replace(registry, entries=entries_left), _keep_newest_of_key(todo))
 
 
 def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
-    """Find what began without having been asked for. Pods that aren't listed are gone, or will be told of again with their containers."""
+    """Find containers that started without a call to the agent. A pod that isn't listed is gone, or is reported again later."""
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}
     stopped = {known.id for known in registry.sandboxes if known.is_stopped}
-    sandboxes = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in pods.values())
-    registry = _without_the_gone(replace(registry, sandboxes=tuple(sorted(sandboxes, key=lambda known: known.id))))
-    before, registry = registry, _with_pods(registry, found.pods)
-    # One that was refused runs in the shared pool: with what is known now, it may be promised what it asks for.
-    todo: list[Todo] = [*_unplaced(registry, _refused_pods(before) - _refused_pods(registry))]
+    before = _with_sandboxes(registry, pods.values(), stopped)
+    registry = _with_pods(before, found.pods)
+    # A refused container runs in the shared pool. Its pod's new data may let it be admitted.
+    news = {one.key.pod_uid for one in before.refused} - {one.key.pod_uid for one in registry.refused}
+    todo: list[Todo] = [*_decide_unplaced(registry, news)]
     for container in found.containers:
         if _LISTED[container.state] is ContainerEvent.LISTED_RUNNING and container.sandbox_id in pods:
             sandbox = pods[container.sandbox_id]
-            key = ContainerKey.of(sandbox, container)
-            seen = _Seen(ContainerEvent.SEEN_RUNNING, key, sandbox, container, wanted=wanted.get(key))
-            entries[key], more = _step(registry, entries.get(key) or KeyEntry(key), seen)
-            todo += more
-    return Stepped(replace(registry, entries=tuple(entries[key] for key in sorted(entries))), _once_per_key(todo))
+            todo += _compare_listed(registry, entries, ContainerEvent.SEEN_RUNNING, sandbox, container, wanted)
+    left = tuple(entries[key] for key in sorted(entries))
+    return Stepped(replace(registry, entries=left), _keep_newest_of_key(todo))
 
 
-def _refused_pods(registry: Registry) -> set[str]:
-    return {one.key.pod_uid for one in registry.refused}
+def _compare_listed(
+    registry: Registry,
+    entries: dict[ContainerKey, KeyEntry],
+    event: ContainerEvent,
+    sandbox: Sandbox,
+    container: NriContainer,
+    wanted: Mapping[ContainerKey, WantedPlacement],
+) -> tuple[Todo, ...]:
+    """Apply the event of a listed container to its entry in `entries`. Returns the instructions."""
+    key = ContainerKey.of(sandbox, container)
+    seen = _Seen(event, key, sandbox, container, wanted=wanted.get(key))
+    entries[key], todo = _step(registry, entries.get(key) or KeyEntry(key), seen)
+    return todo
 
 
-def _once_per_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
-    """Of several containers of a key, the last one is decided on: it is the newest."""
+def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
+    """Leave out decisions on all but the last, newest container of a key."""
     rows = tuple(todo)
     last = {one.key: one.id for one in rows if isinstance(one, Decide)}
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
 
 
-def _as_found(entry: KeyEntry, listed: Mapping[str, NriContainer], *, is_held: bool) -> KeyEntry:
-    """What the runtime doesn't have any more has been removed; what nothing is promised to any more, holds nothing."""
-    made = tuple(one if one.id in listed else _moved(one, ContainerEvent.UNLISTED) for one in entry.made)
-    return replace(entry, made=made, is_held=is_held, asked=entry.asked if is_held else None)
-
-
 def has_all(has: NriResources, wanted: WantedPlacement) -> bool:
-    """Whether a container has what it should have, as its runtime tells."""
+    """Whether a container has the desired CPUs and memory nodes, as reported by the runtime."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 
-def _without_the_gone(registry: Registry) -> Registry:
+def _with_sandboxes(registry: Registry, sandboxes: Iterable[Sandbox], stopped: Collection[str] = ()) -> Registry:
+    """Replace the known sandboxes, and forget the data of all other pods."""
+    known = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in sandboxes)
+    return _forget_removed_pods(replace(registry, sandboxes=tuple(sorted(known, key=lambda pod: pod.id))))
+
+
+def _forget_removed_pods(registry: Registry) -> Registry:
     there = {known.pod_uid for known in registry.sandboxes}
     refused = tuple(one for one in registry.refused if one.key.pod_uid in there)
     return replace(registry, refused=refused, pods=tuple(pod for pod in registry.pods if pod.uid in there))
 
 
 def _with_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
-    """Take over what kubelet says. What was refused without knowing it is decided on once more when it is asked for again."""
+    """Store the pods that kubelet reports. The stored refusals of a changed pod are dropped, so that its next request is decided on."""
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
     if not news:
@@ -491,14 +481,14 @@ def _with_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
 
 
 def _with(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
-    """Put a container in its place, or at the end."""
+    """Replace a container of the key, or add it at the end."""
     if any(one.id == made.id for one in entry.made):
         return replace(entry, made=tuple(made if one.id == made.id else one for one in entry.made))
     return replace(entry, made=(*entry.made, made))
 
 
 def _put(registry: Registry, entry: KeyEntry) -> Registry:
-    """An entry without containers that holds nothing is none."""
+    """Replace a key's entry, or remove it if it has neither containers nor an allocation."""
     others = [one for one in registry.entries if one.key != entry.key]
     if entry.made or entry.is_held:
         others.append(entry)
@@ -506,10 +496,10 @@ def _put(registry: Registry, entry: KeyEntry) -> Registry:
 
 
 def has_any(registry: Registry) -> bool:
-    """Whether anything is known of a runtime's containers."""
+    """Whether the registry has any data of a runtime."""
     return bool(registry.entries or registry.refused or registry.sandboxes)
 
 
 def awaits_end(registry: Registry) -> bool:
-    """Whether something is given back once cgroups are seen to be empty."""
+    """Whether an allocation is released once a cgroup is seen without processes."""
     return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)

@@ -1,4 +1,4 @@
-"""Pods and containers as the runtime has reported them last, by its ids."""
+"""Pods and containers of the runtime's latest reports, by its IDs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from nodeagent.core.model.runtime_containers import Registry
 
 
 class RuntimeReport(Struct, frozen=True):
-    """Each change makes another value: a turn's copy stays as it was."""
+    """Latest reports, as an immutable value: a turn's copy stays as it was."""
 
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({})
     containers: Mapping[str, NriContainer] = MappingProxyType({})
@@ -21,7 +21,7 @@ class RuntimeReport(Struct, frozen=True):
         return cls(MappingProxyType(dict(sandboxes)), MappingProxyType(dict(containers)))
 
     def after(self, what: Happening) -> "RuntimeReport":
-        """Take over what an event reports. Synchronize reports everything that there is."""
+        """Return the reports after an event. Synchronize replaces all of them."""
         match what:
             case Synchronized(sandboxes, containers):
                 return self.of({one.id: one for one in sandboxes}, {one.id: one for one in containers})
@@ -35,7 +35,7 @@ class RuntimeReport(Struct, frozen=True):
                 return self
 
     def known_to(self, registry: Registry) -> "RuntimeReport":
-        """Leave out what the registry has forgotten."""
+        """Return the reports without the pods and containers that the registry has forgotten."""
         ids = {made.id for entry in registry.entries for made in entry.made}
         pods = {one.id for one in registry.sandboxes}
         if self.containers.keys() <= ids and self.sandboxes.keys() <= pods:

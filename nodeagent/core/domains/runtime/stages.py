@@ -1,8 +1,7 @@
-"""What each event makes of one container of a runtime, and what follows: all of it is the table below.
+"""Table of the effects of each event on a container of a runtime.
 
-An event that the row of a container's condition doesn't have is illegal there, as it comes late or out of order. It changes nothing and is
-counted, and a call is denied. So no event brings a container back to life that has ended. Only a list of all containers (Synchronize) can
-say that it runs.
+An event that a condition's row lacks is illegal there, because it is late or out of order. It changes nothing and is counted, and a call is
+denied. So no event revives a container that has ended. Only a list of all containers (Synchronize) can report that it runs.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from nodeagent.core.model.runtime_containers import MadeContainer, Stage
 
 
 class Condition(Enum):
-    """A container's stage, and whether it was given what is promised to its key (placed)."""
+    """Stage of a container, and whether it has its key's allocation (placed)."""
 
     UNKNOWN = "unknown"
     CREATED = "created"
@@ -28,7 +27,7 @@ class ContainerEvent(StrEnum):
     CREATE = "create"
     """The runtime is about to create it."""
     START = "start"
-    """Its first process waits to begin."""
+    """Its first process waits to start."""
     UPDATE = "update"
     """The runtime is about to change its amounts."""
     STOP = "stop"
@@ -36,9 +35,9 @@ class ContainerEvent(StrEnum):
     POD_END = "pod_end"
     """Its pod was stopped or removed."""
     SEEN_RUNNING = "seen_running"
-    """It runs, as a look shows. What a look leaves out may be under way."""
+    """A look finds it running. Containers that the look leaves out may be under way."""
     LISTED_CREATED = "listed_created"
-    """Synchronize lists it, as for the next two."""
+    """Synchronize lists it, as do the next two."""
     LISTED_RUNNING = "listed_running"
     LISTED_STOPPED = "listed_stopped"
     UNLISTED = "unlisted"
@@ -46,7 +45,7 @@ class ContainerEvent(StrEnum):
 
 
 class Effect(Enum):
-    """What follows from a legal event."""
+    """Consequence of a legal event."""
 
     NOTHING = "nothing"
     OFFER = "place it if it asks for what its key holds, refuse it if that was refused before, else decide on it"
@@ -59,7 +58,7 @@ class Effect(Enum):
 
 
 Transition = tuple[Stage | None, Effect]
-"""The stage after the event, and what follows. The stage None means that the container stays unknown."""
+"""Stage after the event, and the effect. The stage None means that the container stays unknown."""
 
 _C, _E, _S = Condition, ContainerEvent, Stage
 _ENDS: dict[ContainerEvent, Transition] = {
@@ -148,5 +147,5 @@ def condition_of(made: MadeContainer | None) -> Condition:
 
 
 def transition_of(made: MadeContainer | None, event: ContainerEvent) -> Transition | None:
-    """Return what the table says. None means that the event is illegal for the container as it is."""
+    """Return the row of the table. None means that the event is illegal in the container's condition."""
     return TABLE[condition_of(made)].get(event)

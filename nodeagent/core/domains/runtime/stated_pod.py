@@ -1,4 +1,4 @@
-"""What NRI doesn't tell of a pod: what it says of itself, in annotations, and what kubelet says of it. Knows no annotation's name and no
+"""Description of a pod by its annotations and by kubelet, for everything that NRI doesn't report. Knows no annotation name and no
 notation.
 """
 
@@ -12,48 +12,49 @@ from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resour
 class StatedContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind | None = None
-    """None: not said, as with all that follows."""
+    """None means that the kind isn't stated. None has this meaning in the following fields, too."""
     requests: Resources | None = None
-    """All of them: what isn't here isn't requested, but for what only `limits` has."""
+    """All requests. A resource that is missing here and in `limits` isn't requested."""
     limits: Resources | None = None
-    """All of them."""
+    """All limits."""
     exclusive_cpus: int | None = None
     interrupts: tuple[str, ...] = ()
     near: tuple[str, ...] | None = None
     devices: tuple[tuple[str, int], ...] = ()
-    """Of its own: resources and how many of each."""
+    """Requested devices of the agent, by resource."""
     is_kubelets: bool = False
-    """Kind and amounts are what kubelet says."""
+    """Whether kind and amounts are kubelet's."""
 
 
 class StatedPod(Struct, frozen=True):
     containers: tuple[StatedContainer, ...] = ()
-    """If it names all, in the order of the pod's: init containers and sidecars first. Otherwise sorted by name."""
+    """The pod's order (init containers and sidecars first) if all containers are named, otherwise sorted by name."""
     names_all: bool = False
-    """There are no others."""
+    """Whether there are no other containers."""
     is_isolated: bool = False
     numa_node: int | None = None
     core_class: str | None = None
     preferred_core_class: str | None = None
     near: tuple[str, ...] = ()
-    """Of containers that don't say otherwise."""
+    """Preferred devices of containers without their own."""
     resources: ResourceRequirements | None = None
-    """Of the pod as a whole. None: there are none, or nobody has said so."""
+    """Pod-level resources. None means that there are none, or that they aren't stated."""
     overhead: Resources = Resources()
     is_kubelets: bool = False
-    """The list of containers is kubelet's."""
+    """Whether the list of containers is kubelet's."""
 
     def container(self, name: str) -> StatedContainer:
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))
 
 
 def with_kubelets(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
-    """Put what kubelet says in the place of what annotations say of the same: they are somebody's copy of it, and the scheduler has counted
-    what kubelet has. What only annotations can say stays.
+    """Replace the annotations by kubelet's data where kubelet has it, because the scheduler counts kubelet's amounts.
+
+    Annotations are a copy of these amounts. Annotations for which kubelet has no field stay.
 
     Args:
-        stated: by annotations.
-        pod: kubelet's. None: it hasn't said anything.
+        stated: the pod as described by its annotations.
+        pod: kubelet's pod. None means that kubelet has reported nothing.
     """
     if pod is None:
         return stated

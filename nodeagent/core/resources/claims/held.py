@@ -2,7 +2,13 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.model.claims import MEMORY_DRIVER, AllocatedDevice, ClaimAllocation, card_name, cpu_name
+from nodeagent.core.model.claims import (
+    MEMORY_DRIVER,
+    AllocatedDevice,
+    ClaimAllocation,
+    format_card_name,
+    format_cpu_name,
+)
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
@@ -15,8 +21,8 @@ def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
     claims = held.of(ClaimHoldings).claims
     if not claims:
         return ()
-    cards = {card_name(one.id) for _, own in held.of(DeviceHoldings).devices for one in own}
-    names = cards | {cpu_name(cpu) for cpu in held.of(CpuHoldings).every_cpu}
+    cards = {format_card_name(one.id) for _, own in held.of(DeviceHoldings).devices for one in own}
+    names = cards | {format_cpu_name(cpu) for cpu in held.of(CpuHoldings).every_cpu}
     has_memory = bool(held.of(MemoryHoldings).memory)
 
     def is_held(one: AllocatedDevice) -> bool:

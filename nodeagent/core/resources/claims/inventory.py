@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, MEMORY_DRIVER, card_name, cpu_name
+from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, MEMORY_DRIVER, format_card_name, format_cpu_name
 from nodeagent.core.model.devices import Device
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cpu, Topology
@@ -90,7 +90,7 @@ def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool)
         attributes[_ROOT] = near
     if cpu.uncore is not None:
         attributes[f"{CPU_DRIVER}/cacheL3ID"] = cpu.uncore
-    return ClaimableDevice(CPU_DRIVER, cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
+    return ClaimableDevice(CPU_DRIVER, format_cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
 
 
 def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
@@ -127,7 +127,7 @@ def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
         attributes[f"{CARD_DRIVER}/driver"] = device.driver[:LONGEST_STRING]
     if device.names:
         attributes[f"{CARD_DRIVER}/interface"] = device.names[0][:LONGEST_STRING]
-    return ClaimableDevice(CARD_DRIVER, card_name(device.address), _sorted(attributes), address=device.address)
+    return ClaimableDevice(CARD_DRIVER, format_card_name(device.address), _sorted(attributes), address=device.address)
 
 
 def _sorted(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:

@@ -14,7 +14,7 @@ from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas
 from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.devices import PlacedDevices
-from nodeagent.core.model.holdings import put
+from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
@@ -295,7 +295,7 @@ class _Placing:
             bits |= 1 << (device.cpu or 0)
         held = promises.of_pod(self._pod.uid)
         hint = Hint(None if mask is None else NumaSet(mask), preferred=False)
-        hinted = replace(held, hints=put(held.hints, user.name, hint))
+        hinted = replace(held, hints=put_item(held.hints, user.name, hint))
         asked = with_pod(with_default_set(promises, draft.default), self._pod.uid, hinted)
         limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
         demand = replace(self._demand_of(user), cpus=each.count)
@@ -346,7 +346,7 @@ class _Placing:
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
-            held = held.having(CpuHoldings(put(held.of(CpuHoldings).cpus, name, cpus)))
+            held = held.having(CpuHoldings(put_item(held.of(CpuHoldings).cpus, name, cpus)))
         after = with_pod(with_default_set(promises, draft.default), self._pod.uid, held)
         deltas: MetricDeltas = ()
         for cpus in draft.cpus.values():
@@ -397,7 +397,7 @@ class _Placing:
                 text = str(Quantity.of_bytes(asked[resource])) if resource in asked else "none"
                 raise _MisfitError(f"container {name} asks for {text}, and {has}: give it that as request and limit")
         before = promises.of_pod(self._pod.uid)
-        hinted = replace(before, hints=put(before.hints, name, Hint(nodes, preferred=False)))
+        hinted = replace(before, hints=put_item(before.hints, name, Hint(nodes, preferred=False)))
         allocation = allocate_memory(
             replace(self._memory_manager, keeps_one_node=True),
             with_pod(promises, self._pod.uid, hinted),

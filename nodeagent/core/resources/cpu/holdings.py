@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from nodeagent.core.model.holdings import dropped
+from nodeagent.core.model.holdings import remove_item
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
@@ -29,7 +29,7 @@ class CpuHoldings(Struct, frozen=True):
         return len(self.every_cpu)
 
     def without(self, container: str) -> "CpuHoldings":
-        return CpuHoldings(dropped(self.cpus, container), self.pod_cpus, dropped(self.first_cpus, container))
+        return CpuHoldings(remove_item(self.cpus, container), self.pod_cpus, remove_item(self.first_cpus, container))
 
     def own_set(self, name: str) -> CpuSet | None:
         """Return a container's exclusive CPUs. None means that it runs in the shared pool."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.holdings import put
+from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import Promises, with_pod
@@ -90,7 +90,7 @@ def _choose_kept(
         cpus = (before.own_set(wanted.name) or CpuSet()) & there - barred - beside
         if not cpus or len(cpus) > wanted.cpus:
             continue
-        kept = put(kept, wanted.name, cpus)
+        kept = put_item(kept, wanted.name, cpus)
         if wanted.kind is not ContainerKind.INIT:
             beside |= cpus
     return CpuHoldings(kept)
@@ -126,7 +126,7 @@ def fill_cpus(
         splits_core = manager.options.full_pcpus_only and layout.whole_cores(whole.bits) != whole.bits
         if splits_core or (topology.is_strict and not machine.numa_of(whole) <= near):
             return ()
-        of_pod = of_pod.having(CpuHoldings(put(held.cpus, wanted.name, whole), held.pod_cpus, held.first_cpus))
+        of_pod = of_pod.having(CpuHoldings(put_item(held.cpus, wanted.name, whole), held.pod_cpus, held.first_cpus))
         promises = with_pod(with_default_set(promises, default_set(promises) - chosen), demand.uid, of_pod)
     without_inits = promises
     for container in pod.containers:

@@ -27,12 +27,12 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.config import CpuPlugin, Placement
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.errata import Erratum, reproduced
-from nodeagent.core.model.holdings import put
+from nodeagent.core.model.errata import Erratum, list_reproduced
+from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
-from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
+from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, wrap_unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa import hint_family
 from nodeagent.core.resources.cpu.assignment import Picking
@@ -347,7 +347,7 @@ def _ways_to_pick(
 def _cpu_manager(
     placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
 ) -> CpuManager:
-    quirks = reproduced(placement.errata)
+    quirks = list_reproduced(placement.errata)
     picking, distributing, filters = _ways_to_pick(options, layout, quirks)
     asked = static and placement.topology_manager_policy != "none"
     return CpuManager(
@@ -406,11 +406,11 @@ def allocate_container(
     mask = promises.hint(pod.uid, container.name).mask
     cpus = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
-        return _refuse(manager, promises, (requests,), unexpected(cpus.message))
+        return _refuse(manager, promises, (requests,), wrap_unexpected(cpus.message))
     veto = manager.vetoed(asked, cpus) if manager.chooser is not None else None
     if veto is not None:
         return _refuse(manager, promises, (requests,), veto)
-    given = of_pod.having(replace(own, cpus=put(own.cpus, container.name, cpus)))
+    given = of_pod.having(replace(own, cpus=put_item(own.cpus, container.name, cpus)))
     after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
     deltas = (
         requests,

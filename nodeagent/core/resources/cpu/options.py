@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from nodeagent.core.model.config import Placement
-from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.go_text import quote_as_go
 from nodeagent.core.model.policy_options import parse_boolean
 from nodeagent.core.model.refusals import StartRefused
 
@@ -51,7 +51,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
         if maturity is None:
             refused.append(
                 StartRefused(
-                    f"unknown CPU Manager Policy option: {go_quoted(option)}",
+                    f"unknown CPU Manager Policy option: {quote_as_go(option)}",
                     _FIELD,
                     entry=option,
                     allowed=f"must be one of {', '.join(OPTIONS)}",

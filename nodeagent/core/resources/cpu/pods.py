@@ -22,7 +22,7 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
-from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
 from nodeagent.core.resources.cpu.observing import Choosing, Source
@@ -83,7 +83,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
     chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
-        return _refuse(promises, (), unexpected(chosen.message))
+        return _refuse(promises, (), wrap_unexpected(chosen.message))
     veto = manager.vetoed(asked, chosen) if manager.chooser is not None else None
     if veto is not None:
         return _refuse(promises, (), veto)
@@ -95,7 +95,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     parts = _partition(manager, asked, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:
-        return _refuse(after, deltas, unexpected(parts.shortage.message))
+        return _refuse(after, deltas, wrap_unexpected(parts.shortage.message))
     deltas += (allocations("cpu", "pod"),) * len(pod.containers)
     sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
     return Allocation(with_pod(after, pod.uid, of_pod.having(replace(held, cpus=sets))), deltas)

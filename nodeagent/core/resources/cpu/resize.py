@@ -3,11 +3,11 @@
 from msgspec.structs import replace
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.holdings import dropped, put
+from nodeagent.core.model.holdings import put_item, remove_item
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
-from nodeagent.core.model.refusals import NotResized, never_resized, resized_later
+from nodeagent.core.model.refusals import NotResized, defer_resize, refuse_resize_for_good
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over
@@ -27,13 +27,17 @@ def resize_cpus(
         return promises
     name = f"container {now.name}"
     if not was.cpus:
-        return never_resized(f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew")
+        return refuse_resize_for_good(
+            f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew"
+        )
     if not now.cpus:
-        return never_resized(f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew")
+        return refuse_resize_for_good(
+            f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew"
+        )
     own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # it has none if a start found none
     away = own - CpuSet(manager.layout.online)
     if away:
-        return resized_later(f"CPUs {away} of {name} are offline")
+        return defer_resize(f"CPUs {away} of {name} are offline")
     chosen = (
         _choose_fewer(manager, promises, pod, now, own)
         if now.cpus < len(own)
@@ -50,7 +54,7 @@ def _choose_fewer(
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
     if now.cpus < len(first):
-        return never_resized(
+        return refuse_resize_for_good(
             f"container {now.name} keeps the CPUs that it was admitted with, {first}, as its program may have bound itself to them: "
             f"{now.cpus} would be fewer than {len(first)}"
         )
@@ -77,7 +81,7 @@ def _choose_more(
         where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint}"
         stays = topology.stays
     if now.cpus > all_cpus.bit_count():
-        return never_resized(
+        return refuse_resize_for_good(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
     missing, left = now.cpus - len(own), CpuSet(free) | (_cpus_left_by_init(promises, pod, now) & CpuSet(all_cpus))
@@ -90,12 +94,12 @@ def _choose_more(
     if half is not None:
         return half
     if missing > len(left):
-        return resized_later(
+        return defer_resize(
             f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
         )
     chosen = _choose_including(manager, asked, own, NumaMask(nodes.bits))
     veto = manager.vetoed(asked, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
-    return chosen if veto is None else resized_later(veto.message)
+    return chosen if veto is None else defer_resize(veto.message)
 
 
 def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
@@ -125,7 +129,7 @@ def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: 
         return best
     beside = choose_near(manager, over(asked, (asked.free - kept).bits, asked.count - len(kept)), mask)
     if isinstance(beside, CpuShortage):
-        return resized_later(
+        return defer_resize(
             f"container {asked.container} can't keep {kept} and have {asked.count} CPUs: {beside.message}"
         )
     return kept | beside
@@ -140,7 +144,7 @@ def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | No
     if refusal is None:
         return None
     is_possible = manager.layout.adds_up(manager.layout.online, asked.count)
-    return (resized_later if is_possible else never_resized)(f"container {asked.container}: {refusal.message}")
+    return (defer_resize if is_possible else refuse_resize_for_good)(f"container {asked.container}: {refusal.message}")
 
 
 def _hold_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
@@ -151,8 +155,8 @@ def _hold_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: Cpu
     for other, cpus in of_cpus.cpus:
         beside |= CpuSet() if other == name else cpus
     is_first = first == chosen or not own
-    first_sets = dropped(of_cpus.first_cpus, name) if is_first else put(of_cpus.first_cpus, name, first)
-    after = replace(of_cpus, cpus=put(of_cpus.cpus, name, chosen), first_cpus=first_sets)
+    first_sets = remove_item(of_cpus.first_cpus, name) if is_first else put_item(of_cpus.first_cpus, name, first)
+    after = replace(of_cpus, cpus=put_item(of_cpus.cpus, name, chosen), first_cpus=first_sets)
     books = promises.of(CpuBooks)
     default, reuse = (books.default - chosen) | (own - chosen - beside), books.reuse
     if reuse is not None and reuse.pod_uid == uid:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from nodeagent.core.model.holdings import dropped, put
+from nodeagent.core.model.holdings import put_item, remove_item
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
@@ -52,7 +52,7 @@ class DeviceHoldings(Struct, frozen=True):
         return sum(len(devices) for _, devices in self.devices)
 
     def without(self, container: str) -> "DeviceHoldings":
-        return DeviceHoldings(dropped(self.devices, container), dropped(self.answers, container))
+        return DeviceHoldings(remove_item(self.devices, container), remove_item(self.answers, container))
 
     def of_container(self, container: str) -> "DeviceHoldings":
         """Return what one container holds."""
@@ -63,20 +63,20 @@ class DeviceHoldings(Struct, frozen=True):
         """Return the holdings with the containers of other holdings."""
         devices, answers = self.devices, self.answers
         for name, own in other.devices:
-            devices = put(devices, name, own)
+            devices = put_item(devices, name, own)
         for name, given in other.answers:
-            answers = put(answers, name, given)
+            answers = put_item(answers, name, given)
         return DeviceHoldings(devices, answers)
 
     def with_devices(self, container: str, devices: Iterable[HeldDevice]) -> "DeviceHoldings":
         """Return the holdings with other devices of a container."""
         own = tuple(sorted(devices, key=lambda one: (one.resource, one.id)))
-        return DeviceHoldings(put(self.devices, container, own), self.answers)
+        return DeviceHoldings(put_item(self.devices, container, own), self.answers)
 
     def with_answer(self, container: str, resource: str, answer: bytes) -> "DeviceHoldings":
         """Return the holdings with a device plugin's answer for a container."""
-        own = put(next((answers for key, answers in self.answers if key == container), ()), resource, answer)
-        return DeviceHoldings(self.devices, put(self.answers, container, own))
+        own = put_item(next((answers for key, answers in self.answers if key == container), ()), resource, answer)
+        return DeviceHoldings(self.devices, put_item(self.answers, container, own))
 
     def devices_of(self, name: str, resource: str | None = None) -> tuple[HeldDevice, ...]:
         """Return a container's devices, of one resource or of all."""

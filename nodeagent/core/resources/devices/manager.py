@@ -12,7 +12,7 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
-from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
@@ -59,7 +59,7 @@ def allocate_container(
             continue
         if own:
             why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
-            return Allocation(promises, refusal=unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
+            return Allocation(promises, refusal=wrap_unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
         try:
             given = _choose_devices(manager, promises, pod, container.name, resource, wanted)
         except DevicePluginPostponedError as err:
@@ -67,7 +67,7 @@ def allocate_container(
         except DevicePluginFailedError as err:
             given = str(err)
         if isinstance(given, str):
-            return Allocation(promises, refusal=unexpected(given))
+            return Allocation(promises, refusal=wrap_unexpected(given))
         devices, answer = given
         of_devices = held.of(DeviceHoldings)
         of_devices = of_devices.with_devices(container.name, (*of_devices.devices_of(container.name), *devices))

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from nodeagent.core.model.device_selection import DeviceSelection, selected
+from nodeagent.core.model.device_selection import DeviceSelection, select_devices
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.resources.devices.holdings import HeldDevice
@@ -58,5 +58,5 @@ def pools_of(selections: tuple[DeviceSelection, ...], there: PlacedDevices) -> t
                 for device, node in devices
             ),
         )
-        for resource, devices in selected(selections, there)
+        for resource, devices in select_devices(selections, there)
     )

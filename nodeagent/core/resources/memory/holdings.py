@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from nodeagent.core.model.holdings import dropped
+from nodeagent.core.model.holdings import remove_item
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import Promises
 
@@ -40,7 +40,7 @@ class MemoryHoldings(Struct, frozen=True):
         return sum(block.size_bytes for block in blocks)
 
     def without(self, container: str) -> "MemoryHoldings":
-        return MemoryHoldings(dropped(self.memory, container), self.pod_memory)
+        return MemoryHoldings(remove_item(self.memory, container), self.pod_memory)
 
     def blocks(self, name: str) -> Blocks | None:
         """Return a container's blocks. None means that its memory may come from anywhere."""

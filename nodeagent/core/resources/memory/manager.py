@@ -20,12 +20,12 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
-from nodeagent.core.model.errata import Erratum, reproduced
-from nodeagent.core.model.holdings import put
+from nodeagent.core.model.errata import Erratum, list_reproduced
+from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
-from nodeagent.core.model.refusals import StartRefused, unexpected
+from nodeagent.core.model.refusals import StartRefused, wrap_unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.accounting import (
     NodeAccounts,
@@ -66,7 +66,7 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
     unknown = judge_memory_policy(placement)
     if unknown:
         return unknown
-    quirks = reproduced(placement.errata)
+    quirks = list_reproduced(placement.errata)
     static = placement.memory_manager_policy == "Static"
     machine: NodeAccounts = ()
     if static:
@@ -133,7 +133,7 @@ def allocate_container(
         taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
         machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
     own = held.of(MemoryHoldings)
-    memory = _deduct_reuse(put(own.memory, container.name, blocks), pod, container.name, taken_over)
+    memory = _deduct_reuse(put_item(own.memory, container.name, blocks), pod, container.name, taken_over)
     after = with_pod(promises, pod.uid, held.having(replace(own, memory=memory)))
     after = _update_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
     deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
@@ -179,7 +179,9 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
 
 
 def _refuse(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
-    return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), unexpected(error))
+    return Allocation(
+        promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), wrap_unexpected(error)
+    )
 
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:

@@ -19,7 +19,7 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.resources.memory.accounting import UINT64, take
 from nodeagent.core.resources.memory.holdings import (
     Block,
@@ -74,7 +74,7 @@ def _over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
     for resource, size in sorted(taken.items()):
         if size > budget.get(resource, 0):
             available = budget.get(resource, 0)
-            return unexpected(
+            return wrap_unexpected(
                 f"[memorymanager] exclusive containers request {size} of {resource}, but only {available} available in the pod"
             )
     return None
@@ -94,7 +94,7 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
         return _refuse(promises, (requests,), refusal)
     nodes = choose_nodes(manager, promises, pod.uid, pod.memory, promises.hint(pod.uid, pod.containers[0].name))
     if isinstance(nodes, str):
-        return _refuse(promises, (requests,), unexpected(nodes))
+        return _refuse(promises, (requests,), wrap_unexpected(nodes))
     machine = memory_accounts(promises)
     for resource, size in pod.memory:
         machine = take(machine, nodes, resource, size)

@@ -3,11 +3,11 @@
 from msgspec.structs import replace
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
-from nodeagent.core.model.holdings import dropped, put
+from nodeagent.core.model.holdings import put_item, remove_item
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Hint, Promises, with_pod
-from nodeagent.core.model.refusals import NotResized, never_resized, resized_later
+from nodeagent.core.model.refusals import NotResized, defer_resize, refuse_resize_for_good
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.memory.accounting import NodeAccounts
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts, memory_nodes_of
@@ -29,24 +29,26 @@ def resize_memory(
         return promises
     name = f"container {now.name}"
     if any(held.of(MemoryHoldings).blocks(one.name) for one in pod.containers if one.kind is ContainerKind.INIT):
-        return resized_later(f"init containers of the pod hold memory that {name} takes over when they have ended")
+        return defer_resize(f"init containers of the pod hold memory that {name} takes over when they have ended")
     nodes = memory_nodes_of(promises, pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
     if topology.is_strict and (what := _beyond(manager.machine, nodes, now)):
-        return never_resized(f"{name} would have more {what} than there is on NUMA {nodes}{topology.stays}")
+        return refuse_resize_for_good(f"{name} would have more {what} than there is on NUMA {nodes}{topology.stays}")
     without = release_container(manager, promises, pod.uid, now.name)
     left = without.of_pod(pod.uid)
-    asked = with_pod(without, pod.uid, replace(left, hints=put(left.hints, now.name, Hint(nodes, preferred=False))))
+    asked = with_pod(
+        without, pod.uid, replace(left, hints=put_item(left.hints, now.name, Hint(nodes, preferred=False)))
+    )
     answer = allocate_container(manager, asked, pod, now)
     if answer.refusal is not None:
-        return resized_later(f"{name} on NUMA {nodes}: {answer.refusal.message}")
+        return defer_resize(f"{name} on NUMA {nodes}: {answer.refusal.message}")
     after = answer.promises
     there = memory_nodes_of(after, pod.uid, now.name) or nodes
     if not there >= nodes or (there != nodes and topology.is_strict):
-        return resized_later(f"the memory of {name} would move from NUMA {nodes} to {there}")
+        return defer_resize(f"the memory of {name} would move from NUMA {nodes} to {there}")
     given = after.of_pod(pod.uid)
     known = [one for one, _ in held.hints]
-    hints = put(given.hints, now.name, hint) if now.name in known else dropped(given.hints, now.name)
+    hints = put_item(given.hints, now.name, hint) if now.name in known else remove_item(given.hints, now.name)
     books = MemoryBooks(memory_accounts(after), promises.of(MemoryBooks).reuse)
     return with_pod(after, pod.uid, replace(given, hints=hints)).having(books)
 

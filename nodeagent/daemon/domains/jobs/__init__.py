@@ -1,1 +1,1 @@
-"""Jobs: processes that ask for CPUs of their own, and who may ask."""
+"""Jobs: processes that request CPUs, and the bounds of their users."""

@@ -1,4 +1,4 @@
-"""The jobs' domain: pods of processes that ask for CPUs, and that enter a cgroup of the agent's own once it is ready."""
+"""Domain of jobs: pods of processes that request CPUs and enter a cgroup of the agent once it is ready."""
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
@@ -12,11 +12,11 @@ from nodeagent.daemon.domains.jobs.jobs import Jobs, ProcessTaker
 
 
 class JobsDomain:
-    """It brings pods and lets processes in. The cgroups are the agent's own.
+    """Domain that brings pods of jobs and moves their owners into cgroups. The agent's own domain has the cgroups.
 
     Args:
-        jobs: what there is.
-        tree: takes processes in.
+        jobs: source of the pods.
+        tree: moves processes into cgroups.
     """
 
     name = JOBS
@@ -57,7 +57,7 @@ class JobsDomain:
         return TakenBack({})
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
-        self._jobs.let_in(done.state, done.ready, done.placed, self._tree)
+        self._jobs.attach_owners(done.state, done.ready, done.placed, self._tree)
         return ()
 
     def standing_problem(self) -> str | None:

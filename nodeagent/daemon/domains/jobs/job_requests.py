@@ -1,4 +1,4 @@
-"""Requests for jobs, in the serving thread: who may have which job, and the answer once its owner is in the job's cgroup."""
+"""Requests for jobs, in the serving thread: check the user's bounds, and answer once the owner is in the job's cgroup."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.placements import placement_directory, placement_name
-from nodeagent.edge.processes.job_owners import owner_asking
+from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
@@ -32,39 +32,39 @@ _LOOKUPS = 4
 
 class Limits(Struct, frozen=True):
     unbounded: frozenset[int] = frozenset({0, os.geteuid()})
-    """Users without bounds: root, and the user that the agent runs as."""
+    """User IDs without bounds: root, and the agent's own user."""
     waiting: int = 24
-    """Requests that may wait, fewer than the socket has connections. The others stay for those that are refused at once."""
+    """Limit on waiting requests. The socket has more connections, which stay free for requests that are rejected at once."""
     waiting_per_user: int = 8
-    """Requests of one user that may wait, so that no user but root keeps the others waiting."""
+    """Limit on waiting requests per user, so that one user can't keep all others waiting."""
     lookup_seconds: float = 10.0
-    """For the user database, which may be another machine's."""
+    """Time limit for the user database, which may be on another machine."""
 
 
 _LIMITS = Limits()
 
 
 class JobRequestError(NodeAgentError):
-    """A job that nothing was decided about."""
+    """A request for a job failed."""
 
 
 class JobRequests:
-    """An operation of the local API, for whoever may connect to the jobs' socket."""
+    """The operation `job` of the local API, on the socket for all users."""
 
     def __init__(self, jobs: Jobs, agent: Agent, limits: Limits = _LIMITS) -> None:
         self._jobs = jobs
         self._agent = agent
         self._limits = limits
         self._waiting: Counter[int] = Counter()
-        """Requests that wait, by user."""
+        """Waiting requests by user ID."""
         self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
-        """Ask the user database, so that one that doesn't answer delays no other operation."""
+        """Threads that query the user database, so that a slow database delays no other operation."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Have a job decided on. The process that asks is its owner, whatever the request says.
+        """Have the agent decide on a job and wait for its start. The calling process owns the job, whatever the request says.
 
         Raises:
-            NodeAgentError: nothing was decided.
+            NodeAgentError: the agent made no decision.
         """
         asked = JsonValue(dict(arguments))
         try:
@@ -82,12 +82,12 @@ class JobRequests:
                 f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
                 hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
             )
-        owner = owner_asking(peer.pid, peer.uid)
+        owner = open_caller(peer.pid, peer.uid)
         self._waiting[peer.uid] += 1
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
                 try:
-                    await self._within_bounds(pod, peer.uid)
+                    await self._wait_for_bounds(pod, peer.uid)
                 except BaseException:
                     owner.close()
                     raise
@@ -118,28 +118,28 @@ class JobRequests:
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
         }
 
-    async def _within_bounds(self, pod: Pod, user: int) -> None:
-        """Wait until nothing that a user's ended jobs still hold stands in the way of another one.
+    async def _wait_for_bounds(self, pod: Pod, user: int) -> None:
+        """Check the user's bounds for another job. Wait while only ended jobs that still hold something exceed them.
 
         Raises:
-            JobRequestError: the user may not run it, or not beside the jobs that run.
+            JobRequestError: the user may run no jobs, or the running jobs and this one exceed the bounds.
         """
         if user in self._limits.unbounded:
             return
         await self._check_member(user, self._bounds().group)
         if pod.asks_for_devices:
-            what = ", ".join(name for one in pod.containers for name, _ in one.devices)
+            what = ", ".join(name for container in pod.containers for name, _ in container.devices)
             raise JobRequestError(
                 f"only root's jobs may have devices of their own: it asks for {what}",
                 hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
             )
         while True:
             bounds = self._bounds()
-            living, over = self._jobs.of_user(user)
+            living, ended = self._jobs.pods_of_user(user)
             passed = passed_bound(bounds, living, pod)
             if passed is not None:
                 raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
-            if passed_bound(bounds, (*living, *over), pod) is None:
+            if passed_bound(bounds, (*living, *ended), pod) is None:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -150,13 +150,13 @@ class JobRequests:
         return bounds
 
     async def _check_member(self, user: int, group: str) -> None:
-        """Check that a user is one of those whose jobs the bounds count.
+        """Check that the user database has the user in the group.
 
-        The socket lets in every process that has the group. In a user namespace, such a process may take any of its user's subordinate
-        ids, and each of these ids would have bounds of its own.
+        The socket admits every process that has the group. In a user namespace, such a process may take any subordinate ID of its user, and
+        each ID would have bounds of its own.
 
         Raises:
-            JobRequestError: the user database doesn't have the user in the group, or doesn't answer.
+            JobRequestError: the user isn't in the group, or the user database doesn't answer.
         """
         try:
             async with asyncio.timeout(self._limits.lookup_seconds):

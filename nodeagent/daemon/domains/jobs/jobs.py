@@ -1,7 +1,7 @@
-"""Jobs as a source of pods: each is there as long as the process that owns it, which enters the job's cgroup once that is ready.
+"""Jobs: a source of pods that exist as long as their owner processes.
 
-What is known of a job is in a file, too, so that the agent's next process knows it. Nothing here starts or ends a process: the owner
-becomes the command by itself, and a job whose owner has ended is a pod without a manifest.
+Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job: the owner executes the command
+itself, and a job whose owner has exited is a pod without a manifest.
 """
 
 import threading
@@ -15,11 +15,11 @@ from msgspec import Struct, field
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import JOBS, NodeState, Origin, PodEntry
+from nodeagent.core.model.state import JOBS, NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, owner_again
+from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER
@@ -28,7 +28,7 @@ _FILE = "job"
 
 
 class JobNotKeptError(NodeAgentError):
-    """Nothing was decided about a job."""
+    """A job was dropped before it started."""
 
 
 class JobRefusal(Struct, frozen=True):
@@ -40,25 +40,25 @@ class _Job(Struct, eq=False):
     record: JobRecord
     owner: Owner
     answer: Future[ContainerPlacement | JobRefusal] | None = None
-    """Where its owner waits for. None: it has entered, or did so under an earlier process of the agent."""
+    """Answer that the owner waits for. None means that the owner has entered its cgroup, maybe under an earlier agent process."""
     waits_for: frozenset[str] = field(default_factory=frozenset)
-    """UIDs of ending jobs that were there when this one was last refused: with what they hold it may fit."""
+    """UIDs of the jobs that were ending at the last refusal. This job may fit once they have released their CPUs."""
 
 
 class ProcessTaker(Protocol):
-    """The pods' cgroups."""
+    """Writer of the pods' cgroups."""
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
-        """Move a process into a cgroup. False: it has ended; raises CgroupError."""
+        """Move a process into a cgroup. False means that the process has exited. Raises CgroupError."""
 
 
 def job_directory(config: Config) -> str:
-    """Return the directory of what is kept of jobs: gone after a boot, as the jobs are."""
+    """Return the directory of the job records. A boot empties it."""
     return f"{config.runtime_directory}/jobs"
 
 
 class Jobs:
-    """Any thread may ask for a job; the deciding one does the rest."""
+    """Source of jobs. Any thread may request a job; the deciding thread does the rest."""
 
     def __init__(
         self, files: PlacementFiles, wake: Callable[[], None], retry: Callable[[str], None] = lambda _uid: None
@@ -66,40 +66,40 @@ class Jobs:
         self._files = files
         self._wake = wake
         self.retry = retry
-        """Asks for another decision on a refused pod."""
+        """Requests another decision on a refused pod."""
         self._lock = threading.RLock()
         self._jobs: dict[str, _Job] | None = None
-        """By UID. None: what an earlier process left was not read yet."""
-        self._over: dict[str, JobRecord] = {}
-        """By UID, those whose owners have ended and that may still hold something."""
+        """Jobs by UID. None means that the records of an earlier agent process were not read yet."""
+        self._ended: dict[str, JobRecord] = {}
+        """Records by UID of jobs whose owners have exited and that may still hold CPUs."""
         self._watch = OwnerWatch(wake)
         self.follow_owners = self._watch.follow
-        """For a thread of its own."""
+        """Loop that wakes the deciding thread when an owner exits, for a thread of its own."""
 
     def follow(self, config: Config) -> None:
-        """Nothing of the configuration changes what jobs there are."""
+        """Do nothing, as no part of the configuration changes jobs."""
 
-    def of_user(self, user: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
-        """Return a user's jobs: those whose owners live, and the others that may still hold something."""
+    def pods_of_user(self, user: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+        """Return a user's pods: those with living owners, and the others that may still hold CPUs."""
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
             living = tuple(job.record.pod for job in jobs if job.owner.is_alive())
             ended = tuple(job.record.pod for job in jobs if job.record.pod not in living)
-            return living, (*ended, *(record.pod for record in self._over.values() if record.user == user))
+            return living, (*ended, *(record.pod for record in self._ended.values() if record.user == user))
 
     def ask(self, pod: Pod, user: int, owner: Owner) -> Future[ContainerPlacement | JobRefusal]:
-        """Have a job decided on.
+        """Request a job.
 
         Args:
-            pod: of the job.
-            user: who owns it.
-            owner: the process that is to enter it. It belongs to the job from now on.
+            pod: pod of the job.
+            user: ID of the user who owns the job.
+            owner: process that enters the job. It is closed by `Jobs`, even on errors.
 
         Returns:
-            Where it runs, once its owner is there; or why it doesn't.
+            Placement of the job once the owner has entered it, or the refusal.
 
         Raises:
-            NodeAgentError: it can't be kept; nothing is decided.
+            NodeAgentError: the job can't be recorded. Nothing is decided then.
         """
         record = JobRecord(pod, user, owner.pid, owner.start_ticks)
         answer: Future[ContainerPlacement | JobRefusal] = Future()
@@ -127,7 +127,7 @@ class Jobs:
         self._wake()
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return the jobs whose owners live. That is looked at every time: who asks for a job may have had one until just now."""
+        """Return the jobs with living owners. Owners are checked on every call, as a new job may wait for an ended job's CPUs."""
         with self._lock:
             if self._jobs is None or rescan:
                 try:
@@ -143,16 +143,16 @@ class Jobs:
             return PodSource(tuple(Manifest(pod, Origin(pod.name, JOBS)) for pod in pods), name=JOBS)
 
     def _read(self) -> None:
-        """Find the jobs of an earlier process, and remove files of jobs that there are not."""
+        """Read the jobs of an earlier agent process, and remove other files."""
         jobs = {} if self._jobs is None else self._jobs
         for name, content in sorted(self._files.read().items()):
             uid = name.partition("/")[0]
             if uid in jobs:
                 continue
             record = None if self._jobs is not None or content is None else parse_record(content)
-            owner = None if record is None else owner_again(record.pid, record.start_ticks)
+            owner = None if record is None else reopen_owner(record.pid, record.start_ticks)
             if record is None or owner is None or name != f"{record.pod.uid}/{_FILE}":
-                with suppress(PlacementFileError):  # it is found again at the next look
+                with suppress(PlacementFileError):  # # the next rescan finds it again
                     self._files.remove(name)
                 continue
             jobs[uid] = _Job(record, owner)
@@ -164,65 +164,52 @@ class Jobs:
         if job is None:
             return
         job.owner.close()
-        self._over[uid] = job.record
+        self._ended[uid] = job.record
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
-            job.answer.set_exception(
-                JobNotKeptError(
-                    "the job is over before it began",
-                    hint="`journalctl -u nodeagent` may say why",
-                )
-            )
-        with suppress(PlacementFileError):  # the next look finds it
+            hint = "`journalctl -u nodeagent` may say why"
+            job.answer.set_exception(JobNotKeptError("the job is over before it began", hint=hint))
+        with suppress(PlacementFileError):  # # the next rescan removes it
             self._files.remove(f"{uid}/{_FILE}")
 
-    def let_in(
+    def attach_owners(
         self,
         state: NodeState,
         ready: Collection[str],
         placed: Mapping[str, ContainerPlacement],
         tree: ProcessTaker,
     ) -> None:
-        """Answer those whose jobs a turn has decided on: their processes are in their cgroups then.
+        """Answer the waiting jobs that a turn has decided. The owners of started jobs are moved into their cgroups.
 
         Args:
-            state: after the turn, with what could not be saved as refused.
-            ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
-            placed: where the containers of at least these cgroups run.
-            tree: the cgroups.
+            state: state after the turn. Pods that could not be saved are refused in it.
+            ready: paths of the cgroups that hold what is allocated, with no other process on their exclusive CPUs.
+            placed: placements of at least the containers in `ready`.
+            tree: moves processes into cgroups.
         """
         with self._lock:
+            ending = frozenset(
+                e.pod.uid for e in state.entries if e.origin.source == JOBS and e.deleting_since_ms is not None
+            )
             holding = {entry.pod.uid for entry in state.entries if entry.is_active}
-            self._over = {uid: record for uid, record in self._over.items() if uid in holding}
+            self._ended = {uid: record for uid, record in self._ended.items() if uid in holding}
             for uid, job in tuple((self._jobs or {}).items()):
                 if job.answer is None:
                     continue
                 entry = state.entry(uid)
                 if entry is None:
-                    self._answer_nameless(job, state)
+                    name = job.record.pod.full_name
+                    if any(entry.pod.full_name == name for entry in state.entries):
+                        self._refuse(job, JobRefusal("NameTaken", f"there is a pod {name} already"))
                 elif entry.refusal is not None:
-                    self._refused(job, entry, state)
+                    gone, job.waits_for = job.waits_for - ending, ending
+                    if gone:  # jobs that were ending at the last refusal have released their CPUs
+                        self.retry(uid)
+                    elif not ending:
+                        self._refuse(job, JobRefusal(entry.refusal.reason, entry.refusal.message))
                 elif entry.deleting_since_ms is not None:
                     self._refuse(job, JobRefusal("Released", "it was ended by `nodeagent release`"))
                 elif entry.container_path(JOB_CONTAINER) in ready:
-                    self._enter(job, entry.container_path(JOB_CONTAINER), placed, tree)
-
-    def _answer_nameless(self, job: _Job, state: NodeState) -> None:
-        """Refuse a job whose name is another pod's. Otherwise nothing is decided yet."""
-        name = job.record.pod.full_name
-        if any(entry.pod.full_name == name for entry in state.entries):
-            self._refuse(job, JobRefusal("NameTaken", f"there is a pod {name} already"))
-
-    def _refused(self, job: _Job, entry: PodEntry, state: NodeState) -> None:
-        """Answer with the refusal, or have it decided on again when jobs that were ending then have gone."""
-        assert entry.refusal is not None
-        ending = frozenset(
-            e.pod.uid for e in state.entries if e.origin.source == JOBS and e.deleting_since_ms is not None
-        )
-        gone, job.waits_for = job.waits_for - ending, ending
-        if gone:
-            self.retry(entry.pod.uid)
-        elif not ending:
-            self._refuse(job, JobRefusal(entry.refusal.reason, entry.refusal.message))
+                    self._attach(job, entry.container_path(JOB_CONTAINER), placed, tree)
 
     def _refuse(self, job: _Job, refusal: JobRefusal) -> None:
         answer, job.answer = job.answer, None
@@ -231,10 +218,10 @@ class Jobs:
         self._drop(job.record.pod.uid)
         self._wake()
 
-    def _enter(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
+    def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
-                return  # the next look finds that
+                return  # # the owner has exited, which the next turn finds
         except CgroupError as err:
             self._refuse(job, JobRefusal("CannotEnter", f"{err.message} ({err.hint})"))
             return
@@ -242,6 +229,6 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            if other is not job and other.owner.pid == job.owner.pid:  # it has left that one
+            if other is not job and other.owner.pid == job.owner.pid:  # # the owner has left its earlier job
                 self._drop(uid)
                 self._wake()

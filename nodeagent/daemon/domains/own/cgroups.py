@@ -3,7 +3,7 @@
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_of_systemd
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN
@@ -15,7 +15,7 @@ from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
 
 class OwnDomain:
-    """Starts and signals of processes are the turn's: they follow from the same state as the cgroups."""
+    """The agent's own domain. The turn itself starts and signals its processes."""
 
     name = OWN
     is_unsettled = False
@@ -48,7 +48,7 @@ class OwnDomain:
         return CpuSet()
 
     def owns(self, path: str, /) -> bool:
-        return not is_of_systemd(path)
+        return not is_pinned(path)
 
     def apply(self, change: Change, /) -> None:
         self._tree.apply(change)

@@ -1,4 +1,4 @@
-"""What differs between the container runtimes that speak NRI, as data."""
+"""Differences between the container runtimes that support NRI, as data."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from nodeagent.core.model.state import Origin
 
 class Adapter(Struct, frozen=True):
     name: str
-    """As the runtime says in NRI's Configure. It is also the source of its pods, and their domain."""
+    """Name in NRI's Configure. It is also the source and the domain of the runtime's pods."""
 
     @property
     def origin(self) -> Origin:
@@ -23,5 +23,5 @@ _BY_NAME: Mapping[str, Adapter] = MappingProxyType({one.name: one for one in (CO
 
 
 def adapter_of(runtime_name: str) -> Adapter:
-    """Return the adapter for a runtime, by its name in any case. An unknown runtime is served as containerd is."""
+    """Return the adapter for a runtime name, ignoring case. An unknown runtime gets containerd's."""
     return _BY_NAME.get(runtime_name.lower(), CONTAINERD)

@@ -1,4 +1,4 @@
-"""Whether the kubelet of this node leaves CPUs and memory to the agent, which places its containers then (`nriSocket`)."""
+"""Check that this node's kubelet leaves CPUs and memory to the agent (`nriSocket`)."""
 
 from pathlib import Path
 
@@ -12,17 +12,20 @@ _MAX_PARTS = 100
 
 
 def kubelet_problem(root: Path = Path("/")) -> str | None:
-    """Return what has to be changed before the agent places kubelet's containers; None: nothing.
+    """Return the kubelet settings that conflict with the agent, as text. None means that there are none.
 
     Args:
-        root: of the host's file system.
+        root: root of the host's file system.
     """
     arguments = kubelet_arguments(root / "proc")
-    state_directory = _given("--root-dir", arguments) or _ROOT
+    state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
+    paths = [_value_of_flag("--config", arguments) or _CONFIG]
+    if parts := _value_of_flag("--config-dir", arguments):
+        paths += sorted(str(Path(parts, file.name)) for file in _below(root, parts).glob("*.conf"))[:_MAX_PARTS]
     try:
         found = kubelet_conflicts(
             KubeletFiles(
-                _documents(root, arguments),
+                tuple((path, content) for path in paths if (content := _read(root, path)) is not None),
                 arguments,
                 state_directory,
                 _text(root, f"{state_directory}/cpu_manager_state"),
@@ -36,18 +39,8 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
     return "; ".join(map(str, found)) or None
 
 
-def _documents(root: Path, arguments: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
-    paths = [_given("--config", arguments) or _CONFIG]
-    parts = _given("--config-dir", arguments)
-    if parts:
-        directory = _below(root, parts)
-        paths += sorted(str(Path(parts, one.name)) for one in directory.glob("*.conf"))[:_MAX_PARTS]
-    found = ((path, _read(root, path)) for path in paths)
-    return tuple((path, content) for path, content in found if content is not None)
-
-
-def _given(flag: str, arguments: tuple[str, ...]) -> str:
-    """The last one counts: `--name=value` or `--name value`."""
+def _value_of_flag(flag: str, arguments: tuple[str, ...]) -> str:
+    """Return the value of the last `--name=value` or `--name value`."""
     found = ""
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")

@@ -1,6 +1,4 @@
-"""The containers of a container runtime in a turn: its calls are decided on and answered, and changes that no call asks for are pushed.
-Loaded where it is configured only.
-"""
+"""Container runtime domain: decide on the runtime's calls, answer them, and push changes that no call asks for."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +10,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
-from nodeagent.core.domains.runtime.answers import Occupant, Response, response
-from nodeagent.core.domains.runtime.decisions import take
+from nodeagent.core.domains.runtime.answers import Occupant, Response, build_response
+from nodeagent.core.domains.runtime.call_answer import answer_call
+from nodeagent.core.domains.runtime.decisions import decide_event
 from nodeagent.core.domains.runtime.instructions import (
     Correct,
     CountFailOpen,
@@ -36,7 +35,6 @@ from nodeagent.core.domains.runtime.occupants import (
 )
 from nodeagent.core.domains.runtime.registry import awaits_end, has_any
 from nodeagent.core.domains.runtime.reported import RuntimeReport
-from nodeagent.core.domains.runtime.verdict import verdict
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ANSWER_DURATION, RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
@@ -52,10 +50,10 @@ from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, adapter_of
+from nodeagent.daemon.domains.runtime.container_cgroups import ContainerCgroups, maybe_running, read_container_cgroups
 from nodeagent.daemon.domains.runtime.exchange import Message, RuntimeExchange
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.domains.runtime.runtime_link import RuntimeLink
-from nodeagent.daemon.domains.runtime.sight import Sight, look, maybe_running
 from nodeagent.daemon.domains.runtime.untracked_cgroups import UntrackedCgroups, log_untracked, look_for_untracked
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.reports.problems import unserved_containers
@@ -71,59 +69,59 @@ if TYPE_CHECKING:
     from nodeagent.core.model.topology import Topology
 
 LOOK_SECONDS = 60.0
-"""After which to look whether refused pods are still there: after its own restart containerd 1.7 doesn't tell that they are removed. And
-whether there are processes among kubelet's pods that belong to no container.
+"""Interval of the check for refused pods that are gone, and for processes below kubepods that belong to no container. After its own
+restart, containerd 1.7 doesn't report removed pods.
 """
 _CDI_SINCE = (0, 7, 0)
 
 
 class Misplaced(Struct, frozen=True):
-    """A container that began unasked or was moved, until it is seen to be where it belongs."""
+    """A container outside its CPUs, because it started fail-open or was moved. It is listed until its cgroup has its own CPUs."""
 
     id: str
     key: ContainerKey
     found: CpuSet
-    """The CPUs on which it was found."""
+    """CPUs on which the container was found."""
 
 
 class RuntimeMemory(Struct, frozen=True):
-    """What is kept between turns."""
+    """State of the runtime domain between turns."""
 
     reported: RuntimeReport = RuntimeReport()
-    sight: Sight = Sight()
+    cgroups: ContainerCgroups = ContainerCgroups()
     untracked: UntrackedCgroups = UntrackedCgroups()
     misplaced: tuple[Misplaced, ...] = ()
     unsaved: tuple[Message, ...] = ()
-    """Events that could not be saved: they have happened all the same."""
-    unasked: int = 0
-    """Containers that were found to have begun unasked, since they were counted last."""
+    """Events of a turn that could not be saved. The next turn takes them up."""
+    fail_open_starts: int = 0
+    """Containers that started fail-open since the last count."""
     is_waiting: bool = False
-    """Something is to change that wakes nobody."""
+    """Whether something is about to change without waking the agent."""
     link_logged: str = ""
-    """What the last log line about the connection said."""
-    left: str = ""
-    """Pods that keep their promises though nobody serves the runtime, in words. Empty if there are none."""
+    """Connection state in the last log line: the problem, or "linked"."""
+    unserved: str = ""
+    """Pods that keep their allocations although the agent doesn't serve the runtime, as text. Empty if there are none."""
 
 
 class OpenTurn(Struct, frozen=True):
-    """What the turn under way has decided, and what is left of it to be done."""
+    """Decisions of the current turn that are still to be answered, logged and counted."""
 
     node: Node
     calls: tuple[tuple[Message, tuple[Todo, ...]], ...] = ()
     todo: tuple[Todo, ...] = ()
-    """To be logged and counted once it is saved."""
+    """Instructions to log and count once the turn is saved."""
 
 
 class RuntimeDomain:
-    """The runtime's part of a turn, for the deciding thread.
+    """Container runtime domain, used by the deciding thread.
 
     Args:
-        socket: the runtime's.
-        tree: for the cgroups.
-        wakeups: of the deciding thread.
-        log: for what is about no pod.
-        devices: looks at the devices of the machine, if a pod asks to be near some.
-        pods: kubelet's, which says what the runtime isn't told. None means that kubelet isn't asked.
+        socket: the runtime's NRI socket.
+        tree: cgroup reader.
+        wakeups: wakes the deciding thread.
+        log: for lines that concern no pod.
+        devices: finds the machine's devices for pods that ask to be near a device.
+        pods: kubelet's pods API. None means that kubelet isn't asked.
     """
 
     def __init__(
@@ -137,11 +135,11 @@ class RuntimeDomain:
     ) -> None:
         self._tree, self._log, self._devices, self._pods = tree, log, devices, pods
         self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
-        """Lets device plugins prepare the devices of a container that is about to be created. None means that they have."""
+        """Asks device plugins to prepare the devices of a container before it is created. None means that the devices are ready."""
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
         self.link = RuntimeLink(socket, self.exchange, self.exchange.lost)
         self.is_served = True
-        """False means that nobody connects to the runtime, so nobody reports whose cgroups these are."""
+        """Whether the agent connects to the runtime. Without a connection, nothing reports the containers."""
         self._memory = RuntimeMemory()
         self._open: OpenTurn | None = None
         """None before the first turn."""
@@ -161,51 +159,59 @@ class RuntimeDomain:
         return ()
 
     def observe(self, _look: DomainInput, /) -> DomainView:
-        return DomainView({}, is_all_told=self.has_told)
+        return DomainView({}, is_all_told=self.has_listed)
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide on what the runtime has told and asked since the last turn."""
+        """Decide on the runtime's calls and events since the last turn."""
         memory, state, kernel = self._memory, decided.state, world.kernel
         assert kernel is not None
         asked = (*memory.unsaved, *self.exchange.take())
-        sight = self._look(state, memory.sight, again=True)
-        retried = tuple(e.pod.uid for e in state.entries if e.is_of_runtime and e.pod.uid in world.retried)
+        cgroups = self._read_cgroups(state, memory.cgroups, again=True)
+        retried = tuple(e.pod.uid for e in state.entries if e.is_requested_per_container and e.pod.uid in world.retried)
         if retried and self._pods is not None:
             self._pods.ask_again(retried)
             self.exchange.look_again()
-        happenings: list[tuple[Message | None, Happening]] = [
-            *((None, what) for what in self._seen_to_end(state, sight)),
-            *((None, Retried(uid)) for uid in retried),
-            *((one, one.what) for one in asked),
-        ]
-        if any(_asks_for_devices(what, memory.reported) for _, what in happenings):
+        happenings: list[tuple[Message | None, Happening]] = []
+        if cgroups.problem is None and not self.is_served and has_any(state.runtime):
+            happenings.append((None, Unserved(maybe_running(self._tree, state.runtime, cgroups))))
+        elif cgroups.problem is None and awaits_end(state.runtime):
+            happenings.append((None, Populated(cgroups.populated)))
+        happenings += [(None, Retried(uid)) for uid in retried]
+        happenings += [(message, message.what) for message in asked]
+        if any(_may_ask_for_devices(what, memory.reported) for _, what in happenings):
             world = replace(world, managers=world.managers.knowing(self._devices(world.managers.topology)))
         origin, mount = self._adapter.origin, str(self._tree.mount)
-        node = Node(world, kernel, memory.reported, stated, origin, mount, misnamed)
+        node = Node(world, kernel, memory.reported, read_pod_annotations, origin, mount, find_name_problems)
         opened, draft = OpenTurn(node), Draft(state, decided.events, decided.deltas)
-        for one, what in happenings:
+        for message, what in happenings:
             node = replace(node, reported=node.reported.after(what))
-            taken = take(draft, what, node)
+            taken = decide_event(draft, what, node)
             draft = taken.draft
-            calls = opened.calls if one is None else (*opened.calls, (one, taken.todo))
+            calls = opened.calls if message is None else (*opened.calls, (message, taken.todo))
             opened = OpenTurn(node, calls, opened.todo + taken.todo)
-        sight = self._look(draft.state, sight, again=False)
-        has_listed = memory.untracked.has_listed or any(isinstance(one.what, Synchronized) for one in asked)
+        cgroups = self._read_cgroups(draft.state, cgroups, again=False)
+        has_listed = memory.untracked.has_listed or any(isinstance(message.what, Synchronized) for message in asked)
         untracked = replace(memory.untracked, has_listed=has_listed)
         if self.is_served:
             try:
                 found = look_for_untracked(untracked, self._tree, draft.state.runtime, time.monotonic(), LOOK_SECONDS)
                 untracked = log_untracked(found, self._log)
             except CgroupError as err:
-                sight = replace(sight, problem=Problem.from_error(err))
+                cgroups = replace(cgroups, problem=Problem.from_error(err))
         self._open = opened
         self._memory = replace(
-            memory, reported=node.reported, sight=sight, untracked=untracked, unsaved=(), is_waiting=False, left=""
+            memory,
+            reported=node.reported,
+            cgroups=cgroups,
+            untracked=untracked,
+            unsaved=(),
+            is_waiting=False,
+            unserved="",
         )
         return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas)
 
     def withdraw(self, why: str, /) -> None:
-        """Answer those who wait that nothing was decided. What has happened is taken up by the next turn."""
+        """Deny the waiting calls, and keep the events for the next turn."""
         assert self._open is not None
         for asked, _ in self._open.calls:
             asked.set_answer(Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
@@ -220,15 +226,15 @@ class RuntimeDomain:
         return ()
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return the CPUs that the runtime's containers are still to leave."""
+        """Return the CPUs that containers of the runtime have not left yet."""
         assert self._open is not None
-        cpus = CpuSet() if self._memory.sight.problem is None else self._open.node.kernel.online
-        for one in self._occupants(state, self._open.node):
-            cpus |= one.overdue
+        cpus = CpuSet() if self._memory.cgroups.problem is None else self._open.node.kernel.online
+        for occupant in self._occupants(state, self._open.node):
+            cpus |= occupant.overdue
         return cpus
 
     def owns(self, _path: str, /) -> bool:
-        """The runtime writes its containers' cgroups, by the answers to its calls and by what is pushed to it."""
+        """Return False, as the runtime itself writes the cgroups of its containers."""
         return False
 
     def apply(self, change: Change, /) -> None:
@@ -238,19 +244,19 @@ class RuntimeDomain:
         return TakenBack({})
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
-        """Answer the calls of this turn, whose state is saved and whose cgroups are written; have the rest pushed."""
+        """Answer the calls of a saved turn, and push the remaining changes."""
         assert self._open is not None
         state = done.state
         opened, self._open = self._open, OpenTurn(self._open.node)
         node = opened.node
-        self._report(opened)
+        self._log_decisions(opened)
         if self._pods is not None:
             self._pods.known = frozenset(pod.uid for pod in state.runtime.pods)
         theirs = self._occupants(state, node)
         pool = pool_of(state, node)
         own: tuple[Occupant, ...] = ()
-        problem = self._memory.sight.problem
-        if any(asked.answer is not None for asked, _ in opened.calls) or response(theirs, pool=pool) != Response(
+        problem = self._memory.cgroups.problem
+        if any(asked.answer is not None for asked, _ in opened.calls) or build_response(theirs, pool=pool) != Response(
             Answer()
         ):
             try:
@@ -262,40 +268,39 @@ class RuntimeDomain:
                 asked.set_answer(Denial(f"nodeagent can't read cgroups: {problem}; the kubelet tries again"))
             self._memory = replace(self._memory, is_waiting=True)
             return (problem,)
-        self._report_placed(theirs)
+        self._log_corrected(theirs)
         others = (
             (Occupant("a unit or pod that could not be made to leave", done.unvacated, None),) if done.unvacated else ()
         )
         there = (*own, *theirs, *others)
         answered = self._answer_calls(opened, there, done)
-        is_waiting, left = False, ""
+        is_waiting, unserved = False, ""
         if state.runtime.refused and time.monotonic() >= self.exchange.state.looked_at + LOOK_SECONDS:
             self.exchange.look_again()
         if self.is_served:
-            due = response(there, pool=pool)
-            # Changes that an answer carries come with it, and are looked at again.
+            due = build_response(there, pool=pool)
+            # Updates in an answer change other containers, so the next turn follows soon.
             is_under_way = self.exchange.push(() if answered else due.answer.updates)
-            waits = any(one.cpus for one in due.waiting)
+            waits = any(update.cpus for update in due.waiting)
             is_waiting = answered or waits or is_under_way or awaits_end(state.runtime)
-        elif any(one.is_held for one in state.runtime.entries):
-            left = unserved_containers(state)
+        elif any(entry.is_held for entry in state.runtime.entries):
+            unserved = unserved_containers(state)
         reported = self._memory.reported.known_to(state.runtime)
-        self._memory = replace(self._memory, reported=reported, is_waiting=is_waiting, left=left)
+        self._memory = replace(self._memory, reported=reported, is_waiting=is_waiting, unserved=unserved)
         return ()
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something is to change that wakes nobody."""
         return self._memory.is_waiting
 
     @property
-    def has_told(self) -> bool:
-        """Whether it is known, and saved, which containers there are; where nobody connects, nobody tells it."""
+    def has_listed(self) -> bool:
+        """Return whether the list of containers is known and saved. A runtime that isn't served lists none."""
         is_saved = not any(isinstance(one.what, Synchronized) for one in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
-        """Return why the runtime isn't served. None means that it is, or that it was not tried yet. Logs each change."""
+        """Return why the runtime isn't served, and log each change. None means that it is served or was never tried."""
         link, memory = self.exchange.state, self._memory
         if link.lost_why and link.lost_why != memory.link_logged:
             self._log.warning("runtime_lost", problem=link.lost_why)
@@ -307,20 +312,20 @@ class RuntimeDomain:
             self._memory = replace(memory, link_logged="linked")
         is_unreached = bool(link.push_problem) and not link.lost_why
         unreached = f"changes don't reach the runtime: {link.push_problem}" if is_unreached else ""
-        unasked = "" if self._pods is None else self._pods.problem
+        kubelet_problem = "" if self._pods is None else self._pods.problem
         untracked = memory.untracked.problem if memory.untracked.has_listed or link.lost_why else ""
-        return "; ".join(filter(None, (link.lost_why, unreached, memory.left, unasked, untracked))) or None
+        return "; ".join(filter(None, (link.lost_why, unreached, memory.unserved, kubelet_problem, untracked))) or None
 
     def count(self) -> DomainCounts:
-        counts, unasked = self.exchange.take_counts(), self._memory.unasked
-        self._memory = replace(self._memory, unasked=0)
+        counts, fail_open = self.exchange.take_counts(), self._memory.fail_open_starts
+        self._memory = replace(self._memory, fail_open_starts=0)
         return DomainCounts(
-            (MetricDelta(Series(RUNTIME_UNASKED), unasked), MetricDelta(Series(RUNTIME_LATE), counts.late)),
+            (MetricDelta(Series(RUNTIME_UNASKED), fail_open), MetricDelta(Series(RUNTIME_LATE), counts.late)),
             tuple((RUNTIME_ANSWER_DURATION, seconds) for seconds in counts.answers_seconds),
         )
 
     def _answer_calls(self, opened: OpenTurn, there: tuple[Occupant, ...], done: TurnDone) -> bool:
-        """Answer each call that waits. Returns whether an answer carries changes of other containers."""
+        """Answer each waiting call. Return whether an answer changes other containers."""
         state, node, answered = done.state, opened.node, False
         pool = pool_of(state, node)
         pinned = tuple(
@@ -333,11 +338,11 @@ class RuntimeDomain:
             if isinstance(asked.what, Call):
                 reserved = node.world.managers.reserved & node.kernel.online
                 around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
-                seen = self._memory.sight.seen
-                found = verdict(asked.what, todo, promised(state, node), around, seen, pool, reserved)
-                found = self._with_devices(found, asked.what, done)
+                seen = self._memory.cgroups.by_id
+                found = answer_call(asked.what, todo, promised(state, node), around, seen, pool, reserved)
+                found = self._add_devices(found, asked.what, done)
             else:
-                found = response(there, pool=pool)
+                found = build_response(there, pool=pool)
             if isinstance(found, Response):
                 self.exchange.note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
@@ -346,28 +351,20 @@ class RuntimeDomain:
             asked.set_answer(found)
         return answered
 
-    def _seen_to_end(self, state: NodeState, sight: Sight) -> tuple[Happening, ...]:
-        """Return the event that the cgroups were looked at, if something is given back once they are empty."""
-        if sight.problem is not None:
-            return ()
-        if not self.is_served and has_any(state.runtime):
-            return (Unserved(maybe_running(self._tree, state.runtime, sight)),)
-        return (Populated(sight.populated),) if awaits_end(state.runtime) else ()
-
-    def _look(self, state: NodeState, before: Sight, *, again: bool) -> Sight:
-        sight = look(self._tree, state.runtime, before, again=again)
-        if sight.problem is None:
+    def _read_cgroups(self, state: NodeState, before: ContainerCgroups, *, again: bool) -> ContainerCgroups:
+        cgroups = read_container_cgroups(self._tree, state.runtime, before, again=again)
+        if cgroups.problem is None:
             known = {made.id for entry in state.runtime.entries for made in entry.made}
-            self.exchange.note_seen(known, {id_: there.cpus_effective for id_, there in sight.seen.items()})
-        return sight
+            self.exchange.forget_made(known, {id_: cgroup.cpus_effective for id_, cgroup in cgroups.by_id.items()})
+        return cgroups
 
     def _occupants(self, state: NodeState, node: Node) -> tuple[Occupant, ...]:
-        sent = {one.container_id: one.cpus for one in self.exchange.state.sent}
-        theirs = occupants(state, node, self._memory.sight.seen, sent)
+        sent = {change.container_id: change.cpus for change in self.exchange.state.sent}
+        theirs = occupants(state, node, self._memory.cgroups.by_id, sent)
         return (*theirs, *untracked_occupants(self._memory.untracked.found))
 
-    def _with_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
-        """Add what a container that is created needs for devices of its own."""
+    def _add_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
+        """Add device access to the answer that creates a container, or deny the call."""
         if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
             return found
         key = ContainerKey.of(call.sandbox, call.container)
@@ -381,35 +378,32 @@ class RuntimeDomain:
         answers = next((own for name, own in held.of(DeviceHoldings).answers if name == key.name), ())
         takes_cdi = runtime.nri_version >= _CDI_SINCE
         access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
-        taken = (
-            ()
-            if isinstance(access, str)
-            else tuple(file.path for file in access.files if file.path in done.files_in_use)
-        )
-        if taken:
-            access = f"{done.files_in_use[taken[0]]} may still use {taken[0]}: see `nodeagent inspect`"
-        unprepared = Unprepared(access) if isinstance(access, str) else self.prepare(devices)
-        if unprepared is not None:
-            return Denial(f"container {key.name}: {unprepared.why}; the kubelet tries again")
-        assert not isinstance(access, str)
-        return replace(found, answer=replace(found.answer, access=access))
+        if not isinstance(access, str):
+            in_use = next((file.path for file in access.files if file.path in done.files_in_use), None)
+            if in_use is not None:
+                access = f"{done.files_in_use[in_use]} may still use {in_use}: see `nodeagent inspect`"
+            elif (unprepared := self.prepare(devices)) is not None:
+                access = unprepared.why
+            else:
+                return replace(found, answer=replace(found.answer, access=access))
+        return Denial(f"container {key.name}: {access}; the kubelet tries again")
 
-    def _report(self, opened: OpenTurn) -> None:
-        """Log and count what was decided, and remember which containers are misplaced."""
-        misplaced = {one.id: one for one in self._memory.misplaced}
-        reserved, unasked = opened.node.world.managers.reserved, self._memory.unasked
-        for one in opened.todo:
-            match one:
+    def _log_decisions(self, opened: OpenTurn) -> None:
+        """Log and count the decisions, and remember misplaced containers."""
+        misplaced = {container.id: container for container in self._memory.misplaced}
+        reserved, fail_open = opened.node.world.managers.reserved, self._memory.fail_open_starts
+        for instruction in opened.todo:
+            match instruction:
                 case CountFailOpen(key, id_):
-                    unasked += 1
+                    fail_open += 1
                     self._log.warning(
                         "container_began_unasked", pod_uid=key.pod_uid, container=key.name, container_id=id_
                     )
-                    if (cpus := self._memory.sight.cpus_of(id_)) is not None:
+                    if (cpus := self._memory.cgroups.cpus_of(id_)) is not None:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Correct(key, id_, wanted):
-                    cpus = self._memory.sight.cpus_of(id_)
-                    # One that is where it was created has only to get the pool.
+                    cpus = self._memory.cgroups.cpus_of(id_)
+                    # # A container on the CPUs of its creation only lacks the shared pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Refuse(key, id_, reason, is_first=True):
@@ -417,24 +411,25 @@ class RuntimeDomain:
                     self._log.warning("container_denied", **about, problem=reason)
                 case _:
                     pass
-        self._memory = replace(self._memory, unasked=unasked, misplaced=tuple(misplaced.values()))
+        self._memory = replace(self._memory, fail_open_starts=fail_open, misplaced=tuple(misplaced.values()))
 
-    def _report_placed(self, there: tuple[Occupant, ...]) -> None:
-        """Log which misplaced containers have come to where they belong, as seen in their cgroups."""
-        occupant_by_id = {one.id: one for one in there}
-        left = []
-        for one in self._memory.misplaced:
-            occupant, cpus = occupant_by_id.get(one.id), self._memory.sight.cpus_of(one.id)
+    def _log_corrected(self, theirs: tuple[Occupant, ...]) -> None:
+        """Log the misplaced containers whose cgroups have changed to their own CPUs."""
+        occupant_by_id = {occupant.id: occupant for occupant in theirs}
+        still_misplaced = []
+        for container in self._memory.misplaced:
+            occupant, cpus = occupant_by_id.get(container.id), self._memory.cgroups.cpus_of(container.id)
             if occupant is not None and (occupant.wanted is None or cpus != occupant.wanted.cpus):
-                left.append(one)
-            elif occupant is not None and cpus != one.found:
-                about = {"pod_uid": one.key.pod_uid, "container": one.key.name, "container_id": one.id}
-                self._log.warning("container_put_right", **about, found=str(one.found), restored=str(cpus))
-        self._memory = replace(self._memory, misplaced=tuple(left))
+                still_misplaced.append(container)
+            elif occupant is not None and cpus != container.found:
+                key = container.key
+                about = {"pod_uid": key.pod_uid, "container": key.name, "container_id": container.id}
+                self._log.warning("container_put_right", **about, found=str(container.found), restored=str(cpus))
+        self._memory = replace(self._memory, misplaced=tuple(still_misplaced))
 
 
-def _asks_for_devices(what: Happening, reported: RuntimeReport) -> bool:
-    """Return whether a pod may be decided on now that asks to be near devices, or for some of its own."""
+def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
+    """Return whether a pod that may be decided now asks for devices or to be near devices."""
     match what:
         case Call():
             return names_devices(what.sandbox)
@@ -448,12 +443,12 @@ def _asks_for_devices(what: Happening, reported: RuntimeReport) -> bool:
             return False
 
 
-def stated(sandbox: Sandbox) -> Stated:
-    """Read what a pod's annotations say."""
+def read_pod_annotations(sandbox: Sandbox) -> Stated:
+    """Parse the pod's annotations."""
     found = read_annotations(sandbox)
     return Stated(found.stated, tuple(map(str, found.findings)))
 
 
-def misnamed(pod: Pod) -> tuple[str, ...]:
-    """Return what is wrong with a pod's names, for people."""
+def find_name_problems(pod: Pod) -> tuple[str, ...]:
+    """Return the problems with a pod's names, as text."""
     return tuple(f"{one.value} {one.allowed}".strip() for one in names_amiss(pod))

@@ -1,6 +1,6 @@
-"""What a container of a runtime's needs for the devices that are its own: variables, files in /dev, and what device plugins answered.
+"""Device access of a runtime's container: environment variables, files in /dev, and the answers of device plugins.
 
-Loaded where such a container is created.
+Imported when a container with devices is created.
 """
 
 import os
@@ -13,7 +13,7 @@ from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.edge.kernel.device_files import files_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.manifest.placement_variables import device_variables
-from nodeagent.formats.wire.device_plugins import PluginFile, access, container_variables
+from nodeagent.formats.wire.device_plugins import access, container_variables
 from nodeagent.formats.wire.protobuf import ProtobufError
 
 
@@ -25,14 +25,14 @@ def access_of(
     takes_cdi: bool,
     files: Callable[[str], tuple[DeviceFile, ...]] | None = None,
 ) -> DeviceAccess | str:
-    """Return what makes devices usable; or why not all of them can be given.
+    """Return the device access of a container, or a text that says which device can't be used and why.
 
     Args:
-        devices: the container's own.
-        answers: of device plugins to Allocate, by resource.
-        own: names of variables that the container sets itself.
-        takes_cdi: whether its runtime takes names of CDI devices.
-        files: returns those of a PCI function. None: this machine's.
+        devices: devices allocated to the container.
+        answers: device plugins' answers to Allocate, by resource.
+        own: names of the environment variables that the container sets itself.
+        takes_cdi: whether the runtime accepts CDI device names.
+        files: returns the device files of a PCI function. None means this machine's files.
     """
     found: dict[str, DeviceFile] = {}
     plugged = dict(answers)
@@ -47,7 +47,7 @@ def access_of(
     for resource, answer in answers:
         try:
             part = access(answer)
-            variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource counts
+            variables = dict(container_variables(((resource, answer),), own)) | variables  # # the first resource wins
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"
         if part.cdi_devices and not takes_cdi:
@@ -56,10 +56,15 @@ def access_of(
                 "NRI 0.7 on (containerd 2.0)"
             )
         for named in part.files:
-            file = _file(named)
-            if isinstance(file, str):
-                return f"the device plugin of {resource} names {named.source}{file}"
-            found[file.path] = file
+            try:
+                there = Path(named.source).stat()
+            except OSError as err:
+                return f"the device plugin of {resource} names {named.source}: {err.strerror}"
+            is_block = stat.S_ISBLK(there.st_mode)
+            if not is_block and not stat.S_ISCHR(there.st_mode):
+                return f"the device plugin of {resource} names {named.source}, which is no device file"
+            number = there.st_rdev
+            found[named.path] = DeviceFile(named.path, is_block, os.major(number), os.minor(number))
         parts.append(part)
     return DeviceAccess(
         variables=(*sorted(variables.items()), *device_variables(devices)),
@@ -68,14 +73,3 @@ def access_of(
         annotations=tuple(sorted({name: value for part in parts for name, value in part.annotations}.items())),
         cdi_devices=tuple(dict.fromkeys(name for part in parts for name in part.cdi_devices)),
     )
-
-
-def _file(named: PluginFile) -> DeviceFile | str:
-    """Look at a file that a plugin names; return what is wrong with it."""
-    try:
-        there = Path(named.source).stat()
-    except OSError as err:
-        return f": {err.strerror}"
-    if not stat.S_ISCHR(there.st_mode) and not stat.S_ISBLK(there.st_mode):
-        return ", which is no device file"
-    return DeviceFile(named.path, stat.S_ISBLK(there.st_mode), os.major(there.st_rdev), os.minor(there.st_rdev))

@@ -1,6 +1,6 @@
-"""The threads of a container runtime's calls, and what they hand to the deciding thread: a queue, futures, and changes to push. No policy.
+"""Exchange between the runtime's connection and the deciding thread: a queue of messages, futures for answers, and changes to push.
 
-The runtime's calls wait for their answers in a thread of its own, and so does the push of changes: the deciding thread waits for neither
+The runtime's calls wait for answers in the connection's thread, and pushes wait in a third thread. The deciding thread never waits
 (D31). A call that isn't decided in time is denied, because the runtime would otherwise go on without the agent.
 """
 
@@ -26,29 +26,29 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.runtime.nri import Answered, NriError
 
 _INDEX = 90
-"""Behind plugins that change what is asked for."""
+"""Index in NRI's order of plugins: after plugins that change a container's resources."""
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
 _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
-"""Calls with a decision: kubelet is asked about the pod first."""
+"""Calls that need a decision on the pod. kubelet is asked about the pod first."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
-"""Part of the runtime's timeout that is left to decide after kubelet has been asked."""
+"""Part of the runtime's timeout that stays for the decision after kubelet's answer."""
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
 
 
 class Message(Struct, frozen=True, eq=False):
-    """A message of the runtime, for the deciding thread."""
+    """A message of the runtime to the deciding thread."""
 
     what: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
     """None means that no thread waits for an answer."""
     after: int = 0
-    """Number of changes sent before this message. The runtime is done with them, as it does one thing after the other."""
+    """Number of changes sent before this message. The runtime works in order, so it has made all of them."""
 
     @property
     def is_event(self) -> bool:
-        """Whether the message tells what has happened already: it has happened whether it can be saved or not."""
+        """Return whether the message reports something that has happened already, whether or not the turn can be saved."""
         return not isinstance(self.what, Call) or self.what.event not in _ANSWERED
 
     def set_answer(self, value: Response | Denial) -> None:
@@ -57,41 +57,43 @@ class Message(Struct, frozen=True, eq=False):
 
 
 class Sent(Struct, frozen=True):
-    """A change of CPUs that the runtime was told, until the cgroup shows it or the runtime is done with it."""
+    """A change of CPUs that was sent to the runtime, and that the container's cgroup doesn't show yet."""
 
     container_id: str
     number: int
-    """The change's place among all changes sent."""
+    """Position among all sent changes."""
     cpus: CpuSet
 
 
 class Counts(Struct, frozen=True):
-    """What has happened since the last time."""
+    """Counts since the last turn."""
 
     late: int = 0
-    """Calls that were denied because nothing was decided in time."""
+    """Calls that were denied for lack of a decision in time."""
     answers_seconds: tuple[float, ...] = ()
 
 
 class LinkState(Struct, frozen=True):
-    """All that the threads share: one value, replaced as a whole."""
+    """State shared by the threads, as one value that is replaced as a whole."""
 
     runtime: Runtime | None = None
     is_linked: bool = False
     lost_why: str = ""
-    """Why the connection is lost. Empty while there is one, and before the first attempt."""
+    """Reason of the lost connection. Empty while connected and before the first attempt."""
     counts: Counts = Counts()
     is_look_due: bool = False
-    """Containers that were made while the runtime synchronized may be in neither its list nor its calls (containerd #13698)."""
+    """Whether to list the containers again. A container made during Synchronize may be missing from its list and from later calls
+    (containerd #13698).
+    """
     looked_at: float = 0.0
     due: tuple[Update, ...] = ()
-    """Changes that a push would send now."""
+    """Changes for the next push."""
     sent: tuple[Sent, ...] = ()
     changes: int = 0
     push_at: float = 0.0
-    """Time before which no push is tried."""
+    """Monotonic time before which no push is tried."""
     push_problem: str = ""
-    """What prevented the last push."""
+    """Reason why the last push failed. Empty if it succeeded."""
 
     def with_sent(self, updates: tuple[Update, ...]) -> "LinkState":
         number = self.changes + 1
@@ -102,13 +104,13 @@ class LinkState(Struct, frozen=True):
 
 
 class RuntimeExchange:
-    """A plugin for the thread of the runtime's connection, and the other end of it for the deciding thread.
+    """NRI plugin for the connection's thread, with the methods that the deciding thread uses.
 
     Args:
-        socket: the runtime's.
-        wakeups: of the deciding thread.
+        socket: the runtime's NRI socket.
+        wakeups: wakes the deciding thread.
         log: for failed pushes.
-        pods: kubelet's pods API, which says what the runtime isn't told. None means that kubelet isn't asked.
+        pods: kubelet's pods API. None means that kubelet isn't asked.
     """
 
     name = "nodeagent"
@@ -132,11 +134,11 @@ class RuntimeExchange:
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._lock = threading.Lock()
         self._state = LinkState(looked_at=time.monotonic())
-        self._is_settled = threading.Event()
-        """Set when no sent change is still to be seen in a cgroup."""
+        self._is_all_visible = threading.Event()
+        """Set while every sent change shows in its cgroup."""
         self._pusher: threading.Thread | None = None
 
-    # In the thread of the connection
+    # # Called in the connection's thread
 
     def configure(self, runtime: Runtime, /) -> None:
         with self._lock:
@@ -147,7 +149,7 @@ class RuntimeExchange:
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
         with self._lock:
             self._state = replace(self._state, lost_why="", is_linked=True, is_look_due=True)
-        found = self._ask(self._with_pods(known, until), until)
+        found = self._ask(self._add_pods(known, until), until)
         return found.answer.updates if isinstance(found, Response) else ()
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial:
@@ -155,7 +157,7 @@ class RuntimeExchange:
             self._put(call)
             return Answer()
         if self._pods is not None and call.event in _DECIDED:
-            found = self._pods.of((call.sandbox.uid,), until - _DECIDING_SECONDS)
+            found = self._pods.ask((call.sandbox.uid,), until - _DECIDING_SECONDS)
             call = replace(call, pod=found[0] if found else None)
         decided = self._ask(call, until)
         return decided if isinstance(decided, Denial) else decided.answer
@@ -169,13 +171,13 @@ class RuntimeExchange:
             self._state = replace(self._state, counts=counts)
 
     def lost(self, err: NriError, _seconds: float) -> None:
-        """Take note that the runtime isn't served now."""
+        """Record that the connection to the runtime is lost."""
         with self._lock:
             self._state = replace(self._state, lost_why=f"{err.message} ({err.hint})", is_linked=False)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    def _with_pods(self, known: Synchronized, until: float) -> Synchronized:
-        """Add what kubelet says of those pods that it hasn't said anything of yet."""
+    def _add_pods(self, known: Synchronized, until: float) -> Synchronized:
+        """Add kubelet's answers about pods that are not known from kubelet yet."""
         if self._pods is None:
             return known
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
@@ -199,7 +201,7 @@ class RuntimeExchange:
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    # In the deciding thread
+    # # Called in the deciding thread
 
     @property
     def state(self) -> LinkState:
@@ -207,7 +209,7 @@ class RuntimeExchange:
             return self._state
 
     def take(self) -> tuple[Message, ...]:
-        """Take the messages that wait. Nothing is pushed from here on until the turn has decided what is due."""
+        """Return the waiting messages. Also clear the due changes, so that nothing is pushed until the turn has decided."""
         found = []
         with suppress(Empty):
             while True:
@@ -223,40 +225,40 @@ class RuntimeExchange:
         return tuple(found)
 
     def take_counts(self) -> Counts:
-        """Return what has happened since the last time."""
+        """Return the counts since the last call."""
         with self._lock:
             found, self._state = self._state.counts, replace(self._state, counts=Counts())
         return found
 
     def look_again(self) -> None:
-        """Have the next push look at what runs."""
+        """Have the next push list the containers."""
         with self._lock:
             self._state = replace(self._state, is_look_due=True)
 
-    def note_seen(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
-        """Forget the changes that have been made, and those of containers that are gone.
+    def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
+        """Forget sent changes that cgroups show, and changes of removed containers.
 
         Args:
-            known: ids of the containers that there are.
-            cpus: by id, what their cgroups show.
+            known: IDs of the existing containers.
+            cpus: effective CPUs in the cgroups, by container ID.
         """
         with self._lock:
             sent = self._state.sent
             sent = tuple(o for o in sent if o.container_id in known and cpus.get(o.container_id) != o.cpus)
             self._state = replace(self._state, sent=sent)
             if not sent:
-                self._is_settled.set()
+                self._is_all_visible.set()
 
     def note_sent(self, updates: tuple[Update, ...]) -> None:
-        """Remember changes that an answer carries."""
+        """Remember the changes in an answer."""
         with self._lock:
             self._send(updates)
 
     def push(self, updates: tuple[Update, ...]) -> bool:
-        """Have changes made that no answer carries, and what runs looked at if that is due.
+        """Push changes that no answer carries, and list the containers if that is due.
 
         Returns:
-            Whether something is under way.
+            Whether a push is due or a sent change isn't visible yet.
         """
         with self._lock:
             state = self._state = replace(self._state, due=updates if self._state.is_linked else ())
@@ -266,15 +268,15 @@ class RuntimeExchange:
             self._pusher.start()
         return bool(is_due or state.due or state.sent)
 
-    # In the pushing thread
+    # # Called in the pushing thread
 
     def _push(self) -> None:
         try:
-            with Push(self._socket, self._hand_over, index=_INDEX + 1) as push:
+            with Push(self._socket, self._take_due, index=_INDEX + 1) as push:
                 push.sent(_PUSH_SECONDS)
                 self._note_pushed("", 0.0)
                 self._wakeups.wake(WakeUpReason.RUNTIME)
-                self._is_settled.wait(_PUSH_SECONDS)
+                self._is_all_visible.wait(_PUSH_SECONDS)
         except (NriError, TimeoutError) as err:
             self._note_pushed(str(err), time.monotonic() + _PAUSE_SECONDS)
         self._wakeups.wake(WakeUpReason.RUNTIME)
@@ -286,9 +288,9 @@ class RuntimeExchange:
         if problem and problem != before:
             self._log.warning("runtime_not_reached", problem=problem)
 
-    def _hand_over(self, known: Synchronized) -> tuple[Update, ...]:
-        """Return the changes that are due, while the runtime calls no plugin."""
-        self._put(Looked(self._with_pods(known, time.monotonic() + _PUSH_SECONDS)))
+    def _take_due(self, known: Synchronized) -> tuple[Update, ...]:
+        """Return the due changes. The runtime calls no plugin meanwhile."""
+        self._put(Looked(self._add_pods(known, time.monotonic() + _PUSH_SECONDS)))
         with self._lock:
             due = self._state.due
             self._state = replace(self._state, is_look_due=False, looked_at=time.monotonic(), due=())
@@ -298,4 +300,4 @@ class RuntimeExchange:
     def _send(self, updates: tuple[Update, ...]) -> None:
         self._state = self._state.with_sent(updates)
         if self._state.sent:
-            self._is_settled.clear()
+            self._is_all_visible.clear()

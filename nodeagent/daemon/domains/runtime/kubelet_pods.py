@@ -1,4 +1,4 @@
-"""What kubelet says of its pods, asked for from the threads that serve the runtime: never for long, and never by the deciding one."""
+"""Client of kubelet's pods API for the threads that serve the runtime. The deciding thread never waits for kubelet."""
 
 import os
 import threading
@@ -18,21 +18,21 @@ KUBELET = GrpcServerKind(
     hint_if_late="it may be stopped or overloaded: `systemctl status kubelet`",
 )
 PATIENCE_SECONDS = 0.25
-"""For one pod. Kubelet answers from its memory, within milliseconds."""
+"""Time limit for one pod. kubelet answers from memory, within milliseconds."""
 OF_ALL_SECONDS = 1.0
-"""For what runs when the runtime is reached."""
+"""Time limit for all pods when the runtime connects."""
 _PAUSE_SECONDS = 5.0
-"""After which one that has not answered in time is asked again: until then it would keep every container waiting."""
+"""Pause after a kubelet that didn't answer in time. Otherwise every new container would wait for it."""
 _ESTIMATED = "what only it knows of a pod is estimated (`nodeagent explain POD`)"
 
 
 class PodsApi:
-    """For several threads.
+    """A client that several threads share.
 
     Args:
-        path: of kubelet's socket.
-        log: told when it can't be asked, and when it can again.
-        is_expected: without a socket that is a problem. Otherwise it may be a kubelet that has none.
+        path: kubelet's socket.
+        log: for failed requests and for the first success after a failure.
+        is_expected: whether a missing socket is a problem. An older kubelet has no socket.
     """
 
     def __init__(self, path: Path, log: Log, *, is_expected: bool) -> None:
@@ -40,62 +40,69 @@ class PodsApi:
         self._log = log
         self._is_expected = is_expected
         self._lock = threading.Lock()
-        self._again = 0.0
+        self._ask_at = 0.0
+        """Monotonic time before which kubelet isn't asked."""
         self._problem = ""
         self.known: frozenset[str] = frozenset()
-        """UIDs of the pods of which it is saved what kubelet has said."""
-        self._wanted: frozenset[str] = frozenset()
+        """UIDs of the pods with saved answers of kubelet."""
+        self._to_repeat: frozenset[str] = frozenset()
+        """UIDs to ask about again."""
 
     @property
     def problem(self) -> str:
-        """Why kubelet was not asked the last time; empty: it was, or nobody wanted to know."""
+        """Why the last request to kubelet failed. Empty means that the request succeeded or that there was none."""
         with self._lock:
             return f"{self._problem}: {_ESTIMATED}" if self._problem else ""
 
     def prepare(self) -> None:
-        """Load what a first question would have to wait for, where there is somebody to ask."""
+        """Import the gRPC client before the first request, if the socket exists."""
         if os.path.exists(self._path):  # noqa: PTH110 - what may not be looked at is none: Path.exists would raise
             load()
 
-    def of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return what kubelet says of pods, as far as it has them and there is time.
+    def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
+        """Return the pods that kubelet knows, as far as the time allows.
 
         Args:
-            uids: theirs.
-            until: as of time.monotonic().
+            uids: UIDs of the pods.
+            until: time limit as of time.monotonic().
         """
-        return self._asked(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
+        return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def unknown_of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return that of pods of which nothing is saved, or which are to be asked about once more."""
+        """Return kubelet's pods for UIDs without a saved answer, and for UIDs given to `ask_again`."""
         with self._lock:
-            wanted, self._wanted = self._wanted, frozenset()
-        new = tuple(uid for uid in uids if uid not in self.known or uid in wanted)
-        return self._asked(new, min(until, time.monotonic() + OF_ALL_SECONDS)) if new else ()
+            repeated, self._to_repeat = self._to_repeat, frozenset()
+        new = tuple(uid for uid in uids if uid not in self.known or uid in repeated)
+        return self._request(new, min(until, time.monotonic() + OF_ALL_SECONDS)) if new else ()
 
     def ask_again(self, uids: Iterable[str]) -> None:
-        """Have these asked about at the next opportunity, whatever is known of them, and however long nobody has answered."""
+        """Have the next request include these pods, even if kubelet's answers are saved or kubelet was late."""
         with self._lock:
-            self._wanted |= frozenset(uids)
-            self._again = 0.0
+            self._to_repeat |= frozenset(uids)
+            self._ask_at = 0.0
 
-    def _asked(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
+    def _request(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
         now = time.monotonic()
         with self._lock:
-            if now < self._again or now >= until:
+            if now < self._ask_at or now >= until:
                 return ()
         found: list[KubeletPod] = []
-        problem, again = "", 0.0
+        problem, ask_at = "", 0.0
         try:
-            found.extend(self._each(uids, until))
+            found.extend(self._call(uids, until))
         except GrpcError as err:
             if self._is_expected or not err.is_absent:
                 problem = f"{err.message} ({err.hint})"
-            again = time.monotonic() + _PAUSE_SECONDS if err.is_late else 0.0
-        self._note(problem, again)
+            ask_at = time.monotonic() + _PAUSE_SECONDS if err.is_late else 0.0
+        with self._lock:
+            before, self._problem, self._ask_at = self._problem, problem, ask_at
+        if problem and problem != before:
+            self._log.warning("pods_api_failed", problem=problem)
+        elif before and not problem:
+            self._log.info("pods_api_answers")
         return tuple(found)
 
-    def _each(self, uids: Iterable[str], until: float) -> Iterator[KubeletPod]:
+    def _call(self, uids: Iterable[str], until: float) -> Iterator[KubeletPod]:
         with GrpcClient(KUBELET, self._path, until, MAX_BYTES) as kubelet:
             for uid in uids:
                 request = get_pod(uid)
@@ -108,11 +115,3 @@ class PodsApi:
                 except GrpcError as err:
                     if err.status != Status.NOT_FOUND:
                         raise
-
-    def _note(self, problem: str, again: float) -> None:
-        with self._lock:
-            before, self._problem, self._again = self._problem, problem, again
-        if problem and problem != before:
-            self._log.warning("pods_api_failed", problem=problem)
-        elif before and not problem:
-            self._log.info("pods_api_answers")

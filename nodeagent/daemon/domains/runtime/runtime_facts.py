@@ -1,4 +1,4 @@
-"""What `nodeagent check` wants to know of a container runtime: asked for as its plugin for a moment, and read from its files."""
+"""Facts about the container runtime for `nodeagent check`, from a short plugin connection and from containerd's configuration files."""
 
 import threading
 import time
@@ -18,31 +18,31 @@ _CONFIG = "/etc/containerd/config.toml"
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 100
 _SECONDS = 10.0
-"""For all: the runtime waits 5 s for others of its plugins."""
+"""Time limit for the whole connection. The runtime may wait 5 s for other plugins."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
-"""No pod has this UID."""
+"""UID of no pod."""
 
 
 def runtime_facts(
     socket: str, root: Path = Path("/"), *, pods_socket: str = "", is_elsewhere: bool = False
 ) -> RuntimeFacts:
-    """Return all that can be found out.
+    """Return the facts about the runtime, its configuration and kubelet's pods API.
 
     Args:
-        socket: of the runtime.
-        root: of the host's file system.
-        pods_socket: of kubelet's pods API; empty: it isn't asked.
-        is_elsewhere: it is a copy, and nobody listens there.
+        socket: the runtime's NRI socket.
+        root: root of the host's file system.
+        pods_socket: socket of kubelet's pods API. Empty means that kubelet isn't asked.
+        is_elsewhere: whether `root` is a copy of another host's files. Only the configuration is read then.
     """
     config, config_problem = None, ""
     try:
-        config = _config(root)
+        config = _read_config(root)
     except (ContainerdConfigError, state_files.StateFileError) as err:
         config_problem = str(err)
     if is_elsewhere:
         return RuntimeFacts(config=config, config_problem=config_problem)
-    pods = _pods_api(Path(pods_socket)) if pods_socket else None
+    pods = _try_pods_api(Path(pods_socket)) if pods_socket else None
     plugin = _Visitor(Path(socket))
     try:
         found = plugin.runtime()
@@ -52,7 +52,7 @@ def runtime_facts(
     return RuntimeFacts(found, config=config, config_problem=config_problem, pods_api=pods)
 
 
-def _pods_api(path: Path) -> PodsApiFacts:
+def _try_pods_api(path: Path) -> PodsApiFacts:
     nobody = get_pod(_NOBODY)
     assert nobody is not None
     try:
@@ -65,7 +65,7 @@ def _pods_api(path: Path) -> PodsApiFacts:
     return PodsApiFacts()
 
 
-def _config(root: Path) -> NriConfig | None:
+def _read_config(root: Path) -> NriConfig | None:
     files: list[tuple[str, bytes]] = []
     waiting = [_CONFIG]
     seen = set()
@@ -78,17 +78,17 @@ def _config(root: Path) -> NriConfig | None:
         if content is not None:
             files.append((path, content))
             for pattern in imported(content, path):
-                place = str(Path(path).parent / pattern).lstrip("/")
-                waiting += sorted(f"/{one.relative_to(root)}" for one in root.glob(place))
+                relative = str(Path(path).parent / pattern).lstrip("/")
+                waiting += sorted(f"/{file.relative_to(root)}" for file in root.glob(relative))
     return nri_config(tuple(files)) if files else None
 
 
 class _Visitor:
-    """A plugin that goes again once the runtime has taken it."""
+    """A plugin that disconnects once the runtime has accepted it."""
 
     name, index = "nodeagent-check", 99
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """There is no empty subscription."""
+    """NRI has no empty subscription."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,11 @@ class _Visitor:
         self._connection = NriConnection(path, self)
 
     def runtime(self) -> Runtime:
-        """Raises NriError."""
+        """Connect and return the runtime's name and versions.
+
+        Raises:
+            NriError: the runtime has not accepted the plugin.
+        """
         bell = threading.Timer(_SECONDS, self._connection.close)
         bell.daemon = True
         bell.start()

@@ -1,4 +1,4 @@
-"""Keeps the agent connected to a container runtime as its plugin, and takes changes to it that no call asks for. No policy."""
+"""NRI plugin connections: one that is kept up and serves calls, and short ones that push changes."""
 
 import threading
 from collections.abc import Callable
@@ -12,19 +12,19 @@ from nodeagent.formats.runtime.ttrpc import TtrpcCode
 from nodeagent.formats.runtime.values import Answer, Call, Event, Runtime, Synchronized, Update
 
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Before the first, second, … attempt to connect again; then always the last. While the runtime is without a plugin, what it starts is not
-pinned: a restart of containerd takes about a second.
+"""Pauses before each reconnect; the last pause repeats. Without a plugin, the runtime starts containers unpinned. containerd takes about
+a second to restart.
 """
 
 
 class RuntimeLink:
-    """For a thread of its own: connects, and connects again.
+    """A plugin connection that is renewed when it is lost, in a thread of its own.
 
     Args:
-        path: the runtime's socket.
-        plugin: who answers, in that thread.
-        on_lost: told in that thread why there is no connection, and in how many seconds the next attempt follows.
-        pause: waits for so many seconds, or until `close`.
+        path: the runtime's NRI socket.
+        plugin: answers the calls, in that thread.
+        on_lost: called in that thread with the error and the seconds until the next attempt.
+        pause: waits the given seconds, or until `close`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RuntimeLink:
         self._connection = NriConnection(path, plugin)
 
     def run(self) -> None:
-        """Return after `close`."""
+        """Serve and reconnect until `close` is called."""
         failures = 0
         while not self._is_closed.is_set():
             try:
@@ -56,27 +56,33 @@ class RuntimeLink:
                 self._connection = NriConnection(self._path, self._plugin)
 
     def close(self) -> None:
-        """End `run`, from any thread."""
+        """End `run`. Any thread may call it."""
         self._is_closed.set()
         self._connection.close()
 
 
 class Push:
-    """Changes of containers that exist, at any time: a plugin of its own connects, and its answer to Synchronize carries them.
+    """A push of changes to existing containers: a second plugin connects and answers Synchronize with the changes.
 
-    Runtime.UpdateContainers would be the call for that, and deadlocks containerd (its #13733). Without changes it is a look at what runs:
-    what was made while a plugin connected may be in neither its list nor its calls (containerd #13698).
+    The obvious call, Runtime.UpdateContainers, deadlocks containerd (its #13733). Without changes, a push only lists the containers
+    (see containerd #13698).
 
-    Use it in `with`: `sent()`, then see by the containers' cgroups that it is done, and only then leave. The runtime tells nothing, and
-    drops what it has not read when the connection ends. Not while a call is being answered: until then the runtime synchronizes nobody.
+    Use it in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave. The runtime confirms
+    nothing, and drops unread changes when the connection ends. It synchronizes no plugin while one of its calls is being answered.
     """
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """There is no empty subscription, and of all events this one asks for nothing."""
+    """NRI has no empty subscription, so the push subscribes to the rarest event."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
-        """Updates: asked for, with what runs, while the runtime calls nobody: what they rest on is not older than any answer."""
+        """Prepare the push.
+
+        Args:
+            path: the runtime's NRI socket.
+            updates: returns the changes for the listed containers. The runtime calls no plugin meanwhile, so no newer answer exists.
+            index: position in NRI's order of plugins.
+        """
         self.index = index
         self._updates = updates
         self._count = 0
@@ -97,11 +103,11 @@ class Push:
         self._thread.join()
 
     def sent(self, timeout_seconds: float) -> Synchronized:
-        """Wait until the changes are on their way, and return what runs.
+        """Wait until the changes are sent, and return the listed containers.
 
         Raises:
-            NriError: they aren't, and won't be.
-            TimeoutError: the runtime has not asked yet.
+            NriError: the changes can't be sent.
+            TimeoutError: the runtime has not synchronized the plugin in time.
         """
         return self._sent.result(timeout_seconds)
 
@@ -123,7 +129,8 @@ class Push:
         if answered.code == TtrpcCode.OK:
             self._sent.set_result(self._known)
         else:
-            self._sent.set_exception(_too_many(self._path, self._count))
+            why = f"{self._count} changes don't fit into one answer"
+            self._sent.set_exception(NriError(self._path, why, "please report it; see `nodeagent inspect`"))
 
     def _serve(self) -> None:
         try:
@@ -131,7 +138,3 @@ class Push:
         except NriError as err:
             if not self._sent.done():
                 self._sent.set_exception(err)
-
-
-def _too_many(path: Path, count: int) -> NriError:
-    return NriError(path, f"{count} changes don't fit into one answer", "please report it; see `nodeagent inspect`")

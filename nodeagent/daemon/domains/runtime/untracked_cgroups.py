@@ -1,4 +1,4 @@
-"""Processes among kubelet's pods that belong to no container of the runtime: their CPUs count as occupied."""
+"""Untracked cgroups: cgroups below kubepods with processes of no known container. Their CPUs count as occupied."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,26 +12,26 @@ from nodeagent.daemon.reports.logs import Log
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
 _KUBELETS = ("kubepods.slice", "kubepods")
-"""Where kubelet's pods are, with either cgroup driver."""
+"""kubelet's top cgroup, with the systemd and with the cgroupfs driver."""
 _MAX_NAMED = 5
 
 
 class UntrackedCgroups(Struct, frozen=True):
-    """As of the last search."""
+    """Result of the last search."""
 
     has_listed: bool = False
-    """The runtime has reported what there is."""
+    """Whether the runtime has listed its containers."""
     suspects: Mapping[str, CpuSet] = MappingProxyType({})
-    """Cgroups that were unknown at that search: a pod's first process is there before the runtime reports the pod."""
+    """Unknown cgroups of that search. A pod's first process exists before the runtime reports the pod."""
     searched_at: float | None = None
     found: Mapping[str, CpuSet] = MappingProxyType({})
-    """By cgroup below the root of all, the CPUs that count as occupied."""
+    """CPUs that count as occupied, by cgroup below the cgroup root."""
     logged: frozenset[str] = frozenset()
-    """Cgroups of `found` that have a log line."""
+    """Cgroups of `found` that have been logged."""
 
     @property
     def problem(self) -> str:
-        """Names of the cgroups. Empty if there are none."""
+        """Text that names the cgroups. Empty if there are none."""
         if not self.found:
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])
@@ -42,19 +42,20 @@ class UntrackedCgroups(Struct, frozen=True):
 def look_for_untracked(
     before: UntrackedCgroups, tree: CgroupTree, registry: Registry, now: float, seconds: float
 ) -> UntrackedCgroups:
-    """Search everything if so many seconds have passed since the last search, or nothing is known for certain; else look at those found.
+    """Search below kubepods if the last search is too old or the runtime has not listed its containers. Otherwise reread known cgroups.
 
-    An unknown cgroup counts at once as long as the runtime hasn't reported what there is. Later it counts if two searches find it.
+    Before the runtime has listed its containers, an unknown cgroup counts at once. Later it counts after two searches.
 
     Raises:
-        CgroupError: a file can't be read.
+        CgroupError: a cgroup file can't be read.
     """
     made = [made for entry in registry.entries for made in entry.made]
     known = {one.cgroup for one in made}
     ids = {one.id for one in made} | {one.id for one in registry.sandboxes}
 
     def is_known(path: str) -> bool:
-        return path in known or _id_of(path) in ids
+        # The name is `PREFIX-ID.scope`, or only the ID with the cgroupfs driver.
+        return path in known or path.rpartition("/")[2].removesuffix(".scope").rpartition("-")[2] in ids
 
     if not before.has_listed or before.searched_at is None or now >= before.searched_at + seconds:
         suspects = {path: cpus for top in _KUBELETS for path, cpus in tree.occupied_below(top, is_known).items()}
@@ -69,12 +70,7 @@ def look_for_untracked(
 
 
 def log_untracked(found: UntrackedCgroups, log: Log) -> UntrackedCgroups:
-    """Log each cgroup once while it stays, as soon as the runtime has reported what there is."""
+    """Log each untracked cgroup once, as soon as the runtime has listed its containers."""
     for path in sorted(found.found.keys() - found.logged) if found.has_listed else ():
         log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found.found[path]))
     return replace(found, logged=frozenset(found.found) if found.has_listed else frozenset())
-
-
-def _id_of(path: str) -> str:
-    """Return the id in a cgroup's name: `PREFIX-ID.scope`, or the id alone with the cgroupfs driver."""
-    return path.rpartition("/")[2].removesuffix(".scope").rpartition("-")[2]

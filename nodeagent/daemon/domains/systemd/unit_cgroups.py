@@ -1,8 +1,7 @@
-"""The cgroups of systemd's units that pods pin: found by what systemd says, and changed by telling it (D30)."""
+"""Cgroups of pinned systemd units: read from systemd and the kernel, and changed through systemd (D30)."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,26 +20,26 @@ from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.host_files import HostFileError
 from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
-_BETWEEN_LOOKS_SECONDS = 0.005
-_Found = tuple[str, str, str]
-"""A file, its content, and what was asked for."""
-_OF_UNITS = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
+_POLL_SECONDS = 0.005
+_Mismatch = tuple[str, str, str]
+"""File, its content, and the wanted content."""
+_UNIT_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
 class Systemd(Protocol):
-    """What is asked of systemd."""
+    """Calls of systemd."""
 
     def show(self, names: Collection[str], /) -> Mapping[str, UnitProperties]:
-        """Return what it knows of units; raises UnitsError."""
+        """Return the properties of units. Raises UnitsError."""
         ...
 
     def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
-        """Change a unit; raises UnitsError."""
+        """Set AllowedCPUs= and AllowedMemoryNodes= of a unit. Raises UnitsError."""
         ...
 
 
 class Systemctl:
-    """By its command."""
+    """Calls of systemd by the command `systemctl`."""
 
     def show(self, names: Collection[str]) -> Mapping[str, UnitProperties]:
         return units.show_units(names)
@@ -50,26 +49,36 @@ class Systemctl:
 
 
 class UnknownUnit(Struct, frozen=True):
-    """A unit that a pod stands for, and that cannot have its CPUs now."""
+    """A pinned unit that can't get its CPUs now."""
 
     path: str
     problem: str
 
 
+class UnitsRead(Struct, frozen=True):
+    """Result of the last read, besides the cgroups."""
+
+    unanswered: str = ""
+    """Reason why systemd has not answered. Its earlier answers stay in use."""
+    unknown: tuple[UnknownUnit, ...] = ()
+    down: frozenset[str] = frozenset()
+    """Paths of units that are inactive, have no processes, and aren't being started."""
+
+
 def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
-    """Return what stands for the cgroups of the units of some pods."""
+    """Return the paths of the units that pods pin."""
     return frozenset(f"{pinned_pod_path(SYSTEMD, pod.uid)}/{unit}" for pod in pods for unit in pod.units)
 
 
 class UnitCgroups:
-    """For the deciding thread, or a command.
+    """Reader and writer of unit cgroups, for the deciding thread or a command.
 
     Args:
-        tree: reads cgroups.
-        systemd: tells of units, and is told.
-        mount: the root of all cgroups.
-        recorded: returns what units had before they were told anything, as far as an agent has recorded it.
-        patience_seconds: limit on how long a change of a unit may take to reach the kernel.
+        tree: cgroup reader.
+        systemd: shows and sets units. None means `systemctl`.
+        mount: cgroup root.
+        recorded: returns the recorded settings of units from before the agent's changes.
+        patience_seconds: time limit for a change of a unit to reach the kernel.
     """
 
     def __init__(
@@ -86,196 +95,177 @@ class UnitCgroups:
         self._systemd = systemd or Systemctl()
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
-        """By name, as last asked for, with what was written since."""
-        self._waited_in_vain: dict[str, tuple[_Found, ...]] = {}
-        """By unit, what differed all the time from what was wanted."""
-        self.unanswered = ""
-        """Why systemd has not answered at the last look. What it said before counts, and of whom it has said nothing, nothing is known."""
-        self.unknown: tuple[UnknownUnit, ...] = ()
-        """As of the last look."""
-        self.down: frozenset[str] = frozenset()
-        """Paths of units without processes, of which systemd says that they aren't being started. As of the last look."""
+        """Properties by unit, from systemd's last answer, with the settings written since."""
+        self._timed_out: dict[str, tuple[_Mismatch, ...]] = {}
+        """By unit, the mismatch that lasted until the time limit. The same mismatch isn't waited for again."""
+        self.last_read = UnitsRead()
 
     @property
     def unit_cgroups(self) -> Mapping[str, str]:
-        """Where the cgroups of the units are, below the root of all, by name; as of the last look."""
+        """Cgroup below the cgroup root, by unit, as of the last read."""
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
     def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
         """Read the cgroups of units.
 
         Args:
-            paths: what stands for them.
-            rescan: ask systemd about all of them; otherwise only if there is one that it was not asked about before. Their cgroups are read
-                anyway.
+            paths: paths of the units.
+            rescan: whether to ask systemd about every unit. Otherwise systemd is asked only if a unit is new or may be starting.
 
         Raises:
-            CgroupError: one can't be read.
+            CgroupError: a cgroup can't be read.
         """
-        names = {unit_at(path) for path in paths}
-        self.unanswered = ""
+        names, unanswered = {unit_at(path) for path in paths}, ""
         if names and (rescan or not names <= self._known.keys() or any(map(self._may_start, names))):
             try:
                 self._known = self._systemd.show(names)
             except UnitsError as err:
-                self.unanswered = f"{err.message} ({err.hint})"
-        self.unknown = tuple(UnknownUnit(path, why) for path in sorted(paths) if (why := self._problem(unit_at(path))))
-        unknown = {one.path for one in self.unknown}
-        there = {
-            path
-            for path in paths
-            if unit_at(path) not in self._known or path not in unknown or self._is_running(unit_at(path))
-        }
-        found = {path: self._observed(path) for path in sorted(there)}
-        self.down = frozenset(path for path in paths if self._is_down(path))
-        return found
+                unanswered = f"{err.message} ({err.hint})"
+        observed, unknown, down = dict[str, ObservedCgroup](), [], set()
+        for path in sorted(paths):
+            unit = unit_at(path)
+            known = self._known.get(unit)
+            problem = unanswered if known is None else _find_problem(unit, known)
+            if problem:
+                unknown.append(UnknownUnit(path, problem))
+            cgroup = self._look(known.cgroup) if known is not None and known.cgroup else None
+            is_populated = cgroup is not None and cgroup.is_populated
+            if known is not None and known.is_down and not is_populated:
+                down.add(path)
+            # A unit whose file was removed or masked may still have processes.
+            if known is None or not problem or (known.id == unit and is_populated):
+                observed[path] = self._observe(path, known, cgroup)
+        self.last_read = UnitsRead(unanswered, tuple(unknown), frozenset(down))
+        return observed
 
     def _may_start(self, unit: str) -> bool:
-        """Whether a unit that was down has a cgroup: that is made before its first process."""
+        """Return whether an inactive unit has a cgroup. systemd creates the cgroup before the unit's first process."""
         known = self._known[unit]
         return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
 
-    def _is_down(self, path: str) -> bool:
-        """Processes show that a unit has been started since systemd was asked, or that something of it is left."""
-        known = self._known.get(unit_at(path))
-        there = self._look(known.cgroup) if known is not None and known.cgroup else None
-        return known is not None and known.is_down and (there is None or not there.is_populated)
+    def _observe(self, path: str, known: UnitProperties | None, cgroup: ObservedCgroup | None) -> ObservedCgroup:
+        around = self._find_ancestor("" if known is None else known.cgroup)
+        cpus = None if around is None else around.cpus_effective
+        if known is None:  # the unit may run on all of these CPUs, and can't be changed
+            return _observed_without_cgroup(path, cpus, is_populated=True)
+        recorded = self._recorded().get(unit_at(path))
+        if cgroup is not None and cgroup.is_populated:
+            attributes = tuple(each for each in cgroup.attributes if each[0] in _UNIT_ATTRIBUTES and each[1])
+            return replace(cgroup, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
+        # systemd applies the settings before the unit's first process, so they count, not an empty cgroup's values.
+        settings = known.settings
+        given = (
+            (Attribute.CPUSET_CPUS, settings.allowed_cpus),
+            (Attribute.CPUSET_MEMS, settings.allowed_memory_nodes),
+        )
+        return replace(
+            _observed_without_cgroup(path, cpus and (settings.allowed_cpus & cpus or cpus), is_populated=False),
+            attributes=tuple(each for each in given if each[1]),
+            unit=settings,
+            unit_before=recorded,
+        )
 
-    def _is_running(self, unit: str) -> bool:
-        """Whether there are processes of a unit, be its file gone or masked since it was started."""
-        known = self._known[unit]
-        there = self._look(known.cgroup) if known.cgroup and known.id == unit else None
-        return there is not None and there.is_populated
-
-    def _problem(self, unit: str) -> str:
-        known = self._known.get(unit)
-        if known is None:
-            return self.unanswered
-        if known.load_state != LOADED:
-            return (
-                f"unit {unit} is {known.load_state}: it gets its CPUs once systemd knows it (`systemctl status {unit}`)"
-            )
-        if known.id != unit:
-            return f"unit {unit} is another name of {known.id}: pin that one"
-        return "" if known.cgroup else f"unit {unit} has no cgroup: only services, scopes and slices have one"
-
-    def _observed(self, path: str) -> ObservedCgroup:
-        known = self._known.get(unit_at(path))
-        if known is None:
-            return _anywhere(path, self._effective_around(""))
-        there, recorded = self._look(known.cgroup), self._recorded().get(unit_at(path))
-        if there is None or not there.is_populated:
-            inactive = _inactive(path, known.settings, self._effective_around(known.cgroup))
-            return replace(inactive, unit_before=recorded)
-        attributes = tuple(each for each in there.attributes if each[0] in _OF_UNITS and each[1])
-        return replace(there, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
-
-    def _effective_around(self, cgroup: str) -> CpuSet | None:
-        """Return where the processes of a cgroup without any may run, if nothing is said of it alone."""
-        around = self._around(cgroup)
-        return None if around is None else around.cpus_effective
-
-    def _around(self, cgroup: str) -> ObservedCgroup | None:
-        around = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
-        return next((there for there in around if there is not None), None)
+    def _find_ancestor(self, cgroup: str) -> ObservedCgroup | None:
+        """Return the nearest existing ancestor of a cgroup."""
+        ancestors = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
+        return next((ancestor for ancestor in ancestors if ancestor is not None), None)
 
     def _look(self, cgroup: str) -> ObservedCgroup | None:
         return self._tree.read_of_others(str(self._mount / cgroup))
+
+    def _look_if_populated(self, cgroup: str) -> ObservedCgroup | None:
+        there = self._look(cgroup)
+        return there if there is not None and there.is_populated else None
 
     def apply(self, change: Change) -> None:
         """Carry out one change.
 
         Raises:
-            CgroupError: it could not be done, or has not the effect that it should have.
+            CgroupError: the change failed, or the kernel doesn't show its effect in time.
         """
         unit = unit_at(change.path)
         if unit not in self._known:
-            raise CgroupError(self.unanswered, path=change.path, error=None, hint="`systemctl status`")
+            raise CgroupError(self.last_read.unanswered, path=change.path, error=None, hint="`systemctl status`")
         try:
             match change:
                 case SetAttribute(_, Attribute.CPUSET_CPUS, CpuSet() as cpus):
-                    self._set(unit, UnitSettings(allowed_cpus=cpus))
+                    self._restrict(unit, UnitSettings(allowed_cpus=cpus))
                 case SetAttribute(_, Attribute.CPUSET_MEMS, NumaSet() as nodes):
-                    self._set(unit, UnitSettings(allowed_memory_nodes=nodes))
+                    self._restrict(unit, UnitSettings(allowed_memory_nodes=nodes))
                 case GiveUnitBack(_, before):
-                    self._give_back(unit, before)
+                    self._restore(unit, before)
                 case _:
                     raise AssertionError(f"{change} is no change of a unit")
         except (UnitsError, HostFileError) as err:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
-    def _set(self, unit: str, wanted: UnitSettings) -> None:
-        """Tell systemd, and wait until the kernel has it. Where the slices around grant nothing of it, systemd isn't told: the kernel would
-        grant what they have, be it somebody's.
+    def _restrict(self, unit: str, wanted: UnitSettings) -> None:
+        """Set a unit's properties and wait for their effect.
+
+        Nothing is set while the parent cgroup has none of the wanted CPUs or nodes. The kernel would use all of the parent's instead,
+        which may be allocated to others.
         """
         hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
         cgroup = self._known[unit].cgroup
-        self._wait(unit, lambda: _not_granted(wanted, self._around(cgroup)), hint)
-        self._tell(unit, wanted)
-        self._wait(unit, self._looked_at(cgroup, partial(_differing, wanted)), hint)
+        self._wait(unit, lambda: _files_that_grant_nothing(wanted, self._find_ancestor(cgroup)), hint)
+        self._set(unit, wanted.allowed_cpus or None, wanted.allowed_memory_nodes or None)
+        self._wait(unit, lambda: _files_without_effect(wanted, self._look_if_populated(cgroup)), hint)
 
-    def _looked_at(
-        self, cgroup: str, differing: Callable[[ObservedCgroup], Iterable[_Found]]
-    ) -> Callable[[], Iterable[_Found]]:
-        def found() -> Iterable[_Found]:
-            there = self._look(cgroup)
-            return differing(there) if there is not None and there.is_populated else ()
-
-        return found
-
-    def _wait(self, unit: str, differing: Callable[[], Iterable[_Found]], hint: str) -> None:
-        """Wait until nothing differs: systemd may answer before it writes, and nobody is told when it has. What has lasted that long once
-        isn't waited for again as long as it is the same.
-        """
-        until, last = time.monotonic() + self.patience_seconds, self._waited_in_vain.get(unit)
-        while found := tuple(differing()):
+    def _wait(self, unit: str, mismatches: Callable[[], Iterable[_Mismatch]], hint: str) -> None:
+        """Wait until nothing differs. systemd may answer before it writes the files, and reports no end."""
+        until, last = time.monotonic() + self.patience_seconds, self._timed_out.get(unit)
+        while found := tuple(mismatches()):
             if found == last or time.monotonic() > until:
-                self._waited_in_vain[unit] = found
-                file, has, asked = found[0]
+                self._timed_out[unit] = found
+                file, content, wanted = found[0]
                 directory = str(self._mount / self._known[unit].cgroup)
-                raise CgroupError(f"{file} is '{has}', wanted '{asked}'", path=directory, error=None, hint=hint)
-            time.sleep(_BETWEEN_LOOKS_SECONDS)
-        self._waited_in_vain.pop(unit, None)
+                raise CgroupError(f"{file} is '{content}', wanted '{wanted}'", path=directory, error=None, hint=hint)
+            time.sleep(_POLL_SECONDS)
+        self._timed_out.pop(unit, None)
 
-    def _tell(self, unit: str, wanted: UnitSettings) -> None:
-        cpus, nodes = wanted.allowed_cpus or None, wanted.allowed_memory_nodes or None
+    def _set(self, unit: str, cpus: CpuSet | None, nodes: NumaSet | None) -> None:
         self._systemd.set(unit, cpus=cpus, memory_nodes=nodes)
-        self._note(unit, cpus, nodes)
-
-    def _note(self, unit: str, cpus: CpuSet | None, nodes: NumaSet | None) -> None:
         known = self._known[unit]
-        now = UnitSettings(
+        settings = UnitSettings(
             known.settings.allowed_cpus if cpus is None else cpus,
             known.settings.allowed_memory_nodes if nodes is None else nodes,
         )
-        self._known = {**self._known, unit: replace(known, settings=now)}
+        self._known = {**self._known, unit: replace(known, settings=settings)}
 
-    def _give_back(self, unit: str, before: UnitSettings) -> None:
-        """What had no restriction first gets everything, as systemd leaves a running unit what it has when it forgets that (#43846). It is
-        forgotten only once the kernel has that: what systemd says is no proof then.
+    def _restore(self, unit: str, before: UnitSettings) -> None:
+        """Restore the earlier properties of a unit.
+
+        systemd doesn't widen a running unit when a property is cleared (#43846). An originally empty property is therefore first set to
+        everything, and cleared once the cgroup shows it.
         """
         now = self._known[unit].settings
         cpus = before.allowed_cpus if before.allowed_cpus != now.allowed_cpus else None
         nodes = before.allowed_memory_nodes if before.allowed_memory_nodes != now.allowed_memory_nodes else None
+        root = self._look("")
+        all_nodes = (None if root is None else root.mems_effective) or NumaSet.of(0)
         everything = UnitSettings(
             CpuSet() if cpus is None else cpus or possible_cpus("/"),
-            NumaSet() if nodes is None else nodes or self._all_memory_nodes(),
+            NumaSet() if nodes is None else nodes or all_nodes,
         )
-        self._tell(unit, everything)
+        self._set(unit, everything.allowed_cpus or None, everything.allowed_memory_nodes or None)
         hint = f"what is left of it: compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`, and who else writes there"
-        self._wait(unit, self._looked_at(self._known[unit].cgroup, partial(_left, everything)), hint)
+        cgroup = self._known[unit].cgroup
+        self._wait(unit, lambda: _files_not_restored(everything, self._look_if_populated(cgroup)), hint)
         cleared = (None if cpus else cpus, None if nodes else nodes)
         if cleared != (None, None):
-            self._systemd.set(unit, cpus=cleared[0], memory_nodes=cleared[1])
-            self._note(unit, *cleared)
-
-    def _all_memory_nodes(self) -> NumaSet:
-        root = self._look("")
-        return (root.mems_effective if root is not None else None) or NumaSet.of(0)
+            self._set(unit, *cleared)
 
 
-def _anywhere(path: str, cpus: CpuSet | None) -> ObservedCgroup:
-    """Return what must be reckoned with of a unit that systemd has told nothing about: it may be everywhere, and can't be changed."""
+def _find_problem(unit: str, known: UnitProperties) -> str:
+    """Return why a unit can't get its CPUs. Empty means that it can."""
+    if known.load_state != LOADED:
+        return f"unit {unit} is {known.load_state}: it gets its CPUs once systemd knows it (`systemctl status {unit}`)"
+    if known.id != unit:
+        return f"unit {unit} is another name of {known.id}: pin that one"
+    return "" if known.cgroup else f"unit {unit} has no cgroup: only services, scopes and slices have one"
+
+
+def _observed_without_cgroup(path: str, cpus: CpuSet | None, *, is_populated: bool) -> ObservedCgroup:
     return ObservedCgroup(
         path,
         controllers=frozenset(),
@@ -283,68 +273,52 @@ def _anywhere(path: str, cpus: CpuSet | None) -> ObservedCgroup:
         attributes=(),
         cpus_effective=cpus,
         mems_effective=None,
-        is_populated=True,
+        is_populated=is_populated,
         is_frozen=False,
     )
 
 
-def _inactive(path: str, settings: UnitSettings, around: CpuSet | None) -> ObservedCgroup:
-    """Return what a unit without processes will have when it becomes active, which may be at any moment: systemd sets it before it starts
-    the first. A cgroup that it may have until then says nothing; the controller may be off there.
-    """
-    given = ((Attribute.CPUSET_CPUS, settings.allowed_cpus), (Attribute.CPUSET_MEMS, settings.allowed_memory_nodes))
-    return ObservedCgroup(
-        path,
-        controllers=frozenset(),
-        subtree_control=frozenset(),
-        attributes=tuple(each for each in given if each[1]),
-        cpus_effective=around and (settings.allowed_cpus & around or around),
-        mems_effective=None,
-        is_populated=False,
-        is_frozen=False,
-        unit=settings,
-    )
-
-
-def _not_granted(wanted: UnitSettings, around: ObservedCgroup | None) -> Iterator[_Found]:
-    """Return the files of the cgroup around that have nothing of what is wanted."""
-    if around is None:
+def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | None) -> Iterator[_Mismatch]:
+    """Return the parent's files that have none of the wanted CPUs or nodes."""
+    if parent is None:
         return
-    cpus, nodes = around.cpus_effective, around.mems_effective
+    cpus, nodes = parent.cpus_effective, parent.mems_effective
     if wanted.allowed_cpus and cpus is not None and not wanted.allowed_cpus & cpus:
-        yield f"{around.path}/cpuset.cpus.effective", str(cpus), str(wanted.allowed_cpus)
+        yield f"{parent.path}/cpuset.cpus.effective", str(cpus), str(wanted.allowed_cpus)
     if wanted.allowed_memory_nodes and nodes is not None and not wanted.allowed_memory_nodes & nodes:
-        yield f"{around.path}/cpuset.mems.effective", str(nodes), str(wanted.allowed_memory_nodes)
+        yield f"{parent.path}/cpuset.mems.effective", str(nodes), str(wanted.allowed_memory_nodes)
 
 
-def _left(told: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
-    """Return the files that don't have what systemd was told: what is effective may be less, as it was before."""
-    for attribute, wanted in (
-        (Attribute.CPUSET_CPUS, told.allowed_cpus),
-        (Attribute.CPUSET_MEMS, told.allowed_memory_nodes),
+def _files_not_restored(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
+    """Return the cpuset files that differ from the properties. Effective values may be smaller, as before the agent's changes."""
+    for attribute, value in (
+        (Attribute.CPUSET_CPUS, wanted.allowed_cpus),
+        (Attribute.CPUSET_MEMS, wanted.allowed_memory_nodes),
     ):
-        found = there.get(attribute)
-        if wanted and found is not None and found != wanted:
-            yield f"{there.path}/{attribute.value}", str(found), str(wanted)
+        found = None if cgroup is None else cgroup.get(attribute)
+        if cgroup is not None and value and found is not None and found != value:
+            yield f"{cgroup.path}/{attribute.value}", str(found), str(value)
 
 
-def _differing(wanted: UnitSettings, there: ObservedCgroup) -> Iterator[_Found]:
-    """Return the files that don't have what was asked for."""
-    if wanted.allowed_cpus and there.cpus_effective != wanted.allowed_cpus:
-        yield f"{there.path}/cpuset.cpus.effective", str(there.cpus_effective or ""), str(wanted.allowed_cpus)
-    if wanted.allowed_memory_nodes and there.mems_effective != wanted.allowed_memory_nodes:
-        yield f"{there.path}/cpuset.mems.effective", str(there.mems_effective or ""), str(wanted.allowed_memory_nodes)
+def _files_without_effect(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
+    """Return the files whose effective values differ from the properties."""
+    if cgroup is None:
+        return
+    if wanted.allowed_cpus and cgroup.cpus_effective != wanted.allowed_cpus:
+        yield f"{cgroup.path}/cpuset.cpus.effective", str(cgroup.cpus_effective or ""), str(wanted.allowed_cpus)
+    if wanted.allowed_memory_nodes and cgroup.mems_effective != wanted.allowed_memory_nodes:
+        yield f"{cgroup.path}/cpuset.mems.effective", str(cgroup.mems_effective or ""), str(wanted.allowed_memory_nodes)
 
 
 def read_cgroups(tree: CgroupTree, units: UnitCgroups, pods: Sequence[Pod]) -> ObservedCgroups:
-    """Read the cgroups of the agent's own pods and the units that pods pin, without a turn.
+    """Read the cgroups of the agent's own pods and of the units that pods pin, outside of a turn.
 
     Args:
-        tree: for the cgroups.
-        units: systemd's.
-        pods: those that may pin some.
+        tree: cgroup reader.
+        units: unit reader.
+        pods: pods that may pin units.
 
     Raises:
-        CgroupError: one can't be read.
+        CgroupError: a cgroup can't be read.
     """
     return tree.read(OWN_DIRECTORIES) | tree.read_above() | units.read(unit_paths(pods))

@@ -1,11 +1,12 @@
-"""Lets systemd's units use the devices that are their own, where they may use certain devices only. Loaded where a unit has some.
+"""Device rules of pinned systemd units: add DeviceAllow= rules for allocated devices. Imported once a unit has devices.
 
-A unit that nothing restricts (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already, and is left alone: a rule would
-take all others from it. What was added is recorded in the runtime directory, so that it, and nothing else, is taken away again.
+An unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already. The first rule would forbid all others, so
+the agent adds none. Added rules are recorded in the runtime directory, so that only these are removed later.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from nodeagent.core.model.config import Config
@@ -21,36 +22,36 @@ from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.unit_properties import LOADED, NOT_FOUND, DeviceRules
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 Rules = tuple[str, ...]
-"""As `DeviceAllow=` has them: `/dev/nvme1 rw`."""
+"""Rules in the form of `DeviceAllow=`, such as `/dev/nvme1 rw`."""
 _FILE = "allowed"
 
 
 def unit_device_directory(config: Config) -> str:
-    """Return where is recorded what was added: `UNIT/allowed` below it."""
+    """Return the directory of the records of added rules. Each is in `UNIT/allowed`."""
     return f"{config.runtime_directory}/{UNIT_DEVICES}"
 
 
 class RuleKeeper(Protocol):
-    """What is asked of systemd."""
+    """Calls of systemd for device rules."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
-        """Return what a unit may use, if it says so by then; raises UnitsError."""
+        """Return a unit's device rules, within the time limit. Raises UnitsError."""
         ...
 
     def set(self, unit: str, rules: Rules, until: float, /) -> None:
-        """Let a unit use what these rules name, and nothing else; raises UnitsError."""
+        """Replace a unit's device rules. Raises UnitsError."""
         ...
 
     def keeps(self, unit: str, /) -> bool:
-        """Whether what was set counts once there is such a unit again."""
+        """Return whether rules of an unloaded unit apply again once the unit is loaded."""
         ...
 
 
 class SystemctlRules:
-    """By its command."""
+    """Calls of systemd by the command `systemctl`."""
 
     def show(self, unit: str, until: float) -> DeviceRules:
         return units.show_device_rules(unit, until=until)
@@ -59,16 +60,16 @@ class SystemctlRules:
         units.set_device_rules(unit, rules, until=until)
 
     def keeps(self, unit: str) -> bool:
-        return units.keeps_device_rules(unit)
+        return units.has_device_drop_in(unit)
 
 
 class UnitDevices:
-    """Used by the deciding thread.
+    """Device rules of pinned units, used by the deciding thread.
 
     Args:
-        config: the agent's.
-        systemd: who has the units.
-        files: returns the files of a PCI function.
+        config: configuration of the agent.
+        systemd: shows and sets rules. None means `systemctl`.
+        files: returns the device files of a PCI function.
     """
 
     def __init__(
@@ -81,56 +82,59 @@ class UnitDevices:
         self._systemd = systemd or SystemctlRules()
         self._files = files
         self._added: dict[str, Rules] | None = None
-        """By unit, what was added to its rules. None: not read yet."""
-        self._settled: dict[str, tuple[str, ...]] = {}
-        """By unit, the devices that it may use, as last seen."""
+        """Added rules, by unit. None means that the records were not read yet."""
+        self._applied: dict[str, tuple[str, ...]] = {}
+        """Addresses of the devices that a unit may use, by unit, as last seen."""
         self._numbered: dict[str, frozenset[DeviceFile]] = {}
-        """By unit, the files as they were when it was allowed them: systemd looks up their numbers then."""
+        """Device files at the time of the last change, by unit. systemd resolves device numbers only then."""
         self.overdue: Mapping[str, str] = {}
-        """Paths of files that systemd could not take from a unit that has no devices any more, and the unit of each."""
+        """Device files that systemd could not take from a unit without devices, each with the unit."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
-        """Have each unit be allowed what it has, and no other what it had. Returns what could not be done: it is tried again.
+        """Add rules for the devices of each unit, and remove the added rules of other units.
 
         Args:
-            state: saved.
-            rescan: look again at what systemd has.
-            unclear: units whose pods aren't known now: they keep what they are allowed.
+            state: saved state.
+            rescan: whether to compare with systemd's rules again.
+            unclear: units that a pod with an unreadable manifest may pin. They keep their rules.
+
+        Returns:
+            Problems. The next call tries again.
         """
         if self._added is None:
             try:
-                self._added = self._read()
+                self._added = self._read_records()
             except PlacementFileError as err:
                 return (Problem.from_error(err),)
-        wanted = _devices_of_units(state)
+        wanted = _devices_by_unit(state)
         self.overdue = overdue = dict[str, str]()
-        problems, until = [], units.deadline()
+        problems, until = [], units.start_deadline()
         concerned = wanted.keys() | (self._added.keys() - unclear)
         for unit in sorted(concerned, key=lambda unit: (unit in wanted, unit)):
             devices = wanted.get(unit, ())
-            if not rescan and self._settled.get(unit) == devices:
+            if not rescan and self._applied.get(unit) == devices:
                 continue
             try:
-                self._settle(unit, devices, until)
+                self._update_rules(unit, devices, until)
             except (UnitsError, SysfsError, PlacementFileError) as err:
-                self._settled.pop(unit, None)
+                self._applied.pop(unit, None)
                 problems.append(Problem.from_error(err))
                 if not devices and isinstance(err, UnitsError):
                     overdue |= {rule.partition(" ")[0]: unit for rule in self._added.get(unit, ())}
         return tuple(problems)
 
-    def _settle(self, unit: str, devices: tuple[str, ...], until: float) -> None:
+    def _update_rules(self, unit: str, devices: tuple[str, ...], until: float) -> None:
         assert self._added is not None
         there, added = self._systemd.show(unit, until), self._added.get(unit, ())
         if there.load_state != LOADED and (there.load_state != NOT_FOUND or self._systemd.keeps(unit)):
-            self._settled[unit] = devices  # what was added counts again as soon as it is loaded
+            self._applied[unit] = devices  # # the added rules apply again once the unit is loaded
             return
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
         files, left_out = frozenset[DeviceFile](), None
         if there.load_state == LOADED and (own or there.is_closed):
-            files, left_out = self._files_of(unit, devices)
-            # What it says itself of a file counts: systemd has one rule for each.
+            files, left_out = self._find_files(unit, devices)
+            # # The unit's own rule for a file wins: systemd has one rule per file.
             wanted = tuple(
                 f"{path} rw"
                 for path in sorted({file.path for file in files} - {rule.partition(" ")[0] for rule in own})
@@ -142,15 +146,15 @@ class UnitDevices:
         self._record(unit, wanted)
         self._numbered[unit] = files
         if left_out is not None:
-            raise left_out  # and the rest is as it should be
-        self._settled[unit] = devices
+            raise left_out  # # all other rules are in place
+        self._applied[unit] = devices
 
-    def _files_of(
+    def _find_files(
         self, unit: str, devices: tuple[str, ...]
     ) -> tuple[frozenset[DeviceFile], SysfsError | UnitsError | None]:
-        """Return the files that a unit may be allowed, and why the first of the others may not be.
+        """Return the device files for a unit's rules, and the first reason to leave out a device file.
 
-        Those of a device that is gone: their names and numbers may be somebody else's now. Those that another unit still has.
+        Left out are files of removed devices, whose names and numbers may belong to other devices now, and files in use by another unit.
         """
         found = set[DeviceFile]()
         left_out: SysfsError | UnitsError | None = None
@@ -170,7 +174,7 @@ class UnitDevices:
         return frozenset(found), left_out
 
     def _record(self, unit: str, rules: Rules) -> None:
-        """Before it is added, and once it has been taken away."""
+        """Record a unit's added rules. Called before they are added, and after they are removed."""
         assert self._added is not None
         if rules == self._added.get(unit, ()):
             return
@@ -181,27 +185,21 @@ class UnitDevices:
             self._records.remove(f"{unit}/{_FILE}")
             del self._added[unit]
 
-    def _read(self) -> dict[str, Rules]:
-        """What can't be read is missing: then nobody knows what to take away."""
+    def _read_records(self) -> dict[str, Rules]:
+        """Read the recorded rules of each unit. Unreadable records are skipped: without a record, no rule is removed from the unit."""
         found = {}
         for name, content in self._records.read().items():
             unit, _, file = name.partition("/")
-            if file == _FILE and content is not None and (rules := _parsed(content)):
-                found[unit] = rules
+            with suppress(MisfitError):
+                if file == _FILE and content is not None and (rules := parsed(content).each(JsonValue.text)):
+                    found[unit] = rules
         return found
 
 
-def _parsed(content: bytes) -> Rules:
-    try:
-        return parsed(content).each(lambda one: one.text())
-    except MisfitError:
-        return ()
+def _devices_by_unit(state: NodeState) -> Mapping[str, tuple[str, ...]]:
+    """Return the addresses of each unit's devices, without devices of device plugins.
 
-
-def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
-    """Return the addresses of what each unit has; what device plugins have given is theirs to explain.
-
-    One that is being given back has none any more: they are free with its pod, which may be in the same turn as somebody else's start.
+    A unit of an ending pod has no devices any more. They may be allocated to another pod in the same turn.
     """
     found = {}
     for entry in state.entries:
@@ -211,7 +209,9 @@ def _devices_of_units(state: NodeState) -> Mapping[str, tuple[str, ...]]:
         plugged = {resource for _, answers in held.of(DeviceHoldings).answers for resource, _ in answers}
         for container in entry.pod.containers:
             own = tuple(
-                one.id for one in held.of(DeviceHoldings).devices_of(container.name) if one.resource not in plugged
+                device.id
+                for device in held.of(DeviceHoldings).devices_of(container.name)
+                if device.resource not in plugged
             )
             if container.unit and own:
                 found[container.unit] = own

@@ -1,6 +1,6 @@
-"""What systemd's units had before they were told anything, beside the state: a boot forgets both what they were told and this.
+"""Original settings of pinned systemd units, recorded in the runtime directory. A boot removes both the records and the changed settings.
 
-The state has it, too. It may be lost, and then nothing else tells what the agent has set from what is a unit's own (D30).
+The state has the settings, too. If the state is lost, only the records tell them from the agent's changes (D30).
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_un
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
-"""The directory beside it of what units were allowed (unit_devices.py): there once one had a device of its own."""
+"""Directory of the added device rules, beside the records. It exists once a unit had devices."""
 
 
 class UnitRecords:
-    """One file per unit, below the runtime directory."""
+    """Records of units, in one file per unit."""
 
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(f"{config.runtime_directory}/units")
         self._known: dict[str, UnitSettings] | None = None
-        """None: not read yet."""
+        """None means that the records were not read yet."""
 
     def look(self) -> Mapping[str, UnitSettings]:
-        """Return what is recorded, by unit; what can't be read is missing."""
+        """Return the recorded settings by unit, without unreadable records."""
         if self._known is None:
             try:
                 self._known = self._read()
@@ -43,7 +43,13 @@ class UnitRecords:
         return found
 
     def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Problem, ...]:
-        """Record these units, and no others. Returns what prevented it: nothing is written over what can't be read."""
+        """Record the settings of these units, and remove all other records.
+
+        Nothing is written if the records can't be read.
+
+        Returns:
+            Problems.
+        """
         if self._known is None:
             try:
                 self._known = self._read()
@@ -62,8 +68,7 @@ class UnitRecords:
             except PlacementFileError as err:
                 problems.append(Problem.from_error(err))
                 continue
-            known = {name: before for name, before in known.items() if name != unit} | (
-                {unit: wanted[unit]} if unit in wanted else {}
-            )
+            known.pop(unit, None)
+            known |= {unit: wanted[unit]} if unit in wanted else {}
         self._known = known
         return tuple(problems)

@@ -1,4 +1,6 @@
-"""systemd's domain: pods from manifests whose containers pin units. systemd writes their cgroups, and starts and ends their processes."""
+"""systemd's domain: pods from manifests whose containers pin units. systemd writes the units' cgroups, and starts and ends their
+processes.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, UnitSettings, unclear_units
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_pinned_by, unit_at
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import taken_devices
-from nodeagent.core.turn.pod_sources import PodSource, offered
+from nodeagent.core.turn.pod_sources import PodSource, list_manifests
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class SystemdDomain:
-    """For the deciding thread.
+    """systemd's domain, used by the deciding thread.
 
     Args:
-        config: the agent's.
-        tree: reads cgroups.
-        systemd: tells of units, and is told. None means systemd by its command.
+        config: configuration of the agent.
+        tree: cgroup reader.
+        systemd: shows and sets units. None means `systemctl`.
     """
 
     name = SYSTEMD
@@ -42,13 +44,13 @@ class SystemdDomain:
         self._records = UnitRecords(config)
         self._cgroups = UnitCgroups(tree, systemd, recorded=self._records.look)
         self._devices: UnitDevices | None = None
-        """None means that no unit has had devices of its own."""
+        """None means that no unit has had devices yet."""
         self._left: frozenset[str] = frozenset()
-        """Paths of units to give back that no pod pins any more."""
+        """Paths of units to restore that no pod pins any more."""
         self._unclear: frozenset[str] = frozenset()
-        """Paths of units of which it isn't known now whether a pod pins them."""
+        """Paths of units that a pod with an unreadable manifest may pin."""
         self._unclear_cpus: Mapping[str, CpuSet] = {}
-        """Where these may run, by name."""
+        """CPUs of these units, by name."""
         self._rescan = False
 
     def follow(self, config: Config, /) -> None: ...
@@ -59,7 +61,7 @@ class SystemdDomain:
 
     def observe(self, look: DomainInput, /) -> DomainView:
         units = self._units_without_pod(look)
-        # Whether a pod pins them is not known while a manifest can't be read.
+        # # While a manifest can't be read, a pod in it may pin these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
@@ -68,14 +70,14 @@ class SystemdDomain:
         self._unclear_cpus = unclear_units(cgroups)
         return DomainView(
             cgroups,
-            down=self._cgroups.down,
+            down=self._cgroups.last_read.down,
             is_all_told=not self._unclear,
             problems=tuple(
-                Problem(one.problem, owner_fields(look.state, one.path))
-                for one in self._cgroups.unknown
-                if one.path not in self._left | self._unclear
+                Problem(unit.problem, owner_fields(look.state, unit.path))
+                for unit in self._cgroups.last_read.unknown
+                if unit.path not in self._left | self._unclear
             ),
-            retries=bool(self._cgroups.unanswered),
+            retries=bool(self._cgroups.last_read.unanswered),
             places=self._cgroups.unit_cgroups,
         )
 
@@ -85,7 +87,7 @@ class SystemdDomain:
     def withdraw(self, why: str, /) -> None: ...
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record what units go back to, before they are told anything; and forget it once they have that."""
+        """Record the original settings of units before systemd is told others. Forget them once the units have them again."""
         wanted = {
             container.unit: status.unit_before
             for entry in state.entries
@@ -96,9 +98,17 @@ class SystemdDomain:
         for unit, before in self._records.look().items():
             path = f"{UNITS_LEFT}/{unit}"
             there = observed.get(path)
-            is_over = not self._cgroups.unanswered if there is None else there.unit == before
-            is_over = is_over if path in self._left else _has_gone_back(unit, before, observed)
-            if unit not in wanted and not is_over:
+            if path not in self._left:  # its pod may have ended in this turn
+                is_restored = any(
+                    there.unit == before
+                    for path, there in observed.items()
+                    if is_pinned_by(SYSTEMD, path)
+                    and unit_at(path) == unit
+                    and not path.startswith(f"{UNITS_UNCLEAR}/")
+                )
+            else:
+                is_restored = not self._cgroups.last_read.unanswered if there is None else there.unit == before
+            if unit not in wanted and not is_restored:
                 wanted[unit] = before
         return self._records.keep(wanted)
 
@@ -139,9 +149,7 @@ class SystemdDomain:
         return DomainCounts()
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
-        """Return the units that an earlier state's pods pinned, and that no pod will pin: the state was lost, and what was pinned has no
-        manifest, or is refused.
-        """
+        """Return the units with a record that no pod pins or will pin. The state was lost, and their manifests are gone or refused."""
         known = {entry.pod.uid for entry in look.state.entries}
         coming = (pod for pod in _pods_in(look.sources) if pod.uid not in known)
         pinned = {unit for pod in (*_pods_of(look.state), *coming) for unit in pod.units}
@@ -153,13 +161,4 @@ def _pods_of(state: NodeState) -> tuple[Pod, ...]:
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> tuple[Pod, ...]:
-    return tuple(one.pod for one in offered(sources) if one.origin.domain == OWN)
-
-
-def _has_gone_back(unit: str, before: UnitSettings, observed: ObservedCgroups) -> bool:
-    """Whether the pod that pinned a unit, and that has ended in this turn, has left it what it had before."""
-    return any(
-        there.unit == before
-        for path, there in observed.items()
-        if is_pinned_by(SYSTEMD, path) and unit_at(path) == unit and not path.startswith(f"{UNITS_UNCLEAR}/")
-    )
+    return tuple(manifest.pod for manifest in list_manifests(sources) if manifest.origin.domain == OWN)

@@ -1,23 +1,18 @@
-"""What a runtime's call is answered, once it has been decided on and the cgroups have been read again."""
+"""Answer to a runtime's call, after the decision and another read of the cgroups."""
 
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, check_start, response
-from nodeagent.core.domains.runtime.instructions import (
-    LetStart,
-    Place,
-    Refuse,
-    Todo,
-)
+from nodeagent.core.domains.runtime.answers import Occupant, Response, WantedPlacement, build_response, check_start
+from nodeagent.core.domains.runtime.instructions import LetStart, Place, Refuse, Todo
 from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event
 from nodeagent.core.model.runtime_containers import ContainerKey
 
 
-def verdict(
+def answer_call(
     call: Call,
     todo: Iterable[Todo],
     wanted: Mapping[ContainerKey, WantedPlacement],
@@ -26,16 +21,16 @@ def verdict(
     pool: CpuSet,
     reserved: CpuSet,
 ) -> Response | Denial:
-    """Answer a call that has been decided on.
+    """Answer a call after its decision.
 
     Args:
-        call: of the runtime.
-        todo: what its decision has left to be done.
-        wanted: by key, what is promised.
-        there: everybody who has processes now.
-        seen: the cgroups of the runtime's containers, by id.
-        pool: the shared one.
-        reserved: CPUs that are online and never anybody's own.
+        call: the runtime's call.
+        todo: the instructions that remain after the decision.
+        wanted: desired placement by key.
+        there: all current occupants.
+        seen: cgroups of the runtime's containers, by ID.
+        pool: the shared pool.
+        reserved: online CPUs that are never exclusive.
     """
     for one in todo:
         match one:
@@ -54,22 +49,16 @@ def verdict(
                 placement = wanted.get(key)
                 if placement is None or not placement.cpus:
                     return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
-                created = _until_begun(placement, reserved)
-                return response(there, created=(created, call.container.resources), pool=pool)
+                created = placement
+                if reserved and _shares(placement):
+                    # The shared pool may shrink before the cgroup exists, so the cgroup has only its reserved CPUs at first.
+                    created = replace(placement, cpus=placement.exclusive_cpus | reserved)
+                return build_response(there, created=(created, call.container.resources), pool=pool)
             case _:
                 continue
     updated = call.container.id if call.container is not None and call.event is Event.UPDATE_CONTAINER else ""
-    return response(there, updated=updated, pool=pool) if updated else Response(Answer())
+    return build_response(there, updated=updated, pool=pool) if updated else Response(Answer())
 
 
 def _shares(placement: WantedPlacement) -> bool:
     return placement.cpus != placement.exclusive_cpus
-
-
-def _until_begun(placement: WantedPlacement, reserved: CpuSet) -> WantedPlacement:
-    """What a container is created with: of the CPUs that it shares only the reserved ones. The pool may have become smaller by the time
-    that the runtime makes its cgroup, and begins in it. Once that is there it gets the rest like any other.
-    """
-    if not reserved or not _shares(placement):
-        return placement
-    return replace(placement, cpus=placement.exclusive_cpus | reserved)

@@ -1,0 +1,31 @@
+"""Derived values: equal to those made from scratch after any changes, and made again only where an input changed."""
+
+from hypothesis import given, strategies as st
+
+from nodeagent.core.model.derived import Derived
+
+
+class Input:
+    """Compared by identity, as the immutable values of a state are."""
+
+
+KEYS = st.sampled_from("abc")
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.dictionaries(KEYS, st.integers(0, 2)))))
+def test_values_are_those_made_from_scratch(rounds: list[tuple[int, dict[str, int]]]) -> None:
+    inputs = [Input() for _ in range(3)]
+    last = Derived[tuple[Input], tuple[int, int]]()
+    before: tuple[int | None, dict[str, int]] = (None, {})
+    for common, wanted in rounds:
+        made: list[int] = []
+
+        def make(of: tuple[Input], common: int = common, made: list[int] = made) -> tuple[int, int]:
+            made.append(inputs.index(of[0]))
+            return common, made[-1]
+
+        last = last.follow((common,), ((key, (inputs[number],)) for key, number in wanted.items()), make)
+        assert list(last.by_key().items()) == [(key, (common, number)) for key, number in wanted.items()]
+        unchanged = before[1].items() & wanted.items() if common == before[0] else set()
+        assert sorted(made) == sorted(number for key, number in wanted.items() if (key, number) not in unchanged)
+        before = (common, wanted)
