@@ -49,26 +49,16 @@ def kept_hints(
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
-    places = {name: _nodes_of_container(managers, held, name) for name in names}
-    if topology.scope is Scope.POD:
-        together = NumaSet()
-        for nodes in places.values():
-            together |= nodes
-        places = dict.fromkeys(names, together)
-    return tuple((name, _hint_for(topology, nodes)) for name, nodes in places.items())
-
-
-def _nodes_of_container(managers: Sequence[Resource], held: PodPromises, name: str) -> NumaSet:
-    nodes = NumaSet()
-    for manager in managers:
-        nodes |= manager.numa_nodes_of(held, name)
-    return nodes
-
-
-def _hint_for(topology: TopologyManager, nodes: NumaSet) -> Hint:
     every = NumaSet(topology.rules.default_mask)
-    nodes = nodes or every
-    return Hint(None if topology.rules.single_node and nodes == every else nodes, preferred=True)
+    hints = []
+    for name in names:
+        nodes = NumaSet()
+        for container in names if topology.scope is Scope.POD else (name,):
+            for manager in managers:
+                nodes |= manager.numa_nodes_of(held, container)
+        mask = None if topology.rules.single_node and nodes in {NumaSet(), every} else nodes or every
+        hints.append((name, Hint(mask, preferred=True)))
+    return tuple(hints)
 
 
 def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:

@@ -36,11 +36,9 @@ class ResourceKind(Struct, frozen=True):
 
 def _build_cpus(topology: Topology, placement: Placement) -> CpuResource | tuple[StartRefused, ...]:
     manager = build_cpu_manager(topology, placement)
-    return (
-        manager
-        if isinstance(manager, tuple)
-        else CpuResource(with_cpu_plugins(manager, placement.cpu_plugins if manager.static else ()))
-    )
+    if isinstance(manager, tuple):
+        return manager
+    return CpuResource(with_cpu_plugins(manager, placement.cpu_plugins if manager.static else ()))
 
 
 def _build_memory(topology: Topology, placement: Placement) -> MemoryResource | tuple[StartRefused, ...]:

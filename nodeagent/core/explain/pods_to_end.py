@@ -59,7 +59,10 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
         if left < 0:
             attempts.cut_short = True
             return _exchange_for_smaller(attempts, pods, enough)
-        for gone in sorted(combinations(pods, count), key=lambda each: _sum_sizes([sizes[pod.uid] for pod in each])):
+        for gone in sorted(
+            combinations(pods, count),
+            key=lambda each: tuple(map(sum, zip(*(sizes[pod.uid] for pod in each), strict=True))),
+        ):
             if attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
                 return gone
     return enough
@@ -94,10 +97,6 @@ def _exchange_for_smaller(attempts: Attempts, pods: Sequence[Pod], enough: list[
                 gone = others
                 break
     return gone
-
-
-def _sum_sizes(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*sizes, strict=True)))
 
 
 def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:

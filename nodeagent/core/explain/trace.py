@@ -93,7 +93,7 @@ def _order_steps(
     """Put each merge before the allocations under its hint."""
     steps: list[TraceStep] = []
     merges = list(decision.report.merges)
-    promises = what_if.promises
+    promises, resources = what_if.promises, {each.name: each for each in what_if.managers.providers.resources}
     picks: list[Pick] = []
     asked: list[PluginAnswered] = []
 
@@ -112,7 +112,12 @@ def _order_steps(
         if merges and (merges[0].container is None or merges[0].container == event.container):
             steps.append(merge())
         promises = event.after
-        step = _make_step(what_if.managers, event, picks, pod)
+        describe = _STEPS.get(event.resource)
+        step = (
+            _make_resource_step(resources[event.resource], event, pod)
+            if describe is None
+            else describe(event, picks, pod)
+        )
         if step is not None:
             steps.append(step)
         picks = []
@@ -120,14 +125,6 @@ def _order_steps(
     while merges:
         steps.append(merge())
     return steps
-
-
-def _make_step(managers: Managers, event: Allocated, picks: list[Pick], pod: Pod) -> TraceStep | None:
-    if event.resource in _STEPS:
-        return _STEPS[event.resource](event, picks, pod)
-    return _make_resource_step(
-        next(one for one in managers.providers.resources if one.name == event.resource), event, pod
-    )
 
 
 def _make_resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:

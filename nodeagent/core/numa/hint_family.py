@@ -6,7 +6,6 @@ result if a search exceeds `MAX_STEPS`.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from msgspec import Struct
 
@@ -123,15 +122,16 @@ def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], step
     sockets = next((family.sockets for family in families if family.preferred_sockets is not None), ())
     for count in sorted(strict) or range(cover.fewest(), cover.universe.bit_count() + 1):
         loose = [family for family in families if family.preferred_count != count]
-        condition = partial(_all_prefer, loose) if loose else None
-        found = fittest_cover(cover, count, steps, distances=rules.distances, sockets=sockets, is_allowed=condition)
+
+        def is_allowed(mask: NumaMask, families: Sequence[HintFamily] = loose) -> bool:
+            return all(family.is_preferred(mask) for family in families)
+
+        found = fittest_cover(
+            cover, count, steps, distances=rules.distances, sockets=sockets, is_allowed=is_allowed if loose else None
+        )
         if found is not None:
             return found
     return None
-
-
-def _all_prefer(families: Sequence[HintFamily], mask: NumaMask) -> bool:
-    return all(family.is_preferred(mask) for family in families)
 
 
 def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
@@ -146,7 +146,12 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
     choices = _list_choices(rules, lists)
     most = rules.default_mask.bit_count()
     for count in (*range(wanted, 0, -1), *range(wanted + 1, most + 1)):
-        found = [_remainder(rules, mask, covers, count, steps) for mask, covers in choices]
+        found = []
+        for mask, covers in choices:
+            if mask.bit_count() > count and covers:
+                found.append(fittest_remainder(mask, covers, count, steps, rules.distances))
+            elif mask.bit_count() == count:
+                found.append(mask)
         best = min((mask for mask in found if mask is not None), key=fitness(rules), default=None)
         if best is not None:
             return best
@@ -179,9 +184,3 @@ def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaM
         if common:
             narrowed.append((common, [known[number] for number in taken]))
     return narrowed
-
-
-def _remainder(rules: MergeRules, mask: NumaMask, covers: Sequence[Cover], count: int, steps: Steps) -> NumaMask | None:
-    if mask.bit_count() <= count or not covers:
-        return mask if mask.bit_count() == count else None
-    return fittest_remainder(mask, covers, count, steps, rules.distances)

@@ -100,23 +100,30 @@ def ways_to_meet(
                     if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
                 )
     looks = looks or Looks()
-    each_way = [[_devices_for(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
+    each_way = [
+        [
+            Allowed(
+                wish,
+                way,
+                tuple(device for device in meeting[way] if is_free(device, way)),
+                max(len(meeting[way]), 1) if way.count is None else way.count,
+            )
+            for way in wish.request.ways
+        ]
+        for wish in wishes
+    ]
     tried, found = 0, False
     for offered in product(*each_way):
-        for allowed in _apply_constraints(offered, _constraints(offered), looks):
+        for groups in _narrowed([(each,) for each in offered], _constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
+            allowed = None if groups is None else tuple(each for group in groups for each in group)
             if allowed is not None and matching(allowed, looks=looks) is not None:
                 found = True
                 yield allowed
     if not found:
         raise NoWayError(_explain_no_way(wishes, meeting, is_free))
-
-
-def _devices_for(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> Allowed:
-    free = tuple(device for device in meeting if is_free(device, way))
-    return Allowed(wish, way, free, max(len(meeting), 1) if way.count is None else way.count)
 
 
 class _About(Struct, frozen=True):
@@ -145,15 +152,8 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
     return found
 
 
-def _apply_constraints(
-    offered: Sequence[Allowed], constraints: Sequence[_About], looks: Looks
-) -> Iterator[tuple[Allowed, ...] | None]:
-    """Yield the devices that remain for each combination of values. None marks a combination with too few devices."""
-    for groups in _narrowed([(each,) for each in offered], constraints, looks):
-        yield None if groups is None else tuple(each for group in groups for each in group)
-
-
 def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> Iterator[_Groups | None]:
+    """Yield the devices that remain for each combination of values. None marks a combination with too few devices."""
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return

@@ -42,7 +42,8 @@ def check(expression: str) -> None:
             them, and the pod is refused then.
     """
     program, _ = _compile(expression)
-    unknown = [name for name in program.variables() if name not in _known_variables(expression)]
+    known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
+    unknown = [name for name in program.variables() if name not in known]
     if unknown:
         raise SelectorError(f"{unknown[0]} is not known: an expression is about `device`")
 
@@ -112,11 +113,6 @@ def _shorten_to_line(text: str) -> str:
     return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
 
 
-def _known_variables(expression: str) -> set[str]:
-    bound = re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)
-    return {"device", *bound}
-
-
 def _first_line(err: BaseException) -> str:
     return _shorten_to_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
 
@@ -124,14 +120,12 @@ def _first_line(err: BaseException) -> str:
 def _device_as_cel(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
     return {
         "driver": device.driver,
-        "attributes": _by_domain(((key, _value_as_cel(value)) for key, value in device.attributes), domains),
+        "attributes": _by_domain(
+            ((key, list(value) if isinstance(value, tuple) else value) for key, value in device.attributes), domains
+        ),
         "capacity": _by_domain(device.capacity, domains),
         "allowMultipleAllocations": device.memory is not None,
     }
-
-
-def _value_as_cel(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:

@@ -80,20 +80,11 @@ def _list_choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
             case Spread():
                 share = pick
             case Took():
-                last = choices[-1]
-                group = _make_group(pick, share)
-                choices[-1] = replace(last, groups=_join_group(last.groups, group))
+                group = TakenTogether(pick.rule, CpuSet(pick.cpus), plugin=pick.plugin)
+                if share is not None:
+                    group = TakenTogether(pick.rule, CpuSet(pick.cpus), share.node, share.is_remainder)
+                groups = choices[-1].groups
+                if groups and replace(groups[-1], cpus=group.cpus) == group:  # join what the same rule took
+                    groups, group = groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus)
+                choices[-1] = replace(choices[-1], groups=(*groups, group))
     return tuple(choice for choice in choices if choice.count > 0)
-
-
-def _make_group(took: Took, share: Spread | None) -> TakenTogether:
-    if share is None:
-        return TakenTogether(took.rule, CpuSet(took.cpus), plugin=took.plugin)
-    return TakenTogether(took.rule, CpuSet(took.cpus), share.node, share.is_remainder)
-
-
-def _join_group(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
-    """Join consecutive groups that the same rule took."""
-    if groups and replace(groups[-1], cpus=group.cpus) == group:
-        return (*groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus))
-    return (*groups, group)

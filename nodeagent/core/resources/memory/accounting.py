@@ -98,11 +98,14 @@ def _moved_tables(
 ) -> tuple[tuple[str, MemoryTable], ...]:
     if size == 0:
         return tables
-    return tuple([(name, _moved(table, size) if name == resource else table) for name, table in tables])
-
-
-def _moved(table: MemoryTable, size: int) -> MemoryTable:
-    return MemoryTable(table.total, table.system_reserved, table.allocatable, table.reserved + size, table.free - size)
+    return tuple(
+        [
+            (name, MemoryTable(t.total, t.system_reserved, t.allocatable, t.reserved + size, t.free - size))
+            if name == resource
+            else (name, t)
+            for name, t in tables
+        ]
+    )
 
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
