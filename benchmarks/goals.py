@@ -403,7 +403,7 @@ def pod_resources(clock: Clock) -> Iterator[Row]:
         view: Any = SimpleNamespace(state=state)
         connection = GrpcConnection(PodResources(lambda: view, {}).methods(), lambda _: None)
         connection.receive(request)
-        return sum(map(len, iter(connection.to_send, b"")))
+        return sum(map(len, iter(connection.take_output, b"")))
 
     assert answer() > 40 * present
     yield timed("PodResources", f"a List of {present} pods", clock.time(answer, 11), 20)

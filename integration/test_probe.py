@@ -99,7 +99,7 @@ def test_its_threads_are_on_these_cpus_nobody_complains_and_they_end_with_it_and
     node.run(ENDED)
     told = node.guest.get("/run/probed").decode()
     assert told.startswith("nodeagent: oslat "), "it may heed SIGTERM, or wait for SIGKILL while it warms up"
-    assert "hint: has the pod ended meanwhile?" in told
+    assert "hint: did the pod end meanwhile?" in told
 
 
 def test_memory_that_is_not_where_it_was_promised_is_told(node: Node) -> None:

@@ -22,7 +22,7 @@ from nodeagent.core.metrics.agent_metrics import (
     EXCLUSIVE_CPU_SOFTIRQS,
     POD_RESOURCES_METRICS,
     START_VALUES,
-    old_name,
+    find_old_name,
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES, Config
@@ -330,7 +330,7 @@ The metrics of the process (`process_…`, `python_…`) come from the Prometheu
 def _metric_rows(specs: tuple[MetricSpec, ...], *, aliases: bool) -> str:
     rows = []
     for spec in specs:
-        other = f" {f'`{name}`' if (name := old_name(spec.name)) else ''} |" if aliases else ""
+        other = f" {f'`{name}`' if (name := find_old_name(spec.name)) else ''} |" if aliases else ""
         rows.append(f"| `{spec.name}` | {spec.kind} | {_cell(spec.help)} | {_labels(spec)} |{other}")
     return "\n".join(rows)
 

@@ -132,8 +132,8 @@ _OUTPUT_FAILURES = {
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
         "`df` shows which file system is full: make room there, or send the output to another file",
     ),
-    errno.EBADF: "give the command an open standard output",
-    errno.EAGAIN: "it was opened without blocking, and is full: send the output through `| cat`",
+    errno.EBADF: "open stdout for the command, for example with `>FILE`",
+    errno.EAGAIN: "stdout is full and doesn't block: pipe the output through `cat`",
 }
 
 

@@ -1,1 +1,1 @@
-"""The composition root: builds the edges, owns the wake-ups and the one thread that decides, logs. No policy."""
+"""The agent as a process: it builds the edges, wakes the deciding thread, and logs. It has no policy."""

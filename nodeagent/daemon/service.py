@@ -1,4 +1,4 @@
-"""The daemon as a process: start, threads that only wake the deciding one, signals, reload, stop."""
+"""The agent as a process: start, threads that wake the deciding thread, signals, reload, stop."""
 
 import os
 import signal
@@ -16,34 +16,29 @@ from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.daemon.domains.all import domains_of
+from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
-from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.sources.manifest_list import ManifestList
-from nodeagent.daemon.start.recovery import Evidence, Start, report_recovery, start_state
-from nodeagent.daemon.start.startup import (
-    EX_CONFIG,
-    StartError,
-    load_node,
-)
+from nodeagent.daemon.start.node_builder import load_node
+from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, read_evidence, start_state
+from nodeagent.daemon.start.startup import EX_CONFIG, StartError
 from nodeagent.daemon.start.strict_recovery import load_state
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.heartbeat import Heartbeat
-from nodeagent.daemon.turn.machine import Machine, without_withheld
+from nodeagent.daemon.turn.machine import Machine, remove_withheld_cpus
 from nodeagent.daemon.turn.placements import Placements, placement_directory
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles
@@ -58,7 +53,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
-"""Where kubelet has its pods: those of a container runtime that the agent serves are not the host's."""
+"""kubelet's top cgroup. With a served container runtime, its pods are the agent's and not the host's."""
 _RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
@@ -73,11 +68,11 @@ def serve(config_path: str) -> int:
         The exit status: 0 after SIGTERM, 78 if a person must fix something first.
     """
     log = make_log()
-    # Threads inherit the mask, so only the thread that waits for signals ever gets them.
+    # Threads inherit the mask, so only the thread that waits for signals gets them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     manager = ServiceManager(os.environ)
     wakeups = Wakeups()
-    _thread("signals", lambda: _wait_for_signals(wakeups))
+    _start_thread("signals", lambda: _wait_for_signals(wakeups))
     try:
         node = load_node(config_path)
         with state_files.lock_directory(node.config.state_directory):
@@ -104,29 +99,29 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     is_strict = config.state_recovery == "strict"
     start = Start(load_state(node, pods, now_ms)) if is_strict else None
     client = LauncherClient(Path(config.launcher_socket))
-    root = config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
+    root = config.cgroup_root or _find_pods_cgroup(client, wakeups, manager, log)
     if root is None:
-        return 0  # asked to stop before the launcher answered
-    plugins = _device_plugins(config, wakeups, log)
+        return 0  # the agent was asked to stop before the launcher answered
+    plugins = _make_device_plugins(config, wakeups, log)
     machine = Machine()
     tree = CgroupTree(root, client.begin_partition, client.gather)
     runner = Runner(client) if plugins is None else Runner(client, plugins.prepare)
     if start is None:
-        node, _ = without_withheld(node, tree)
-        look = partial(_what_runs, config, tree, runner, pods, wakeups, manager, log)
+        node, _ = remove_withheld_cpus(node, tree)
+        look = partial(_read_running_pods, config, tree, runner, pods, wakeups, manager, log)
         start = start_state(node, pods, now_ms, look, heart.beat, machine.devices)
     if start is None:
-        return 0  # asked to stop before what runs could be read
+        return 0  # the agent was asked to stop before running pods could be read
     if start.recovery is not None:
-        report_recovery(start.recovery, log)
+        log_recovery(start.recovery, log)
     state = start.state
-    containers = _containers(config, state, tree, wakeups, log, machine, plugins)
+    containers = _make_runtime_domain(config, state, tree, wakeups, log, machine, plugins)
     places = HostEdges(client.write_host, root, beside=frozenset() if containers is None else _KUBEPODS)
     unusable = () if start.recovery is None else start.recovery.unusable
     edges = Edges(
         log=log,
         machine=machine,
-        domains=domains_of(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
+        domains=make_domains(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
         runner=runner,
         tree=tree,
         recorder=Recorder(config.state_directory, log, unusable=unusable),
@@ -138,16 +133,16 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     )
     agent = Agent(node, state, edges, wakeups, start.recovery)
     if plugins is not None:
-        plugins.given = lambda: frozenset(one.resource for one in agent.node.config.placement.devices)
+        plugins.configured = lambda: frozenset(rule.resource for rule in agent.node.config.placement.devices)
     jobs.retry = agent.retry
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs, plugins) as publisher:
-        _thread("jobs", jobs.follow_owners)
+        _start_thread("jobs", jobs.follow_owners)
         standing = () if containers is None else _serve_runtime(containers, config, log)
-        _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
+        _start_thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
-        edges.recorder.keep_config(config)
+        edges.recorder.save_config(config)
         try:
             run_turns(agent, publisher, watch, config_path, manager, heart, standing)
         finally:
@@ -158,7 +153,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     return 0
 
 
-def _containers(
+def _make_runtime_domain(
     config: Config,
     state: NodeState,
     tree: CgroupTree,
@@ -167,7 +162,7 @@ def _containers(
     machine: Machine,
     plugins: "DevicePlugins | None",
 ) -> "RuntimeDomain | None":
-    """Return what serves the runtime, or what waits for its containers to end where that isn't configured any more."""
+    """Return the domain of a configured runtime, or of an earlier one whose containers still hold CPUs."""
     if not config.nri_socket and state.runtime == Registry():
         return None
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents need nothing of it
@@ -185,8 +180,8 @@ def _containers(
     return containers
 
 
-def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":
-    """Return what device plugins register with, where that is configured."""
+def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":
+    """Return the registry of device plugins if it is configured."""
     if not config.device_plugin_socket:
         return None
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents need nothing of it
@@ -195,7 +190,7 @@ def _device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugin
 
 
 def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[str, ...]:
-    """Serve the container runtime, unless a kubelet places its containers, too: that is returned as a problem."""
+    """Serve the container runtime, unless a kubelet manages CPUs, too. Return that problem."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
@@ -203,7 +198,7 @@ def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tup
         problem = kubelet_problem()
     containers.is_served = bool(config.nri_socket) and problem is None
     if containers.is_served:
-        _thread("nri", containers.link.run)
+        _start_thread("nri", containers.link.run)
     if problem is None:
         return ()
     log.error("runtime_not_served", problem=problem, hint=_RESTART)
@@ -226,9 +221,9 @@ def run_turns(
     heart: Heartbeat,
     standing: tuple[str, ...] = (),
 ) -> None:
-    """Run turns until SIGTERM. Each ends with a sign of life to systemd's watchdog, and a long one sends more.
+    """Run turns until SIGTERM. Each turn and each part of a long turn notifies systemd's watchdog.
 
-    `standing` has the problems that last as long as the process.
+    `standing` are the problems that last as long as the process.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({WakeUpReason.START})
@@ -239,8 +234,8 @@ def run_turns(
         if WakeUpReason.RELOAD in reasons:
             unapplied = reload(agent, config_path, manager)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
-            unserved, unwatched = publisher.listen(), _renew(watch, agent, unwatched)
-            reasons = rescans.among(reasons, agent.node.config.rescan_period_ms / 1000)
+            unserved, unwatched = publisher.listen(), _renew_watch(watch, agent, unwatched)
+            reasons = rescans.add_timer(reasons, agent.node.config.rescan_period_ms / 1000)
             due = time.monotonic() + agent.turn(reasons, (*standing, *unserved, *filter(None, (unwatched, unapplied))))
             manager.status(_status(agent))
             if agent.memory.has_reconciled and not heart.is_ready:
@@ -249,16 +244,16 @@ def run_turns(
                 heart.is_ready = True
             if not follows_hotplug:
                 follows_hotplug = True
-                _thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.edges.log))
+                _start_thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.edges.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
-            # Our own writes are noticed too, and a process that undoes them must not keep us busy.
+            # Own writes wake the agent, too, and a process that undoes them must not keep it busy.
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
-def _renew(watch: CgroupWatch, agent: Agent, known: str) -> str:
-    """Watch the cgroups that there are now. Return the problem with that, which is logged unless it is known; empty if there is none."""
+def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
+    """Watch the current cgroups. Return the problem, which is logged unless it is known already. Empty means success."""
     try:
         watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
@@ -276,7 +271,7 @@ def _status(agent: Agent) -> str:
 
 
 def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
-    """Apply a changed configuration, completely or not at all. Return the problem with it; empty if there is none."""
+    """Apply a changed configuration as a whole. Return the problem, empty on success. A failure changes nothing."""
     manager.reloading()
     problem = ""
     try:
@@ -284,7 +279,7 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
         agent.change_node(node)
         agent.edges.log.info("configuration_reloaded", config=config_path)
         _report_configuration(node.config, agent.edges.log)
-        agent.edges.recorder.keep_config(node.config)
+        agent.edges.recorder.save_config(node.config)
     except NodeAgentError as err:
         problem = f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
         agent.edges.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
@@ -292,17 +287,17 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
     return problem
 
 
-def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
-    """Ask the launcher for the pods' cgroup, until it answers. None: asked to stop meanwhile."""
-    said = False
+def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
+    """Ask the launcher for the pods' cgroup, until it answers. None means that the agent was asked to stop."""
+    has_logged = False
     while True:
         try:
             cgroup = client.hello().cgroup
         except LauncherError as err:
-            if not said:
+            if not has_logged:
                 log.warning("waiting_for_launcher", problem=err.message, hint=err.hint)
                 manager.status("waiting for nodeagent-pods.service")
-                said = True
+                has_logged = True
         else:
             if cgroup is None:
                 raise StartError(
@@ -315,7 +310,7 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
             return None
 
 
-def _what_runs(
+def _read_running_pods(
     config: Config,
     tree: CgroupTree,
     runner: Runner,
@@ -324,43 +319,35 @@ def _what_runs(
     manager: ServiceManager,
     log: Log,
 ) -> Evidence | None:
-    """Read cgroups and launcher until both can be read: a state rebuilt from one alone would lose half. None: asked to stop."""
-    said: list[Problem] = []
+    """Read the running pods, and try again until they can be read. None means that the agent was asked to stop."""
+    logged: tuple[Problem, ...] = ()
     while True:
-        runs = runner.look()
-        problems = [runs] if isinstance(runs, Problem) else []
-        units = UnitCgroups(tree, recorded=UnitRecords(config).look)
-        try:
-            seen = read_cgroups(tree, units, tuple(manifest.pod for manifest in manifests))
-        except CgroupError as err:
-            problems.append(Problem.from_error(err))
-        else:
-            problems += [Problem(units.last_read.unanswered)] if units.last_read.unanswered else []
-            if not isinstance(runs, Problem) and not problems:
-                return Evidence(seen, runs)
-        if problems != said:
-            log.warning("waiting_to_recover", problems=problems)
+        evidence = read_evidence(config, tree, runner, manifests)
+        if isinstance(evidence, Evidence):
+            return evidence
+        if evidence != logged:
+            log.warning("waiting_to_recover", problems=list(evidence))
             manager.status("waiting: the state is rebuilt from running pods, which cannot be read yet")
-            said = problems
+            logged = evidence
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
             return None
 
 
 def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
-    """Wake the agent when a container's process has ended. Events missed while disconnected are seen at the next look."""
+    """Wake the agent when a process of a container exits. The next turn finds exits that were missed while disconnected."""
     while True:
         try:
             for _ in client.events():
                 wakeups.wake(WakeUpReason.RUNS)
         except LauncherError:
-            time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports it
+            time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports the problem
         wakeups.wake(WakeUpReason.RUNS)
 
 
 def follow_hotplug(wakeups: Wakeups, log: Log) -> None:
-    """Wake the agent when CPUs or memory come or go. Events missed while nobody listens are seen when listening starts again."""
-    said = ""
+    """Wake the agent when CPUs or memory come or go. Each reconnect wakes it too, for missed events."""
+    logged = ""
     while True:
         try:
             uevents = Uevents(open_uevent_socket())
@@ -368,9 +355,9 @@ def follow_hotplug(wakeups: Wakeups, log: Log) -> None:
             for _ in uevents:
                 wakeups.wake(WakeUpReason.HOTPLUG)
         except UeventError as err:
-            if err.message != said:
+            if err.message != logged:
                 log.warning("hotplug_unwatched", problem=err.message, hint=err.hint)
-                said = err.message
+                logged = err.message
         time.sleep(_UEVENTS_RECONNECT_SECONDS)
 
 
@@ -380,5 +367,5 @@ def _wait_for_signals(wakeups: Wakeups) -> None:
         wakeups.wake(WakeUpReason.RELOAD if number == signal.SIGHUP else WakeUpReason.STOP)
 
 
-def _thread(name: str, work: Callable[[], None]) -> None:
+def _start_thread(name: str, work: Callable[[], None]) -> None:
     threading.Thread(target=work, name=name, daemon=True).start()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.admission.node_rules import KnownNode, ReadNode, read_node_of
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
@@ -59,8 +59,8 @@ class NodeView(Struct, frozen=True):
     Without a running agent, a command creates it from the saved state and from the machine.
     """
 
-    node: NodeSetup
-    """Setup without the CPUs that a cgroup above the pods' one withholds."""
+    node: KnownNode
+    """Configuration and machine without the CPUs that a cgroup above the pods' one withholds."""
     state: NodeState
     cgroup_root: str | None = None
     """Path of the pods' cgroup. None if unknown."""
@@ -141,7 +141,7 @@ class NodeView(Struct, frozen=True):
 
 def view_document(view: NodeView) -> Document:
     """Format a view without its observation and without the containers' variables, which may be secret."""
-    topology, decided_on = view.node.topology, view.node.managers.topology
+    topology, decided_on = view.node.topology, view.node.rules.topology
     differing = {} if decided_on == topology else {"decidedOn": topology_document(decided_on)}
     return {
         "config": config_document(view.node.config),
@@ -166,7 +166,7 @@ class ViewReader:
 
     def __init__(self) -> None:
         self._state: tuple[object, SavedState] | None = None
-        self._decode_node: tuple[object, NodeSetup] | None = None
+        self._decode_node: tuple[object, ReadNode] | None = None
 
     def __call__(self, document: JsonValue) -> NodeView:
         """Decode the result of `view_document`.
@@ -217,17 +217,14 @@ def _decode_pools(document: JsonValue) -> "tuple[DevicePool, ...]":
     return pools_from_document(document)
 
 
-def _decode_node(document: JsonValue) -> NodeSetup:
+def _decode_node(document: JsonValue) -> ReadNode:
     config = config_from_document(document.field("config"))
     manifests = document.optional("manifestDirectory")
     config = config if manifests is None else replace(config, static_pod_path=manifests.text())
     topology = _decode_topology(document.field("topology"))
     other = document.optional("decidedOn")
     decided_on = topology if other is None else _decode_topology(other)
-    node = on_machine(config, decided_on, document.field("reservedCPUs").cpus())
-    if isinstance(node, NodeSetup):
-        return replace(node, topology=topology)
-    raise MisfitError("; ".join(refused.text for refused in node))
+    return read_node_of(config, topology, decided_on, document.field("reservedCPUs").cpus())
 
 
 def _decode_topology(document: JsonValue) -> Topology:

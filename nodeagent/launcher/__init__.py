@@ -1,6 +1,5 @@
-"""The pods' launcher: starts containers' processes in their cgroups and outlives the agent (python -m nodeagent.launcher).
+"""The launcher (python -m nodeagent.launcher): starts the processes of containers in their cgroups, and outlives the agent.
 
-It imports only the standard library, nothing else of nodeagent, and almost never changes, so that an upgrade of the agent leaves it
-running.
-It knows processes, not pods. Its records are also on disk, so that it finds every process again after a crash, restart or upgrade.
+The launcher imports only the standard library and rarely changes, so that it keeps running while the agent is upgraded. Records on disk
+let it find its processes again after a crash, restart or upgrade.
 """

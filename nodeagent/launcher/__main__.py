@@ -1,4 +1,4 @@
-"""The launcher's command line: takes the lock, becomes subreaper, listens, serves."""
+"""The launcher's command line and start: takes the lock, becomes subreaper, listens and serves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import time
 import traceback
 from pathlib import Path
 
+from nodeagent.launcher.clients import MAX_CLIENTS
 from nodeagent.launcher.report import log
-from nodeagent.launcher.server import MAX_CLIENTS, Launcher
+from nodeagent.launcher.server import Launcher
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -27,8 +28,7 @@ def main() -> int:
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # the directory itself, because it can be removed even where nothing can be written
-    lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)
+    lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)  # a lock file couldn't be created on a full disk
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,7 +41,7 @@ def main() -> int:
     launcher = Launcher(root, options.state_dir, options.journal, listen(options.socket))
     try:
         launcher.serve()
-    except Exception:  # noqa: BLE001 - a bug here must not cost exit codes: the next image has the same children
+    except Exception:  # noqa: BLE001 - a bug must not lose exit codes, which the re-executed launcher still gets
         log("crashed", trace=traceback.format_exc()[-1500:])
         time.sleep(1)
         if not launcher.stop_asked:
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # left by a dead launcher: the lock shows that no other one is alive
+    path.unlink(missing_ok=True)  # the lock ensures that no other launcher listens on the socket
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mask = os.umask(0o177)
     listener.bind(str(path))

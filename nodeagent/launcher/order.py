@@ -1,4 +1,4 @@
-"""Start requests and their checks. They check only what the launcher's own safety depends on; the shim reports all other failures."""
+"""Requests and their checks, as far as the launcher's own safety depends on them. Other mistakes fail in the container's process."""
 
 from __future__ import annotations
 
@@ -10,27 +10,23 @@ from typing import Any
 
 MAX_ID = 120
 MAX_CPU = 8191  # the largest CONFIG_NR_CPUS is 8192
-MAX_CPUS = 2**20  # limit for all lists of one request, because the kernel gets each entry, and no request may take long
+MAX_CPUS = 2**20  # limit for all CPU lists of one request together, so that no request takes long
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
-PARTITION_KINDS = (
-    "root",
-    "isolated",
-)  # values of cpuset.cpus.partition; ending a partition takes no right that the agent lacks
-# host settings that name CPUs, and the format of their values
-HOST_FILE = re.compile(
+PARTITION_KINDS = ("root", "isolated")  # values of cpuset.cpus.partition; the agent itself may write the third, member
+HOST_FILE = re.compile(  # settings of the host whose values are CPUs
     r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
     r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
 )
-THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # id, and start in clock ticks since boot
+THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # thread id, and start time in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
 
 class RefusedError(Exception):
-    """Refusal of a request, with a code and a sentence for the client."""
+    """Refusal of a request, with a code and a message for the client."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +35,7 @@ class RefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """Request to start a process: its command, cgroup and user. formats/wire/launcher_protocol.py explains each field."""
+    """Request to start a process. formats/wire/launcher_protocol.py explains the fields."""
 
     id: str
     argv: list[str]
@@ -56,7 +52,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileWrite:
-    """Value to write to a file of the kernel."""
+    """Write of a file of the kernel."""
 
     path: Path
     value: str
@@ -64,7 +60,7 @@ class FileWrite:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThreadMove:
-    """New affinity of a kernel thread. The start time distinguishes it from a later thread with the same id."""
+    """New CPU affinity of a kernel thread. The start time distinguishes the thread from a later one with the same id."""
 
     pid: int
     start_ticks: int
@@ -85,7 +81,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
         raise RefusedError("bad_request", f"start: {err}") from err
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
-    if wrong:  # arguments and variables may be secret, so they are not shown
+    if wrong:  # the message has no values, because arguments and variables may be secret
         raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
     is_ours = order.cgroup is None if root is None else order.cgroup is not None and is_inside(order.cgroup, root)
     if not plain or not is_ours:
@@ -93,16 +89,16 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     return order
 
 
-def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
-    """Return the write that a request to start a partition asks for."""
+def parse_partition(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
+    """Return the file and value that a partition request wants written."""
     kind = message.get("kind")
     if kind not in PARTITION_KINDS:
         raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
-    return our_cgroup(message, root, "partition") / "cpuset.cpus.partition", str(kind)
+    return parse_cgroup(message, root, "partition") / "cpuset.cpus.partition", str(kind)
 
 
-def our_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) -> Path:
-    """Return the cgroup that a request is about: a pod's, or one below it."""
+def parse_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) -> Path:
+    """Return the cgroup of a request, and refuse cgroups that aren't below the root."""
     cgroup = message.get("cgroup")
     if type(cgroup) is not str:
         raise RefusedError("bad_request", f"{operation}: no cgroup")
@@ -117,8 +113,7 @@ def our_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) ->
     return Path(cgroup)
 
 
-def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
-    """Return the writes of host settings that a request asks for."""
+def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
     writes = message.get("writes")
     if not isinstance(writes, list):
         raise RefusedError("bad_request", "host: writes is a list of [file, value]")
@@ -131,7 +126,7 @@ def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
         if HOST_FILE.fullmatch(place) and HOST_VALUE.fullmatch(value):
             found.append(FileWrite(Path(place), value))
         elif (thread := THREAD.fullmatch(place)) and HOST_VALUE.fullmatch(value):
-            cpus = cpus_of(value)
+            cpus = parse_cpus(value)
             count += sum(len(part) for part in cpus)
             found.append(ThreadMove(int(thread[1]), int(thread[2]), cpus))
         else:
@@ -141,8 +136,8 @@ def host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
     return found
 
 
-def cpus_of(text: str) -> tuple[range, ...]:
-    """Return the CPUs of a list such as 0-3,8 in the kernel's format: ascending, each CPU once, so that their number is bounded."""
+def parse_cpus(text: str) -> tuple[range, ...]:
+    """Parse a list in the kernel's format, such as 0-3,8. The CPUs must ascend, so that the list isn't longer than the machine."""
     if not CPU_LIST.fullmatch(text):
         raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is no list of CPUs")
     parts = []
@@ -158,11 +153,10 @@ def cpus_of(text: str) -> tuple[range, ...]:
 
 
 def is_inside(cgroup: str, root: Path) -> bool:
-    # Only for a plain path that isn't long, because the search is quadratic in its parts.
+    # the plain path is checked first, because the search in the parents is quadratic
     return is_plain(cgroup) and root in Path(cgroup).parents and Path(cgroup) != root / "holder"
 
 
 def is_plain(cgroup: str) -> bool:
-    """Whether a path has no '.', '..', doubled slash or symlink. Path() drops the first and third, resolve() also the others."""
-    # resolve() asks the kernel once for each part of the path
+    """Return whether a path has no '.', '..', doubled slash or symlink."""
     return len(cgroup) < PATH_MAX and str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)

@@ -1,4 +1,4 @@
-"""Records of processes: in memory, on the wire, and in one file each of the state directory."""
+"""Records of processes, each in a file of the state directory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process from its start until the agent acknowledges its end: the record on disk and the status on the wire."""
+    """Record of a process, from its start until the agent acknowledges its end. The agent gets the same fields as status."""
 
     id: str
     pid: int
-    start_ticks: int  # field 22 of /proc/PID/stat: with boot id and pid it identifies a process forever
+    start_ticks: int  # field 22 of /proc/PID/stat, which identifies the process together with boot id and pid
     boot_id: str
     cgroup: str | None
     grace_seconds: int
     started_at_ms: int
-    finished_at_ms: int | None = None  # None while it runs
+    finished_at_ms: int | None = None  # None while the process runs
     exit_code: int | None = None
     signal: int | None = None
     core_dumped: bool = False
@@ -44,7 +44,7 @@ class RecordStore:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
     def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
-        """Replace each file as a whole. With `durable`, it is on disk when this returns."""
+        """Replace the file of each record atomically. With `durable`, the files are on disk on return."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("w", encoding="utf-8") as file:
@@ -64,7 +64,7 @@ class RecordStore:
     def _remove(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
-        except OSError as err:  # the next launcher reads it again, and removes it again
+        except OSError as err:  # the next launcher reads the record, and the agent acknowledges it again
             log("record_not_removed", path=str(path), error=str(err))
 
     def load(self) -> list[ProcessRecord]:
@@ -75,8 +75,7 @@ class RecordStore:
             try:
                 text = path.read_bytes()
                 if not text.strip(b"\0"):
-                    # The start of a process isn't made durable. After a loss of power, this name without content may be left of it.
-                    log("record_empty", path=str(path))
+                    log("record_empty", path=str(path))  # after a loss of power: records of starts aren't durable
                     self._remove(path)
                     continue
                 content = json.loads(text)
@@ -84,25 +83,21 @@ class RecordStore:
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
                 runs.append(run)
-            except OSError as err:  # its process may still run unreported, but the other records are kept
+            except OSError as err:  # the process may still run, but isn't reported
                 log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
-                # only a loss of power or a failing disk leaves half a record, and then the process is gone as well
+                # a loss of power or a failing disk has damaged the record, and the process has probably ended, too
                 log("record_set_aside", path=str(path), error=str(err))
-                self._set_aside(path)
+                names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
+                try:
+                    path.rename(next(name for name in names if not os.path.lexists(name)))
+                except OSError as failure:
+                    log("record_not_set_aside", path=str(path), error=str(failure))
         return runs
-
-    def _set_aside(self, path: Path) -> None:
-        """Rename the file so that files set aside earlier stay."""
-        names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
-        try:
-            path.rename(next(name for name in names if not os.path.lexists(name)))
-        except OSError as err:  # the next start reads it and skips it again
-            log("record_not_set_aside", path=str(path), error=str(err))
 
 
 def is_sound(run: ProcessRecord) -> bool:
-    """Whether the values have the types of a record, and the pid is valid."""
+    """Return whether the values have the types of a record, and the pid is valid."""
     kinds = {"int": (int,), "str": (str,), "bool": (bool,), "None": (type(None),)}
     return 0 < run.pid < 2**31 and all(
         type(getattr(run, field.name)) in [kind for name in str(field.type).split(" | ") for kind in kinds[name]]
@@ -116,10 +111,10 @@ def parent_and_start_ticks(pid: int) -> tuple[int, int]:
 
 
 def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
-    """Whether the fields are those of the kernel thread that started at that time."""
+    """Return whether the fields of /proc/PID/stat are those of a kernel thread with this start time."""
     return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from field 3 on, proc(5). The command before them may contain blanks and parentheses."""
+    """Return the fields of /proc/PID/stat from field 3 on (proc(5)). Field 2 may contain blanks and parentheses."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

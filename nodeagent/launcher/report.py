@@ -1,4 +1,4 @@
-"""Reports of the launcher: lines for the journal, states for systemd. Neither may ever stop it."""
+"""Log lines, and messages to systemd. A failure to send them never stops the launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 
 
 def log(event: str, **fields: object) -> None:
-    """Write one line to stderr, or drop it: a full pipe must not stop the launcher."""
+    """Write one line to stderr. If stderr is a full pipe, the line is dropped."""
     line = " ".join([event, *(f"{name}={json.dumps(value)}" for name, value in fields.items())])
     with contextlib.suppress(OSError):
         if select.select([], [2], [], 0)[1]:
@@ -18,7 +18,7 @@ def log(event: str, **fields: object) -> None:
 
 
 def notify(message: str) -> None:
-    """Send a message to the service manager, as sd_notify(3)."""
+    """Send a message to the service manager (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stream:
         if address:

@@ -1,4 +1,4 @@
-"""The launcher's event loop: requests, starts, ends of processes, signals. One thread, which no client can block."""
+"""The launcher's event loop in one thread: requests, starts, ends of processes, and signals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nodeagent.launcher.clients import Clients
 from nodeagent.launcher.order import (
     MAX_CPU,
     MAX_ID,
@@ -25,11 +25,11 @@ from nodeagent.launcher.order import (
     Order,
     RefusedError,
     ThreadMove,
-    cpus_of,
-    host_writes,
-    our_cgroup,
+    parse_cgroup,
+    parse_cpus,
+    parse_host_writes,
     parse_order,
-    partition_file,
+    parse_partition,
 )
 from nodeagent.launcher.records import (
     BOOT_ID,
@@ -40,17 +40,13 @@ from nodeagent.launcher.records import (
     stat_fields,
 )
 from nodeagent.launcher.report import log, notify
-from nodeagent.launcher.shim import shim
+from nodeagent.launcher.shim import become_process
 
 VERSION = "1"
-PROTOCOL = 1  # JSON objects, one per packet (SOCK_SEQPACKET): requests and answers, and after `subscribe` also events
-MAX_REQUEST_BYTES = 192 * 1024  # a packet must fit the kernel's default send buffer (net.core.wmem_default, 208 KiB)
-MAX_LISTED = 100  # runs in one answer to `list`, for the same reason
-MAX_CLIENTS = 64
+PROTOCOL = 1
+MAX_LISTED = 100  # runs in one answer to `list`, which has to fit into a packet
 MAX_RUNS = 8192
-START_DEADLINE_SECONDS = (
-    10.0  # time from fork to exec, so that a frozen cgroup or a dead file system can't block a start forever
-)
+START_DEADLINE_SECONDS = 10.0  # from fork to exec, which a frozen cgroup or a dead file system can block forever
 KILL_SECONDS = 5.0  # time from the last SIGKILL to giving up on processes that can't be killed
 
 
@@ -60,7 +56,7 @@ def now_ms() -> int:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Starting:
-    """Fork that has not become the container's process yet."""
+    """Child process that hasn't executed the container's command yet."""
 
     run: ProcessRecord
     link: socket.socket
@@ -69,88 +65,96 @@ class Starting:
     failure: dict[str, Any] | None = None
 
 
+@dataclasses.dataclass(slots=True)
+class Stop:
+    """Stop of all processes, in seconds of the monotonic clock."""
+
+    began: float
+    ends: float  # time after which processes that are still alive are left
+    killed: set[str] = dataclasses.field(default_factory=set)  # ids whose grace period is over
+
+
 class Launcher:
     def __init__(self, root: Path | None, state: Path, journal: str, listener: socket.socket) -> None:
-        self.root, self.journal, self.records, self.listener = root, journal, RecordStore(state), listener
+        self.root, self.journal, self.records = root, journal, RecordStore(state)
         self.selector = selectors.DefaultSelector()
-        self.clients: dict[socket.socket, bool] = {}  # → whether it is subscribed
+        self.clients = Clients(listener, self.selector, self.answer)
         self.runs: dict[str, ProcessRecord] = {}
         self.starting: dict[str, Starting] = {}
-        self.children: dict[int, str] = {}  # pid → id; only reap() frees these pids
-        self.pidfds: dict[str, int] = {}  # id → pidfd of processes that an earlier launcher started
+        self.children: dict[int, str] = {}  # ids by pid; only reap() frees these pids
+        self.pidfds: dict[str, int] = {}  # pidfds by id, of processes that an earlier launcher started
         self.started_at_ms = now_ms()
         self.stop_asked = self.reexec_asked = False
-        self.stop_began: float | None = None  # None while it serves
-        self.stop_ends = 0.0  # time after which processes that are still alive are left
-        self.killed: set[str] = set()  # ids whose grace period is over
+        self.stop: Stop | None = None
 
     def serve(self) -> None:
-        """Serve until everything has been stopped on SIGTERM."""
+        """Serve until all processes have been stopped on SIGTERM."""
         wake_in, wake_out = socket.socketpair()
-        for end in (wake_in, wake_out, self.listener):
+        for end in (wake_in, wake_out):
             end.setblocking(False)
         signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop_asked", True))
         signal.signal(signal.SIGHUP, lambda *_: setattr(self, "reexec_asked", True))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that reexec() has blocked
-        self.find_again()
+        self.recover_runs()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
-        self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
+        self.clients.listen()
         notify("READY=1")
         log("serving", version=VERSION, pid=os.getpid(), cgroup=self.root and str(self.root), runs=len(self.runs))
         while True:
             self.reap()
             self.end_overdue_starts()
-            if self.stop_asked:
-                self.begin_stop()
-                self.kill_overdue()
-                if self.is_over():
-                    self.kill_leftovers()
-                    signal.set_wakeup_fd(-1)  # the socket closes with this function
-                    return
+            if self.stop_asked and self.continue_stop():
+                self.kill_leftovers()
+                signal.set_wakeup_fd(-1)  # the socket closes with this function
+                return
             if self.reexec_asked and not self.starting:
                 self.reexec()
             for key, _ in self.selector.select(self.next_deadline()):
                 key.data()
 
-    def find_again(self) -> None:
-        """Find the processes that earlier launchers started. Children of this very process (it was re-executed) keep their exit codes."""
+    def recover_runs(self) -> None:
+        """Find the processes that earlier launchers started. After a re-execution they are still children and keep their exit codes."""
         for run in self.records.load():
             self.runs[run.id] = run
             if run.finished_at_ms is not None:
                 continue
             if run.boot_id != BOOT_ID:
-                self.lost_sight(run, "host_rebooted")
+                self.record_unknown_end(run, "host_rebooted")
                 continue
-            pidfd = pidfd_of(run)
+            pidfd = open_pidfd(run)
             if pidfd is None:
-                self.lost_sight(run)
+                self.record_unknown_end(run)
             elif parent_and_start_ticks(run.pid)[0] == os.getpid():
                 os.close(pidfd)
                 self.children[run.pid] = run.id
             else:
                 self.pidfds[run.id] = pidfd
-                self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.lost_sight(run))
+                self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.record_unknown_end(run))
 
-    def lost_sight(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
-        """Record the end of a process that wasn't our child. Its exit code went to its parent."""
-        self.settle([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
+    def record_unknown_end(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
+        """Record the end of a process whose exit code went to another parent."""
+        self.record_ends([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
     def reap(self) -> None:
-        """Reap children and, as subreaper, processes that the containers leave behind."""
+        """Reap children and, as subreaper, orphaned processes of containers."""
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = child
                 for starting in [s for s in self.starting.values() if s.run.pid == pid]:
-                    self.finish_start(starting)  # it ended before its link was read
+                    self.finish_start(starting)  # the process ended before its link was read
                 if run := self.runs.get(self.children.pop(pid, "")):
-                    ended.append(ended_with(run, status))
-        self.settle(ended)
+                    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+                    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+                    core = os.WCOREDUMP(status)
+                    end = dataclasses.replace(run, exit_code=code, signal=number, core_dumped=core)
+                    ended.append(dataclasses.replace(end, finished_at_ms=now_ms()))
+        self.record_ends(ended)
 
-    def settle(self, ended: list[ProcessRecord]) -> None:
-        """Write ends to disk before any client learns of them. A full disk costs only that."""
+    def record_ends(self, ended: list[ProcessRecord]) -> None:
+        """Write ends to disk and then wake the clients, who learn of the ends even if the disk is full."""
         if not ended:
             return
         try:
@@ -163,61 +167,9 @@ class Launcher:
                 self.selector.unregister(pidfd)
                 os.close(pidfd)
             log("exited", id=run.id, pid=run.pid, exit_code=run.exit_code, signal=run.signal, unknown=run.unknown)
-            for client in [client for client, subscribed in self.clients.items() if subscribed]:
-                self.send(client, {"event": "exit", "id": run.id}, is_wakeup=True)
+            self.clients.wake(run.id)
 
     # requests
-
-    def accept(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            client = self.listener.accept()[0]
-            uid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-            if uid not in {0, os.getuid()} or len(self.clients) >= MAX_CLIENTS:
-                log("client_refused", uid=uid, clients=len(self.clients))
-                client.close()
-                return
-            client.setblocking(False)
-            self.clients[client] = False
-            self.selector.register(client, selectors.EVENT_READ, lambda: self.receive(client))
-
-    def drop(self, client: socket.socket) -> None:
-        if self.clients.pop(client, None) is not None:
-            self.selector.unregister(client)
-            client.close()
-
-    def send(self, client: socket.socket, message: Mapping[str, Any], *, is_wakeup: bool = False) -> None:
-        """Send a message, and drop a client that doesn't read. A client with unread wake-ups needs no other."""
-        if client not in self.clients:
-            return
-        try:
-            client.send(json.dumps(message).encode())
-        except OSError as err:
-            if not (is_wakeup and isinstance(err, BlockingIOError)):
-                self.drop(client)
-
-    def receive(self, client: socket.socket) -> None:
-        if client not in self.clients:  # the client was dropped since the select()
-            return
-        try:
-            packet, _, flags, _ = client.recvmsg(MAX_REQUEST_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet, flags = b"", 0
-        if not packet:
-            self.drop(client)
-            return
-        try:
-            if flags & socket.MSG_TRUNC:
-                raise RefusedError("too_large", f"more than {MAX_REQUEST_BYTES} bytes")  # noqa: TRY301 - refused like all
-            message = json.loads(packet)
-            answer = self.answer(client, message if isinstance(message, dict) else {})
-        except RefusedError as err:
-            answer = {"refused": {"code": err.code, "message": str(err)}}
-        except (ValueError, RecursionError):
-            answer = {"refused": {"code": "bad_request", "message": "a request is a JSON object in UTF-8"}}
-        if answer is not None:
-            self.send(client, answer)
 
     def answer(self, client: socket.socket, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Answer a request. None means that the answer comes later."""
@@ -242,21 +194,19 @@ class Launcher:
             case "ack" if isinstance(message.get("ids"), list):
                 return {"acked": self.acknowledge(message["ids"])}
             case "subscribe":
-                self.clients[client] = True
+                self.clients.subscribed[client] = True
                 return {"subscribed": True}
             case "partition":
-                return self.begin_partition(*partition_file(message, self.root))
+                return begin_partition(*parse_partition(message, self.root))
             case "gather":
-                return {"gathered": gather(our_cgroup(message, self.root, "gather"))}
+                return {"gathered": gather(parse_cgroup(message, self.root, "gather"))}
             case "host":
-                return {"results": [write_host(one) for one in host_writes(message)]}
+                return {"results": [write_host(write) for write in parse_host_writes(message)]}
         name = str(message.get("op"))[:40]
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
     def signal(self, run_id: str, number: object) -> bool:
-        """Send a signal. Returns False if the process has ended. Before reap() a child's pid can't be reused; for others the pidfd is
-        used.
-        """
+        """Send a signal by pidfd, or to a child, whose pid stays its own until reap(). Return False if the process has ended."""
         if type(number) is not int or number not in signal.valid_signals():
             raise RefusedError("bad_request", f"signal: {number!r:.40} is no signal's number")
         starting = self.starting.get(run_id)
@@ -274,19 +224,8 @@ class Launcher:
             return False
         return True
 
-    def begin_partition(self, file: Path, kind: str) -> Mapping[str, Any]:
-        """Start a partition. The kernel requires CAP_SYS_ADMIN, which the agent's sandbox lacks. The agent itself reads what the kernel
-        grants.
-        """
-        try:
-            write(file, kind)
-        except OSError as err:
-            raise RefusedError("not_written", f"partition: cannot write {kind!r} to {file}: {err.strerror}") from err
-        log("partition_begun", cgroup=str(file.parent), kind=kind)
-        return {"partition": kind}
-
     def acknowledge(self, ids: list[Any]) -> list[str]:
-        """Forget the ended runs among the ids. A loss of power may bring one back, which is then acknowledged again."""
+        """Forget the ended runs among the ids. After a loss of power, a record may be back and is acknowledged again."""
         acked = [i for i in dict.fromkeys(map(str, ids)) if i in self.runs and self.runs[i].finished_at_ms is not None]
         for run_id in acked:
             self.records.forget(run_id)
@@ -296,7 +235,7 @@ class Launcher:
     # starts
 
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
-        """Start a process. An id starts once: a repeated request, for instance after a crash, returns the first one's status."""
+        """Start a process. A repeated request with the same id returns the status of the first start."""
         if order.id in self.runs:
             return {"status": dataclasses.asdict(self.runs[order.id])}
         if order.id in self.starting:
@@ -309,9 +248,7 @@ class Launcher:
             pid = self.fork(order, theirs.fileno())
             ticks = parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
-            self.records.write(
-                [run], durable=False
-            )  # it need not outlive this boot, because the container doesn't either
+            self.records.write([run], durable=False)  # neither the container nor its record has to outlive this boot
             ours.send(b"!")
         except OSError as err:
             ours.close()  # the shim reads the end of file and exits
@@ -327,19 +264,18 @@ class Launcher:
         return None
 
     def fork(self, order: Order, link: int) -> int:
-        mask = signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # the child must not run the launcher's handlers
+        # the child must not run the launcher's signal handlers
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
             if pid == 0:
-                shim(order, self.root, self.journal, link)
+                become_process(order, self.root, self.journal, link)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """Finish a start. The link closes on exec; a failure is reported before it closes."""
+        """Finish a start whose link was closed by exec, or has sent a failure."""
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return
@@ -360,16 +296,16 @@ class Launcher:
             log("start_failed", id=run.id, pid=run.pid, **failure)
         status = dataclasses.asdict(run)
         for client in starting.clients:
-            self.send(client, {"status": status} if failure is None else {"failed": {"id": run.id, **failure}})
+            self.clients.send(client, {"status": status} if failure is None else {"failed": {"id": run.id, **failure}})
 
-    # deadlines, the end, and the next image
+    # deadlines, stop and re-execution
 
     def next_deadline(self) -> float | None:
-        """Return the seconds until time alone requires an action, or None if it never does."""
+        """Return the seconds until the next deadline. None means that there is no deadline."""
         deadlines = [starting.deadline for starting in self.starting.values() if starting.failure is None]
-        if self.stop_began is not None:
-            waited_for = [run.grace_seconds for run in self.left() if run.id not in self.killed]
-            deadlines += [self.stop_ends, *(self.stop_began + seconds for seconds in waited_for)]
+        if (stop := self.stop) is not None:
+            alive = [run for run in self.list_alive() if run.id not in stop.killed]
+            deadlines += [stop.ends, *(stop.began + run.grace_seconds for run in alive)]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def end_overdue_starts(self) -> None:
@@ -378,51 +314,41 @@ class Launcher:
             if starting.failure is None and starting.deadline <= now:
                 text = os.strerror(errno.ETIMEDOUT)
                 starting.failure = {"stage": "deadline", "errno": errno.ETIMEDOUT, "message": text}
-                os.kill(starting.run.pid, signal.SIGKILL)  # ends a frozen process as well; its link closes then
+                os.kill(starting.run.pid, signal.SIGKILL)  # ends even a frozen process, and so closes its link
 
-    def left(self) -> list[ProcessRecord]:
+    def list_alive(self) -> list[ProcessRecord]:
         running = [run for run in self.runs.values() if run.finished_at_ms is None]
         return running + [starting.run for starting in self.starting.values()]
 
-    def begin_stop(self) -> None:
-        """Ask every process to end, once."""
-        if self.stop_began is not None:
-            return
-        left = self.left()
-        patience = max([run.grace_seconds for run in left], default=0)
-        self.stop_began = time.monotonic()
-        self.stop_ends = self.stop_began + patience + KILL_SECONDS
-        notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(patience + 30) * 1_000_000}")
-        log("stopping", runs=len(left), grace_seconds=patience)
-        for run in left:
-            self.signal(run.id, signal.SIGTERM.value)
-
-    def kill_overdue(self) -> None:
-        """Kill each process whose grace period is over, once."""
-        assert self.stop_began is not None
-        now = time.monotonic()
-        for run in self.left():
-            if run.id not in self.killed and now >= self.stop_began + run.grace_seconds:
-                self.killed.add(run.id)
+    def continue_stop(self) -> bool:
+        """Ask every process to end, and kill it after its grace period. Return whether all have ended, or those left can't be killed."""
+        alive, now = self.list_alive(), time.monotonic()
+        if self.stop is None:
+            patience = max([run.grace_seconds for run in alive], default=0)
+            self.stop = Stop(began=now, ends=now + patience + KILL_SECONDS)
+            notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(patience + 30) * 1_000_000}")
+            log("stopping", runs=len(alive), grace_seconds=patience)
+            for run in alive:
+                self.signal(run.id, signal.SIGTERM.value)
+        for run in alive:
+            if run.id not in self.stop.killed and now >= self.stop.began + run.grace_seconds:
+                self.stop.killed.add(run.id)
                 self.signal(run.id, signal.SIGKILL.value)
-
-    def is_over(self) -> bool:
-        """Whether all processes have ended, or those still alive can't be killed."""
-        return not self.left() or time.monotonic() >= self.stop_ends
+        return not alive or now >= self.stop.ends
 
     def kill_leftovers(self) -> None:
-        """Kill all other processes in the sub-cgroups."""
+        """Kill all processes that are left in the cgroups of the pods."""
         for kill in sorted(self.root.glob("*/cgroup.kill")) if self.root else ():
-            if kill.parent.name != "holder":  # the leaf of the unit's own main process
+            if kill.parent.name != "holder":  # cgroup of the unit's main process
                 with contextlib.suppress(OSError), kill.open("r+b", buffering=0) as file:
                     file.write(b"1")
-        log("stopped", left=[run.id for run in self.left()])
+        log("stopped", left=[run.id for run in self.list_alive()])
 
     def reexec(self) -> None:
-        """Execute the next image of this process. Its children stay its children, and the records identify them."""
+        """Execute the launcher's program again in this process, which keeps its children."""
         self.reexec_asked = False
         log("reexec", pid=os.getpid())
-        # until the next image has its handlers, the default action would end it
+        # without handlers, these signals would end the new image
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         try:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
@@ -431,21 +357,30 @@ class Launcher:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def write(file: Path, value: str) -> None:
-    """Write to a file of the kernel in one system call."""
-    with file.open("r+b", buffering=0) as opened:
+def write_file(file: Path, value: str) -> None:
+    with file.open("r+b", buffering=0) as opened:  # one system call, which the kernel takes or refuses as a whole
         opened.write(value.encode())
 
 
-def gather(cgroup: Path) -> int:
-    """Move threads of a cgroup, and of those below it, that may run on other CPUs back to all of its CPUs. Returns how many.
+def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
+    """Write `cpuset.cpus.partition`, which takes CAP_SYS_ADMIN. The agent lacks it, and reads afterwards what the kernel granted."""
+    try:
+        write_file(file, kind)
+    except OSError as err:
+        raise RefusedError("not_written", f"partition: cannot write {kind!r} to {file}: {err.strerror}") from err
+    log("partition_begun", cgroup=str(file.parent), kind=kind)
+    return {"partition": kind}
 
-    The kernel gives a thread no CPU that its cgroup lacks. A thread that has ended is skipped, even if its id is reused.
+
+def gather(cgroup: Path) -> int:
+    """Let threads of a cgroup and its children that may run on other CPUs run on all CPUs of the cgroup. Return their number.
+
+    The kernel reduces each affinity to the CPUs of the cgroup.
     """
     count = 0
     try:
         text = (cgroup / "cpuset.cpus.effective").read_text(encoding="ascii").strip()
-        own = {cpu for part in cpus_of(text) for cpu in part}
+        own = {cpu for part in parse_cpus(text) for cpu in part}
         for file in cgroup.rglob("cgroup.threads"):
             for tid in map(int, file.read_text(encoding="ascii").split()):
                 with contextlib.suppress(ProcessLookupError):
@@ -458,42 +393,27 @@ def gather(cgroup: Path) -> int:
     return count
 
 
-def write_host(one: FileWrite | ThreadMove) -> str | None:
-    """Write a host setting, which the agent's sandbox may not do. Returns why it failed, or None."""
+def write_host(write: FileWrite | ThreadMove) -> str | None:
+    """Write a setting of the host, which the agent may only read. Return the error, or None."""
     try:
-        match one:
+        match write:
             case FileWrite():
-                write(one.path, one.value)
+                write_file(write.path, write.value)
             case ThreadMove():
-                move_kernel_thread(one)
+                if not is_kernel_thread(stat_fields(write.pid), write.start_ticks):
+                    raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+                os.sched_setaffinity(write.pid, itertools.chain(*write.cpus))
     except OSError as err:
         return os.strerror(err.errno or 0)
     return None
 
 
-def move_kernel_thread(move: ThreadMove) -> None:
-    """Move a kernel thread, but never another process that has its id now."""
-    if not is_kernel_thread(stat_fields(move.pid), move.start_ticks):
-        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-    os.sched_setaffinity(move.pid, itertools.chain(*move.cpus))
-
-
-def ended_with(run: ProcessRecord, wait_status: int) -> ProcessRecord:
-    return dataclasses.replace(
-        run,
-        finished_at_ms=now_ms(),
-        exit_code=os.WEXITSTATUS(wait_status) if os.WIFEXITED(wait_status) else None,
-        signal=os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else None,
-        core_dumped=os.WCOREDUMP(wait_status),
-    )
-
-
-def pidfd_of(run: ProcessRecord) -> int | None:
-    """Return a pidfd of the run's process, or None if it is gone. The pidfd comes first, so that its process is the one compared."""
+def open_pidfd(run: ProcessRecord) -> int | None:
+    """Return a pidfd of the run's process. None means that the process has ended."""
     try:
-        pidfd = os.pidfd_open(run.pid)
+        pidfd = os.pidfd_open(run.pid)  # before the comparison, which is then about the pidfd's process
     except OSError as err:
-        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL: the number is now a thread's
+        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL: the pid is now a thread's
             return None
         raise
     try:

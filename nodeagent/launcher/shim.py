@@ -1,4 +1,4 @@
-"""The child between fork and exec: it becomes the container's process, or reports the stage at which that failed."""
+"""The child process between fork and exec, which executes a container's command or reports the stage that failed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,27 @@ from typing import NoReturn
 from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# fork and deadline belong to the launcher
-STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
+STAGES = (
+    "fork",
+    "deadline",
+    "cgroup",
+    "session",
+    "output",
+    "user",
+    "cwd",
+    "exec",
+)  # the launcher reports the first two
 
 
-def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
-    """Become the container's process, or report through the link at which stage that failed. Signals are blocked on entry."""
+def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
+    """Execute the container's command, or send the stage that failed through the link. All signals are blocked on entry."""
     stage = "cgroup"
     try:
         link = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 3)
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
-            os._exit(127)  # the launcher died before it wrote the record, so this process would be unknown
+            os._exit(127)  # the launcher ended before it wrote the record, so this process would be unknown
         if order.cgroup is not None:
             with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
                 procs.write(b"%d" % os.getpid())
@@ -46,7 +54,7 @@ def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
         os.chdir(order.cwd)
         stage = "exec"
         execute(order)
-    except BaseException as err:  # noqa: BLE001 - the child must not continue in the launcher's code as a second launcher
+    except BaseException as err:  # noqa: BLE001 - the child must not return into the launcher's code
         number = err.errno if isinstance(err, OSError) and err.errno else errno.EINVAL
         text = os.strerror(number) if isinstance(err, OSError) else f"{type(err).__name__}: {err}"
         os.write(link, json.dumps({"stage": stage, "errno": number, "message": text}).encode())
@@ -61,22 +69,21 @@ def reset_process() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (min(1024, hard), hard)
-    )  # the launcher's own limit is raised, but select() knows only 1024
+    # the usual soft limit, because select() takes no higher descriptor; the launcher has raised its own limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
     score = Path("/proc/self/oom_score_adj")
     if int(score.read_text(encoding="ascii")) < 0:
         score.write_text("0", encoding="ascii")
 
 
 def connect_output(order: Order, root: Path | None, journal: str) -> None:
-    """Connect an empty stdin, and stdout and stderr as one ordered stream to the journal, or without one to the log file."""
+    """Connect stdin to /dev/null, and stdout and stderr to the journal, or without a journal to the log file."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         stream.connect(journal)
         stream.shutdown(socket.SHUT_RD)
-        # journald's header: identifier, unit, priority (info), whether a line may begin with its own ("<3>"), three switches to
-        # forward. The unit is named, since a short process is gone before journald looks for its cgroup.
+        # Header of journald's stream: identifier, unit, priority (info), whether lines may have their own priority ("<3>"), and three
+        # switches for forwarding. The unit is named because a short process has ended before journald looks at its cgroup.
         unit = root.name if root is not None and root.suffix == ".service" else ""
         stream.sendall(f"{order.identifier}\n{unit}\n6\n1\n0\n0\n0\n".encode())
         output = stream.detach()
@@ -91,15 +98,15 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
 
 
 def execute(order: Order) -> None:
-    """Execute as execvpe does, but with the launcher's default PATH, which is not passed on."""
+    """Execute the command as execvpe does, but with DEFAULT_PATH if the environment has no PATH."""
     name = order.argv[0]
     directories = order.env.get("PATH", DEFAULT_PATH).split(":") if "/" not in name else [""]
     failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     for directory in directories:
         try:
-            os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - it must not get a shell
+            os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - a command without a shell
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError as err:  # a later directory may have an executable one; otherwise this is the reason
+        except PermissionError as err:  # a later directory may have an executable file
             failure = err
     raise failure

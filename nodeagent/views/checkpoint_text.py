@@ -1,4 +1,4 @@
-"""A checkpoint as text. Adds words and layout to the facts from formats/checkpoint/checkpoint_versions.py."""
+"""A checkpoint as text, made of the values of formats/checkpoint/checkpoint_versions.py."""
 
 from collections.abc import Iterator, Sequence
 

@@ -16,29 +16,21 @@ def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacem
         pod: the pod of the container.
         container: the container's name.
         placement: the container's CPUs and memory nodes.
-        is_closed: processes outside its cgroup are kept off its exclusive CPUs.
+        is_closed: whether processes outside its cgroup are kept off its exclusive CPUs.
     """
-    cpus = placement.exclusive_cpus | placement.shared_cpus
+    sets: dict[str, CpuSet | NumaSet] = {
+        "cpus": placement.exclusive_cpus | placement.shared_cpus,
+        "exclusiveCPUs": placement.exclusive_cpus,
+        "sharedCPUs": placement.shared_cpus,
+        "memoryNodes": placement.memory_nodes,
+    }
     return {
         "kind": "ContainerCPUs",
         "version": 1,
         "pod": pod.full_name,
         "uid": pod.uid,
         "container": container,
-        "cpus": str(cpus),
-        "exclusiveCPUs": str(placement.exclusive_cpus),
-        "sharedCPUs": str(placement.shared_cpus),
-        "memoryNodes": str(placement.memory_nodes),
-        "masks": {
-            "cpus": format_mask(cpus),
-            "exclusiveCPUs": format_mask(placement.exclusive_cpus),
-            "sharedCPUs": format_mask(placement.shared_cpus),
-            "memoryNodes": format_mask(placement.memory_nodes),
-        },
+        **{name: str(ids) for name, ids in sets.items()},
+        "masks": {name: f"{ids.bits:#x}" for name, ids in sets.items()},  # for `taskset` and DPDK's `-c`
         "closed": is_closed,
     }
-
-
-def format_mask(ids: CpuSet | NumaSet) -> str:
-    """Format a set as a hexadecimal mask for `taskset` and DPDK's `-c`."""
-    return f"{ids.bits:#x}"

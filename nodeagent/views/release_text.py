@@ -67,7 +67,7 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
             yield f"{old.pod.full_name}: ended; {_format_freed(freed_fields(before.promises.of_pod(old.pod.uid)))}"
 
 
-def longest_end_seconds(entries: Collection[PodEntry]) -> int:
+def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
     """Return the time in which all these pods end. Each needs its grace period and two seconds for each sidecar."""
     return max(
         (
@@ -79,7 +79,7 @@ def longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 
 def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
-    """Yield the groups of containers that are stopped together, in order. Containers without processes are left out."""
+    """Yield the groups of containers that are stopped together, in order. Containers that can't have processes are left out."""
     there = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
     first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
     if first:

@@ -19,7 +19,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin, PodEntry, QosClass, RefusedChange
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.daemon.start import startup
+from nodeagent.daemon.start import node_builder
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.files import manifests
 from nodeagent.edge.files.manifests import SUFFIXES, ManifestScan, locked_manifests, scan_manifests
@@ -85,7 +85,7 @@ class Node:
 def node(run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     root = MACHINE.grow(tmp_path / "root")
     sample = read_machine(str(root))
-    for reader in (manifest_changes, startup):
+    for reader in (manifest_changes, node_builder):
         monkeypatch.setattr(reader, "read_machine", lambda _="/": sample)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -181,7 +181,7 @@ def test_several_pods_of_a_file_are_each_said(node: Node) -> None:
 def test_a_file_that_holds_other_pods_too_is_not_replaced(node: Node) -> None:
     (node.manifests / "both.yaml").write_text(text(WEB, SMALL))
     err = failed(node("apply", written("web.yaml", WEB)))
-    assert f"{node.manifests}/both.yaml holds default/web with default/small, which web.yaml hasn't" in err
+    assert f"{node.manifests}/both.yaml holds default/web with default/small, which web.yaml doesn't contain" in err
     assert (node.manifests / "both.yaml").read_text() == text(WEB, SMALL)
     assert node.files() == ["both.yaml"]
 
@@ -258,7 +258,8 @@ def test_stdin_and_a_name_that_is_taken_are_called_as_the_pod_is(
     (node.manifests / "small.web.yaml").mkdir()
     err = failed(node("apply", written("web.yaml", third)))
     assert (
-        f"there is no name for web.yaml in {node.manifests}: web.yaml, web.yaml, small.web.yaml are other pods'" in err
+        f"no file name is left for web.yaml in {node.manifests}: web.yaml, web.yaml, small.web.yaml belong to other pods"
+        in err
     )
 
 
@@ -273,7 +274,7 @@ def test_a_link_is_not_replaced_by_a_file(node: Node, tmp_path: Path) -> None:
     assert node("apply", written("web.yaml", WEB))[0] == 0, "it is in place as it is"
     err = failed(node("apply", written("web.yaml", pod("web", container("app", "3", "1Gi")))))
     assert f"{node.manifests}/web.yaml is a symbolic link, which would be replaced" in err
-    assert f"hint: change {tmp_path}/theirs.yaml, to which it leads" in err
+    assert f"hint: change its target {tmp_path}/theirs.yaml, or first remove the link" in err
     assert (node.manifests / "web.yaml").is_symlink()
 
 
@@ -284,7 +285,7 @@ def test_where_the_manifests_are_one_file_its_pods_are_replaced_and_no_others_pu
     assert node("apply", changed)[1].startswith(f"pod default/web changed ({node.manifests}): ")
     assert node.manifests.read_text() == Path("web.yaml").read_text()
     err = failed(node("apply", written("small.yaml", SMALL)))
-    assert f"{node.manifests} is one file, and pod default/small isn't in it" in err
+    assert f"{node.manifests} is a single file without pod default/small" in err
     assert not list(node.manifests.parent.glob(".*"))
 
 
@@ -339,7 +340,7 @@ def test_a_next_step_names_files_so_that_a_shell_understands_it(node: Node) -> N
     assert "`namei -l 'my $(pod).yaml'` shows" in failed(node("apply", name))
     (node.manifests / name).symlink_to(Path(written("web.yaml", WEB)).resolve())
     err = failed(node("apply", written("changed.yaml", cpus("web", 1))))
-    assert f"or first `nodeagent delete '{node.manifests}/{name}'`" in err
+    assert f"or first remove the link: `nodeagent delete '{node.manifests}/{name}'`" in err
 
 
 @needs_root
@@ -749,7 +750,10 @@ def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
     os.mkfifo(path)
     for command, status in (("apply", 1), ("diff", 2)):
         err = failed(agent(command, written("small.yaml", SLOW)), status=status)
-        assert f"what {path} holds besides default/small is not known: {path} is a FIFO, not a regular file" in err
+        assert (
+            f"cannot read which other pods {path} contains besides default/small: {path} is a FIFO, not a regular file"
+            in err
+        )
     assert path.is_fifo()
 
 
@@ -836,7 +840,7 @@ def test_nobody_is_waited_for_where_no_agent_runs(node: Node) -> None:
         assert "the agent is not running" in failed(node(command, written("web.yaml", WEB), "--wait"))
     assert node.files() == []
     for command in ("apply", "delete"):
-        assert "--timeout 3 says how long to wait: give --wait, too" in node(command, "web.yaml", "--timeout", "3")[2]
+        assert "--timeout 3 is the longest wait: add --wait" in node(command, "web.yaml", "--timeout", "3")[2]
 
 
 def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.core.model.config import DEFAULT_GATES, Config
-from nodeagent.daemon.start.startup import StartError, load_node
+from nodeagent.daemon.start.node_builder import load_node
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.local_api import LocalApi
@@ -73,8 +74,8 @@ def read(text: str) -> Config:
 
 def test_the_example_is_right(run: RunCommand, node: str) -> None:
     example = str(ROOT / "examples" / "config.yaml")
-    assert run("validate", example, "--root", node) == (0, f"{example} is right and suits the machine\n", "")
-    assert run("validate", example, "--alone") == (0, f"{example} is right\n", "")
+    assert run("validate", example, "--root", node) == (0, f"{example} is valid for the machine\n", "")
+    assert run("validate", example, "--alone") == (0, f"{example} is valid\n", "")
 
 
 def test_everything_wrong_is_reported_at_once_with_its_line(run: RunCommand, tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_everything_wrong_is_reported_at_once_with_its_line(run: RunCommand, tmp
     assert f'{file}:1: maxPods: "many"' in err
     assert f"{file}:3: cpuManagerPolcy" in err
     assert err.count(f"{file}:") == 3
-    assert err.splitlines()[-1] == f"hint: correct {file}; `nodeagent config show {file}` prints it once it is right"
+    assert err.splitlines()[-1] == f"hint: fix {file}; once it is valid, `nodeagent config show {file}` prints it"
 
 
 def test_what_does_not_suit_the_machine_is_reported_with_its_line(run: RunCommand, tmp_path: Path, node: str) -> None:
@@ -378,7 +379,7 @@ def test_notes_and_unused_fields_are_reported(run: RunCommand, tmp_path: Path) -
     file = written(tmp_path, "metricsBindAddress: 0.0.0.0:80\nfailSwapOn: true\n")
     _, out, _ = run("validate", file, "--alone")
     assert "\nnote: metricsBindAddress 0.0.0.0:80 is not a loopback address" in out
-    assert out.endswith("\nnot used here: failSwapOn\n")
+    assert out.endswith("\nnot used by nodeagent: failSwapOn\n")
 
 
 @pytest.mark.parametrize("action", ["validate", "show", "migrate-from-kubelet"])
@@ -399,11 +400,11 @@ def test_a_result_that_cannot_be_written_is_an_error_about_its_option(run: RunCo
 
 def test_without_a_file_it_is_the_copied_nodes_own(run: RunCommand, node: str) -> None:
     assert run("validate", "--root", node)[2].startswith(
-        f"nodeagent: no configuration at {node}/etc/nodeagent/config.yaml\nhint: copy it there from the node, or name"
+        f"nodeagent: no configuration at {node}/etc/nodeagent/config.yaml\nhint: copy the file there from the node, or name"
     )
     (Path(node) / "etc/nodeagent").mkdir(parents=True)
     own = written(Path(node) / "etc/nodeagent", "reservedSystemCPUs: '0'\n")
-    assert run("validate", "--root", node) == (0, f"{own} is right and suits the machine\n", "")
+    assert run("validate", "--root", node) == (0, f"{own} is valid for the machine\n", "")
     written(Path(node) / "etc/nodeagent", "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\n")
     assert places(run("validate", "--root", node)[2], own) == ["2: reservedSystemCPUs"]
 
@@ -413,14 +414,14 @@ def test_without_a_file_it_is_the_captured_nodes_own(run: RunCommand, node: str,
     (Path(node) / "etc/nodeagent").mkdir(parents=True)
     own = written(Path(node) / "etc/nodeagent", "cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
     assert main(["capture", "--root", node, "--config", own, "--out", str(capture)]) == 0
-    assert run("validate", "--machine", str(capture))[:2] == (0, f"{capture} is right and suits the machine\n")
+    assert run("validate", "--machine", str(capture))[:2] == (0, f"{capture} is valid for the machine\n")
     document = json.loads(capture.read_text())
     document["agent"]["config"]["reservedSystemCPUs"] = "77"
     capture.write_text(json.dumps(document))
     status, out, err = run("validate", "--machine", str(capture))
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: {capture}: reservedSystemCPUs: "), "a line of the capture would say nothing"
-    assert err.endswith(f"`nodeagent config show --machine {capture}` prints what was captured\n")
+    assert err.endswith(f"`nodeagent config show --machine {capture}` prints the captured one\n")
 
 
 def test_a_machine_without_a_configuration_says_so(run: RunCommand, node: str, tmp_path: Path) -> None:
@@ -443,12 +444,12 @@ def test_two_configurations_are_one_too_many(action: str, run: RunCommand, tmp_p
 def test_a_file_is_shown_of_no_node(option: str, run: RunCommand) -> None:
     status, out, err = run("show", str(ROOT / "examples" / "config.yaml"), option, "x")
     assert (status, out) == (2, "")
-    assert f"nodeagent: {option} selects whose configuration to show: it excludes FILE\n" in err
+    assert f"nodeagent: {option} selects a node and its configuration: leave out FILE\n" in err
 
 
 def test_config_names_the_file_as_in_other_commands(run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "maxPods: 7\n")
-    assert run("validate", "--config", file, "--alone") == (0, f"{file} is right\n", "")
+    assert run("validate", "--config", file, "--alone") == (0, f"{file} is valid\n", "")
 
 
 # show
@@ -535,7 +536,7 @@ def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(run: RunComman
     assert err == (
         "kept: cpuManagerPolicy, cpuManagerPolicyOptions, evictionHard, maxPods, reservedSystemCPUs, topologyManagerPolicy\n"
         "commented out: authentication, clusterDNS, staticPodPath\n"
-        "kept, but no effect here: evictionHard[nodefs.available]\n"
+        "kept without effect: evictionHard[nodefs.available]\n"
     )
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import COMMANDS
 from nodeagent.cli.support.becoming import CommandError, run_command
-from nodeagent.cli.support.node import this_node
+from nodeagent.cli.support.node import saved_node, this_node
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
@@ -533,7 +533,7 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     monkeypatch.setattr(this_node, "LAST_CONFIG_PATH", str(last))
     socket = ["--socket", str(host.socket)]
     assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
-    Recorder(str(host.directory), make_log()).keep_config(parse_config(host.config.read_bytes(), str(host.config)))
+    Recorder(str(host.directory), make_log()).save_config(parse_config(host.config.read_bytes(), str(host.config)))
     status, out, err = run("inspect", *socket)
     assert (status, err) == (0, "")
     assert "default/web" in out
@@ -551,7 +551,7 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, mon
     """As the agent has it once it starts: what a container lacks of them is no difference that it would correct."""
     world = World().add(pod("web", app("app", cpu="2", memory="64Mi")))
     monkeypatch.setattr(
-        this_node,
+        saved_node,
         "discover",
         lambda config, _path: replace(world.node, config=replace(config, placement=world.config.placement)),
     )
@@ -576,7 +576,7 @@ def test_without_a_daemon_and_cgroups_nothing_is_compared(host, run):
     assert "nothing was compared" in out
     assert f"there is no cgroup {host.cgroups}" in " ".join(out.split())
     assert err.startswith(f"nodeagent: the pods' cgroups cannot be read ({host.cgroups}), so nothing was compared")
-    assert "hint: start them with `systemctl start nodeagent-pods`" in err
+    assert "hint: start their unit with `systemctl start nodeagent-pods`" in err
 
 
 def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, run):
@@ -651,9 +651,10 @@ def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, run):
 
 def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
     """Run a command line as another user. What is imported late must be there before: the interpreter may be root's own."""
-    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.processes.launcher, nodeagent.edge.processes.host_processes"
+    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.processes.host_processes, nodeagent.cli.support.node.saved_node"
     commands = ", ".join(
-        f"nodeagent.cli.{name}" for name in ("main", "commands.inspect", "commands.exec", "commands.retry")
+        f"nodeagent.cli.{name}"
+        for name in ("main", "commands.inspect", "commands.exec", "commands.retry", "commands.topology")
     )
     program = (
         f"import os, sys, {late}, {commands}\n"
@@ -951,7 +952,7 @@ def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
     assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
     assert run("retry", "default/big", "--socket", str(live.socket)) == (
         0,
-        "pod default/big is ending, and its changed manifest follows; see: nodeagent inspect default/big\n",
+        "pod default/big is ending, and starts again with its changed manifest; see: nodeagent inspect default/big\n",
         "",
     )
 
@@ -976,7 +977,9 @@ def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, run):
     document = yaml.safe_load(out)
     json_schema.check(document, "retry")
     assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
-    assert "is not decided yet" in failed(run("retry", "default/big", "--socket", str(live.socket)))
+    assert "the agent has not decided on pod default/big yet" in failed(
+        run("retry", "default/big", "--socket", str(live.socket))
+    )
 
 
 def test_retry_passes_on_what_the_agent_says(live, run):

@@ -79,7 +79,7 @@ def test_a_document_has_all_forms(run: RunCommand) -> None:
         (("two",), "pod default/two has 2 containers\nhint: name one: `nodeagent cpus default/two slot`; it has: slot, app\n"),
         (("two", "sl"), "pod default/two has no container 'sl'\nhint: it has: slot, app"),
         (("two", "slot", "--exclusive"), "container slot of pod default/two has no exclusive CPUs\nhint: `nodeagent explain"),
-        (("own", "--shared"), "container app of pod default/own has no CPUs that it shares\nhint: "),
+        (("own", "--shared"), "container app of pod default/own has no shared CPUs\nhint: "),
         (("big",), "pod default/big was refused: UnexpectedAdmissionError: "),
         (("over",), "pod default/over is being ended\nhint: "),
     ],
@@ -108,8 +108,8 @@ def test_a_process_elsewhere_is_told_that_it_cannot_get_there(run: RunCommand, m
     view = world(host_isolation="partition").view()
     monkeypatch.setattr(cpus, "own_cpus", lambda: CpuSet.parse("0,2-4,6-7"))
     said = (
-        "nodeagent: note: CPUs 1,5 are closed to what is not in the container's cgroup (hostIsolation)\n"
-        "hint: start it there: nodeagent exec default/own app -- COMMAND\n"
+        "nodeagent: note: CPUs 1,5 can be used only from inside the container's cgroup (hostIsolation)\n"
+        "hint: start the program there: nodeagent exec default/own app -- COMMAND\n"
     )
     assert run(view, "own") == (0, "1,5\n", said)
     assert run(view, "own", "--mems") == (0, "0-1\n", "")

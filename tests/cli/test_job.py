@@ -84,7 +84,7 @@ def test_a_numa_node_is_asked_for_and_checked() -> None:
         older = run(socket, "--numa", "0", "--", "true")
     assert [one["numa"] for one in asked] == ["1", "0"]
     assert older.returncode == 125
-    assert "memory is of NUMA nodes 1, not of 0\nhint: is the agent older" in older.stderr
+    assert "memory is on NUMA nodes 1, not on 0\nhint: is the agent older" in older.stderr
 
 
 def test_a_class_of_cores_is_asked_for_and_answered() -> None:
@@ -100,7 +100,7 @@ def test_a_class_of_cores_is_asked_for_and_answered() -> None:
         older = run(socket, "--core-class", "performance", "--", "true")
     assert [one["coreClass"] for one in asked] == ["performance"]
     assert older.returncode == 125
-    assert "the agent doesn't know of classes of cores\nhint: is the agent older" in older.stderr
+    assert "the agent doesn't support --core-class\nhint: is the agent older" in older.stderr
     assert run("none", "--core-class", "fast", "--", "true").returncode == 2
 
 
@@ -117,7 +117,7 @@ def test_devices_are_asked_for_and_answered() -> None:
         older = run(socket, "--near", "eth0", "--", "true")
     assert [one["near"] for one in asked] == ["eth0, nvme"]
     assert older.returncode == 125
-    assert "the agent doesn't know of devices\nhint: is the agent older" in older.stderr
+    assert "the agent doesn't support --near\nhint: is the agent older" in older.stderr
 
 
 def test_devices_of_its_own_are_amounts() -> None:

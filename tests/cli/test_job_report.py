@@ -172,7 +172,7 @@ def test_what_is_refused_has_no_report() -> None:
     with agent(let_in) as socket:
         older = run(socket, "--", "true")
     assert older.returncode == 125
-    assert "doesn't say where the job's cgroup is" in older.stderr
+    assert "the agent doesn't support --report" in older.stderr
 
 
 def test_what_is_sent_to_who_waits_is_passed_on(cgroup: Cgroup) -> None:

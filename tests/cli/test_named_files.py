@@ -212,8 +212,12 @@ def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[s
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
 def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, run: RunCommand, piped: Piped) -> None:
     for words, content, what in (
-        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of the input; "),
-        (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
+        (("config", "validate", "--alone", name), b"maxPods: many\n", "fix these lines of the input; "),
+        (
+            ("config", "migrate-from-kubelet", name),
+            b"maxPods: many\n",
+            "fix these fields of the input, then migrate it ",
+        ),
         (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
     ):
         piped(content)
@@ -300,10 +304,11 @@ def test_an_empty_file_is_a_configuration(run: RunCommand, piped: Piped) -> None
 def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(
     words: tuple[str, ...], descriptors: str, run: RunCommand
 ) -> None:
-    status, out, err = run(*words, f"{descriptors}/99")
+    closed = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 100
+    status, out, err = run(*words, f"{descriptors}/{closed}")
     assert (status, out) == (1, "")
     assert err.startswith(
-        f"nodeagent: cannot read {descriptors}/99: nothing is open there\nhint: sudo closes what <(...) opens"
+        f"nodeagent: cannot read {descriptors}/{closed}: the descriptor is not open\nhint: sudo closes the pipe of <(...)"
     )
 
 

@@ -245,7 +245,7 @@ def test_a_unit_is_given_back_by_any_of_its_names(node: Node, systemctl: Path) -
     assert node.files() == ["db.service.yaml"]
     (systemctl / "refuses").touch()
     err = failed(node("unpin", "alias"))
-    assert "stands for unit alias.service" in err, "systemd can't be asked who that is"
+    assert "pins unit alias.service" in err, "systemd can't be asked who that is"
     (systemctl / "refuses").unlink()
     assert node("unpin", "alias")[0] == 0
     assert node.files() == []
@@ -253,12 +253,12 @@ def test_a_unit_is_given_back_by_any_of_its_names(node: Node, systemctl: Path) -
 
 def test_what_is_not_pinned_is_named_with_what_is_and_nothing_is_removed(node: Node) -> None:
     err = failed(node("unpin", "db"))
-    assert f"no manifest in {node.manifests} stands for unit db.service" in err
-    assert "hint: `nodeagent inspect` shows those that are: none" in err
+    assert f"no manifest in {node.manifests} pins unit db.service" in err
+    assert "hint: name a pinned unit, as `nodeagent inspect` lists them: none" in err
     node("pin", "db", *AMOUNTS)
     err = failed(node("unpin", "db", "web"))
-    assert "stands for unit web.service" in err
-    assert "those that are: db.service" in err
+    assert "pins unit web.service" in err
+    assert "lists them: db.service" in err
     assert node.files() == ["db.service.yaml"]
 
 

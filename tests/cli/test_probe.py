@@ -64,12 +64,12 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["--cpus", "x"], "'x' is not a list of CPUs"),
         (["--cpus", ""], "'' names no CPU"),
-        (["web", "--cpus", "1"], "--cpus names the CPUs: give it without a pod"),
-        (["--latency"], "name the pod, too"),
-        (["--container", "app"], "name the pod, too"),
-        (["web", "--force"], "--force is only for a pod, with --latency"),
-        (["web", "--seconds", "1"], "add --latency, or name CPUs with --cpus"),
-        (["web", "--compare", "f"], "add --latency, or name CPUs with --cpus"),
+        (["web", "--cpus", "1"], "--cpus names the CPUs: leave out the pod"),
+        (["--latency"], "--container and --latency need a pod: name it, too"),
+        (["--container", "app"], "--container and --latency need a pod: name it, too"),
+        (["web", "--force"], "--force needs a pod and --latency"),
+        (["web", "--seconds", "1"], "--seconds and --compare need --latency"),
+        (["web", "--compare", "f"], "--seconds and --compare need --latency"),
         (["web", "--latency", "--seconds", "0"], "not a whole number above 0"),
         (["web", "--latency", "--seconds", "86401"], "at most 86400"),
     ],
@@ -93,8 +93,8 @@ def test_where_memory_is_needs_no_root_and_no_program(live: Host, run: RunComman
     status, out, err = run("web", *live.options)
     assert (status, err) == (0, "")
     assert out.splitlines()[1:] == [
-        "default/web  app        anywhere  0: 1.0MiB, 1: 8.0KiB  -      -",
-        "default/web  slot       anywhere  unknown               -      -",
+        "default/web  app        anywhere   0: 1.0MiB, 1: 8.0KiB  -      -",
+        "default/web  slot       anywhere   unknown               -      -",
     ]
     status, out, _ = run("web", "--container", "app", "-o", "json", *live.options)
     document = json.loads(out)
@@ -148,7 +148,7 @@ def test_what_was_not_measured_cannot_be_compared_with(
     live: Host, run: RunCommand, called: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "f").write_text("{}")
-    for name, said in (("none", "there is no file"), ("f", "has no latency to compare with: kind: is missing")):
+    for name, said in (("none", "there is no file"), ("f", "contains no latency results: kind: is missing")):
         status, _, err = run("--cpus", str(CPU), "--compare", str(tmp_path / name), *live.options)
         assert status == 1
         assert said in err

@@ -25,7 +25,7 @@ from nodeagent.core.model.state import Phase
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.start import releasing, startup
+from nodeagent.daemon.start import node_builder, releasing
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.edge.transport.local_api_client import ApiError, call
@@ -276,7 +276,7 @@ default/web app: SIGTERM; SIGKILL if it still runs in 30 seconds
 default/web proxy: SIGTERM; SIGKILL if it still runs in 2 seconds
 default/web app: ended, by signal 9
 default/web: ended; CPUs 1,4-5 are free again
-1 pod released; to bring one back: nodeagent retry POD, or change its manifest
+1 pod released; to start one again: nodeagent retry POD, or change its manifest
 """
     )
     assert main(["release", "web"]) == 0
@@ -291,7 +291,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(asking: Daemon, capsys: pytest
     assert (
         capsys.readouterr().out
         == """\
-would be done, nothing is:
+would be done (dry run):
 default/web: ends
   SIGTERM to app; then to proxy; SIGKILL after 30 s
   after its last process has ended: CPUs 1,4-5 are free again; cgroup poduid-web is removed
@@ -418,9 +418,9 @@ def test_files_are_not_purged_under_a_running_agent(asking: Daemon, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (["web", "--host-settings"], "--host-settings stands alone"),
-        (["--host-settings", "--all"], "--host-settings stands alone"),
-        (["--host-settings", "-o", "json"], "--host-settings stands alone"),
+        (["web", "--host-settings"], "--host-settings can be combined only with --config"),
+        (["--host-settings", "--all"], "--host-settings can be combined only with --config"),
+        (["--host-settings", "-o", "json"], "--host-settings can be combined only with --config"),
         (["web", "--purge"], "--purge"),
         (["web", "--timeout", "-1"], "-1"),
         (["x", "--timeout", "nan"], "nan"),
@@ -480,7 +480,7 @@ def test_settings_of_an_earlier_boot_are_not_put_back(
     record = tmp_path / HOST_SETTINGS
     record.write_bytes(encode_record("an earlier one", {Setting(SettingKind.IRQ, "1"): Change(CpuSet(), (CpuSet(),))}))
     assert main(["release", "--host-settings", "--config", str(config)]) == 0
-    assert capsys.readouterr().out == "nothing to put back\n"
+    assert capsys.readouterr().out == "nothing to restore\n"
     record.write_bytes(b"damaged")
     assert main(["release", "--host-settings", "--config", str(config)]) == 1
     assert "/proc/irq" in capsys.readouterr().err
@@ -506,7 +506,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 PLANNED = """\
-would be done, nothing is:
+would be done (dry run):
 default/web: ends
   SIGTERM to app; SIGKILL after 30 s
   after its last process has ended: CPUs 1,5 are free again; cgroup poduid-web is removed
@@ -534,7 +534,7 @@ def test_another_node_is_only_planned_for(more: list[str], copied: Path, capsys:
     with pytest.raises(SystemExit) as ended:
         main(["release", "--all", "--root", str(copied), *more])
     assert ended.value.code == 2
-    assert "for another node, it can only show" in capsys.readouterr().err
+    assert "another node's pods can't be released from here" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -588,16 +588,16 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     put_back = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(command, "read_node", lambda _: NodeAgentError("no agent runs", hint="start it"))
-    monkeypatch.setattr(startup, "discover", lambda *_: agent.node)
+    monkeypatch.setattr(node_builder, "discover", lambda *_: agent.node)
     monkeypatch.setattr(releasing, "find_pods_cgroup", lambda *_: stopped)
     monkeypatch.setattr(releasing, "load_agent", lambda *_: agent)
-    monkeypatch.setattr(releasing, "put_host_settings_back", lambda *_, **more: put_back.append(more) or 3)
+    monkeypatch.setattr(releasing, "restore_host_settings", lambda *_, **more: put_back.append(more) or 3)
     config = daemon.directory / "config.yaml"
     config.write_text("cpuManagerPolicy: none\n")
     assert main(["release", "--all", "--config", str(config)]) == 1
     told = capsys.readouterr()
     assert put_back == [{"forget": True}]
-    assert "the host's interrupts, work queues and units have their CPUs back\n" in told.out
+    assert "restored the CPUs of the host's interrupts, work queues and units\n" in told.out
     assert "processes run in cgroups that no pod owns: podghost/app" in told.err
 
 
@@ -635,4 +635,4 @@ def test_the_agents_own_files_are_named_and_no_other(tmp_path: Path) -> None:
     }  # fmt: skip
     for name in (*ours, "notes", "nodeagent_state.bak"):
         (tmp_path / name).write_text("")
-    assert {os.path.basename(path) for path in releasing.own_files(config)} == ours  # noqa: PTH119 - a text
+    assert {os.path.basename(path) for path in releasing.find_own_files(config)} == ours  # noqa: PTH119 - a text

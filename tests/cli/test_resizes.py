@@ -108,7 +108,7 @@ def test_a_unit_is_resized_and_where_that_can_not_be_it_moves(pinned: Node) -> N
         assert f"Resized while they run\n  default/db: unit: CPUs {has}" in asked(pinned, "simulate", db(cpu))[1]
     status, out = asked(pinned, "explain", db("500m"))
     assert status == 0
-    assert "it is assumed ended, as with a changed manifest" in " ".join(out.split())
+    assert "it is assumed to have ended, as after a change of its manifest" in " ".join(out.split())
     _, out = asked(pinned, "simulate", db("500m"))
     assert "Resized" not in out
     assert "default/db  unit       shared" in out
@@ -139,7 +139,7 @@ def test_another_change_is_decided_as_another_pod(running: Node) -> None:
     changed = web("4")
     changed["spec"]["containers"][0]["command"] = ["sleep", "1"]
     _, out = asked(running, "explain", changed)
-    assert "it is assumed ended, as with a changed manifest" in " ".join(out.split())
+    assert "it is assumed to have ended, as after a change of its manifest" in " ".join(out.split())
     assert "resized" not in out
 
 
@@ -183,7 +183,7 @@ def test_a_running_pod_is_explained_with_its_refused_change(
     status, out, err = running("explain", "web")
     assert (status, err) == (0, "")
     flat = " ".join(out.split())
-    assert f"Its manifest has changed, and it stays as it is: {reason}: as it was then" in flat
+    assert f"Its changed manifest was refused, so the pod keeps running unchanged: {reason}: as it was then" in flat
     assert said in flat
     by_itself = ["room"] if reason == RESIZE_DEFERRED else []
     assert ("or other pods release resources." in flat) is bool(by_itself)

@@ -10,7 +10,8 @@ import pytest
 
 from nodeagent.cli.main import main
 from nodeagent.cli.support.node.arguments import add_node_arguments
-from nodeagent.cli.support.node.selected import SourceError, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, read_topology
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus

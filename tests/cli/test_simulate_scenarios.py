@@ -283,7 +283,7 @@ def test_a_machine_and_a_configuration_that_do_not_go_together_are_an_error(run:
     status, out, err = run("simulate", EXAMPLE, "--topology", "2c", "--config", "config.yaml")
     assert (status, out) == (1, "")
     assert "config.yaml: reservedSystemCPUs: " in err
-    assert "hint: name a configuration that suits this machine with --config" in err
+    assert "hint: name a configuration that is valid for this machine with --config" in err
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_where_there_are_none_to_show(words: list[str], capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         main(["topology", "--devices", *words])
     assert ended.value.code == 2
-    assert "--devices shows those of a node, as text, json, yaml or svg" in capsys.readouterr().err
+    assert "--devices needs a node, not --topology, and -o text, json, yaml or svg" in capsys.readouterr().err
 
 
 def test_names_cannot_act_on_a_terminal(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

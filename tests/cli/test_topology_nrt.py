@@ -43,7 +43,7 @@ def test_a_machine_that_is_only_described_has_none(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         main(["topology", "-o", "nrt", "--topology", "2s.4c.2t"])
     assert ended.value.code == 2
-    assert "it excludes --topology" in capsys.readouterr().err
+    assert "leave out --topology" in capsys.readouterr().err
 
 
 def test_a_copied_node_and_its_capture_have_the_same_slices(
@@ -64,6 +64,6 @@ def test_a_copied_node_and_its_capture_have_the_same_slices(
 
 def test_slices_are_of_a_node_with_a_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "-o", "resourceslice", "--root", str(root)]) == 1
-    assert "ResourceSlices have it" in capsys.readouterr().err
+    assert "ResourceSlices need it" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["topology", "-o", "resourceslice", "--topology", "2s.4c.2t"])

@@ -171,7 +171,7 @@ def test_a_pod_waits_for_a_document_and_one_that_runs_stays_without(daemon: Daem
     assert held(daemon, "a") == before
     manifests.put(t=TEMPLATE, v=TEMPLATE)
     assert manifests.problems == [
-        "ResourceClaimTemplate default/near-nic is in another file, too, which counts: remove one of them"
+        "ResourceClaimTemplate default/near-nic is also in another file, which is used: remove one of the two"
     ]
     assert held(daemon, "a") == before
     assert len(daemon.requests) == 1

@@ -250,7 +250,7 @@ def with_card(one: str, name: str = "carded") -> Call:
 @pytest.fixture
 def carded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """On a node that gives its one card, which is used by one file."""
-    monkeypatch.setattr(device_access, "files_of", lambda address: {CARD: (OF_CARD,)}[address])
+    monkeypatch.setattr(device_access, "find_device_files", lambda address: {CARD: (OF_CARD,)}[address])
     card = Device(CARD, DeviceKind.NETWORK, 0x020000, names=("eth1",))
     desk.node = GIVING
     desk.devices = lambda topology: PlacedDevices.of((card,), topology)
@@ -276,7 +276,7 @@ def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, mo
     carded.containers.prepare = lambda held: Unprepared(f"PreStartContainer: {held[0].id} is busy")
     denied = carded.answered(with_card("c"))
     assert denied == Denial(f"container main: PreStartContainer: {CARD} is busy; the kubelet tries again")
-    monkeypatch.setattr(device_access, "files_of", gone)
+    monkeypatch.setattr(device_access, "find_device_files", gone)
     denied = carded.answered(with_card("d"))
     assert denied.reason.startswith(f"container main: device {CARD} ({NIC}): cannot use /sys/bus/pci/devices/{CARD}")
     assert carded.log.lines[-1] == ("container_denied", {"problem": denied.reason})
@@ -346,7 +346,7 @@ def test_a_start_on_cpus_of_a_unit_whose_pod_is_not_known_is_denied(desk: Desk) 
     desk.observed = {path: there}
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
-    assert "not left yet by unit db.service, which a pod has pinned that is not known now" in denied.reason
+    assert "not left yet by unit db.service, pinned by a pod that is not known now" in denied.reason
     desk.observed = {}
     assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
 
@@ -535,7 +535,7 @@ def test_before_the_runtime_has_told_what_there_is_unknown_processes_occupy_thei
     desk.turn()
     assert desk.occupied == CpuSet.parse("2-3,5")
     assert desk.containers.standing_problem() is None, "the runtime may tell of them any moment"
-    desk.containers.exchange.lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
+    desk.containers.exchange.record_lost(NriError(Path("/run/nri.sock"), "it is gone", "look there"), 1.0)
     assert f"/sys/fs/cgroup/{STRANGE} (2-3)" in str(desk.containers.standing_problem())
     assert desk.log.lines[-1][0] == "runtime_lost"
 
@@ -598,7 +598,7 @@ def test_a_runtime_that_goes_and_comes_is_told_of_once(desk: Desk) -> None:
     assert desk.containers.standing_problem() is None
     err = NriError(Path("/run/nri.sock"), "it closed the connection", "look there")
     for _ in range(2):
-        desk.containers.exchange.lost(err, 1.0)
+        desk.containers.exchange.record_lost(err, 1.0)
         assert "it closed the connection (look there)" in str(desk.containers.standing_problem())
     desk.answered(Synchronized())
     assert desk.containers.standing_problem() is None
@@ -623,7 +623,7 @@ def test_a_container_that_is_resized_while_it_runs_keeps_the_device_that_it_was_
     def has(name: str) -> list[str]:
         return [one.id for one in carded.state.promises.of_pod(f"uid-{name}").of(DeviceHoldings).devices_of("main")]
 
-    monkeypatch.setattr(device_access, "files_of", lambda _: (OF_CARD,))
+    monkeypatch.setattr(device_access, "find_device_files", lambda _: (OF_CARD,))
     carded.answered(sharing("first", "f", "500m"))
     assert isinstance(carded.answered(sharing("second", "s", "500m")), Answer)
     carded.tree.cpusets["s"] = NODE.managers.reserved

@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile, DeviceMount
 from nodeagent.core.resources.devices.holdings import HeldDevice
-from nodeagent.daemon.domains.runtime.device_access import access_of
+from nodeagent.daemon.domains.runtime.device_access import find_device_access
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.protos import generated
 
@@ -25,7 +25,7 @@ def answer(**fields):
 
 
 def found(*devices, answers=(), own=(), takes_cdi=True):
-    return access_of(devices, answers, own, takes_cdi=takes_cdi, files=FILES.__getitem__)
+    return find_device_access(devices, answers, own, takes_cdi=takes_cdi, files=FILES.__getitem__)
 
 
 def test_the_nodes_devices_have_files_and_variables() -> None:
@@ -101,7 +101,7 @@ def test_a_device_that_is_gone_is_told() -> None:
     def gone(_address: str) -> tuple[DeviceFile, ...]:
         raise SysfsError("/sys/bus/pci/devices/0000:01:00.0", "there is no such device")
 
-    why = access_of((DISK,), (), (), takes_cdi=True, files=gone)
+    why = find_device_access((DISK,), (), (), takes_cdi=True, files=gone)
     assert isinstance(why, str)
     assert why.startswith("device 0000:01:00.0 (example.com/disk): cannot use /sys/bus/pci/devices/0000:01:00.0: ")
 

@@ -2,6 +2,7 @@
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.plugins import DevicePluginPostponedError
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.edge.transport.listening import listen
@@ -39,7 +41,9 @@ class Kubelet:
         self.warnings: list[tuple[str, str]] = []
         """Event and problem of each."""
         log: Any = SimpleNamespace(info=lambda *_, **__: None, warning=self._warn)
-        self.plugins = DevicePlugins(directory / "kubelet.sock", self._wake, log)
+        self.clock: Callable[[], float] = time.monotonic
+        """In seconds, for the time that calls take."""
+        self.plugins = DevicePlugins(directory / "kubelet.sock", self._wake, log, self._now)
         undo.callback(self.plugins.close)
         thread = ServingThread(lambda *_: None)
         undo.callback(thread.stop)
@@ -49,6 +53,9 @@ class Kubelet:
 
     def _warn(self, event: str, *, problem: str, **_fields: str) -> None:
         self.warnings.append((event, problem))
+
+    def _now(self) -> float:
+        return self.clock()
 
     def _wake(self) -> None:
         with self._changed:
@@ -125,6 +132,38 @@ def test_its_preference_counts_among_what_the_affinity_leaves(kubelet: Kubelet, 
     assert isinstance(decision, Admitted)
     assert [one.id for one in decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")] == ["b", "c"]
     assert plugin.asked == [("preferred", ["a", "b", "c"]), ("allocate", ["b", "c"])]
+
+
+def test_answers_for_a_postponed_pod_are_kept_until_it_is_asked_for_again(
+    kubelet: Kubelet, plugin: DevicePlugin
+) -> None:
+    """A container runtime asks again some turns later, where the agent does in the next turn."""
+    passed_seconds = 0.0
+    kubelet.clock = lambda: passed_seconds + 4.2 * len(plugin.asked)
+    plugin.register()
+    plugin.tell(*((f"d{n}", True, None) for n in range(4)))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 4)
+    served = kubelet.plugins.pools()[0].plugin
+    assert served is not None
+
+    def decide(*, after_seconds: float) -> None:
+        nonlocal passed_seconds
+        passed_seconds += after_seconds
+        kubelet.plugins.begin_turn(lambda: None)
+        for n in range(4):
+            served.allocate("uid", (f"d{n}",))
+
+    with pytest.raises(DevicePluginPostponedError):
+        decide(after_seconds=0)
+    kubelet.plugins.begin_turn(lambda: None)
+    decide(after_seconds=15)
+    assert len(plugin.asked) == 4, "no question is asked again"
+    with pytest.raises(DevicePluginPostponedError):
+        decide(after_seconds=15)
+    assert len(plugin.asked) == 7, "the next decision asks anew"
+    with pytest.raises(DevicePluginPostponedError):
+        decide(after_seconds=61)
+    assert len(plugin.asked) == 10, "the answers were too old"
 
 
 def test_one_that_refuses_refuses_the_pod_and_stays(kubelet: Kubelet, plugin: DevicePlugin) -> None:
@@ -317,7 +356,7 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
 def test_what_cannot_be_registered_is_refused(
     kubelet: Kubelet, tmp_path: Path, undo: ExitStack, resource: str, asked: dict[str, str], why: str
 ) -> None:
-    kubelet.plugins.given = lambda: frozenset({"example.com/nic"})
+    kubelet.plugins.configured = lambda: frozenset({"example.com/nic"})
     made = DevicePlugin(tmp_path, resource)
     undo.callback(made.stop)
     with pytest.raises(grpc.RpcError, match=why):

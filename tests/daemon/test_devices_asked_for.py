@@ -149,7 +149,7 @@ def test_they_are_those_below_the_machines_root(tmp_path: Path) -> None:
     put_device(root, "0000:3b:00.0", **{"class": "0x020000"}, numa_node="1", net__eth0__="")
     hardware = Hardware(str(root))
     found = hardware.devices(hardware.look(NODE))
-    assert [(one.names, place) for one, place in found.called("eth0")] == [(("eth0",), 1)]
+    assert [(one.names, place) for one, place in found.find_named("eth0")] == [(("eth0",), 1)]
     (root / DEVICES / "0000:3b:00.0" / "numa_node").write_text("many\n")
     broken = hardware.devices(NODE)
     assert broken.placed == ()

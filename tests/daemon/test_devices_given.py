@@ -121,7 +121,7 @@ def test_what_a_pod_has_that_nobody_knows_for_now_is_no_other_ones(daemon: Daemo
         assert held(daemon, "b")[0] in {"TopologyAffinityError", f"OutOf{NIC}"}
         (other,) = held(daemon, "c")
         assert [other] != given
-        said = f"pod uid-a has {given[0]}: records say so, "
+        said = f"pod uid-a has {given[0]}, according to records, "
         assert [one for one in daemon.agent.view.problems if one.startswith(said)]
     daemon.files.pods = (asking("a"), asking("c"))
     daemon.rest()

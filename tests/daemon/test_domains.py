@@ -10,7 +10,7 @@ from nodeagent.core.cgroups.write_order import GiveUnitBack, MakeCgroup, SetAttr
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.daemon.domains.all import DomainWriter, domains_of
+from nodeagent.daemon.domains.all import DomainWriter, make_domains
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups, unit_paths
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.systemd.units import UnitsError
@@ -319,7 +319,7 @@ def test_nothing_is_down_of_which_systemd_has_said_nothing(domains: UnitCgroups,
 
 
 def test_each_cgroup_is_written_by_the_one_domain_that_owns_it(mount: Path, systemd: Systemd) -> None:
-    of_node = domains_of(Config(), CgroupTree(str(mount / "pods")), systemd=systemd)
+    of_node = make_domains(Config(), CgroupTree(str(mount / "pods")), systemd=systemd)
     owners = [[domain.name for domain in of_node if domain.owns(path)] for path in ("pod1", "pod1/app", DB)]
     assert owners == [["own"], ["own"], ["systemd"]]
     DomainWriter(of_node).apply(MakeCgroup("pod1"))

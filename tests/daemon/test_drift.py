@@ -186,7 +186,7 @@ def test_whom_the_kernel_lets_nobody_move_is_shown_as_long_as_it_is_away(daemon:
     daemon.turn(WakeUpReason.TIMER)
     daemon.turn(WakeUpReason.MANIFESTS)
     (problem,) = daemon.agent.view.problems
-    assert "the main process of default/a app has left it" in problem
+    assert "the main process of default/a app is outside its cgroup" in problem
     daemon.steps.denies = lambda _name: None
     daemon.turn(WakeUpReason.TIMER)
     assert daemon.agent.view.problems == ()

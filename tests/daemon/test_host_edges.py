@@ -116,7 +116,7 @@ def test_of_kernel_threads_those_are_found_that_can_be_moved_and_where_the_inter
         ThreadKey(44, 9): KernelThread("irq/6-s-eth0", ALL, is_movable=True),
         ThreadKey(45, 9): KernelThread("irq/7-gone", ALL, is_movable=True),
     }
-    monkeypatch.setattr(kernel_threads, "unbound", lambda: threads)
+    monkeypatch.setattr(kernel_threads, "find_unbound_threads", lambda: threads)
     (root / "proc/irq/5/effective_affinity_list").write_text("2\n")
     reading = edges.read({SettingKind.THREAD})
     eth0, second, gone = (Setting(SettingKind.THREAD, name) for name in ("42@9", "44@9", "45@9"))

@@ -18,7 +18,14 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.host.host_edges import Reading
-from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, Wanted, alone_of, put_back
+from nodeagent.daemon.host.host_settings import (
+    HOST_SETTINGS,
+    PUT_BACK,
+    HostSettings,
+    WantedSettings,
+    cpus_to_avoid,
+    put_back,
+)
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
@@ -345,7 +352,7 @@ def test_of_a_partition_that_the_kernel_refuses_systemd_keeps_the_host_off_until
     assert life.machine.partitions() == ()
     assert life.machine.settings[UNIT] == online - own
     told = life.daemon.agent.view.problems
-    assert [f"CPUs {own} are in no partition" in problem for problem in told] == [True, False]
+    assert [f"no cpuset partition could be created for CPUs {own}" in problem for problem in told] == [True, False]
     assert "the kernel refuses" in told[1]
     setting, start = life.steps.done.index(f"setting {described(UNIT)}"), f"start {life.machine.starts[0]}"
     assert setting < life.steps.done.index(start), "before anything of the pod runs"
@@ -499,11 +506,11 @@ def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path)
     log = io.StringIO()
     settings = HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(log))
     host = QUIET.managers.topology.online - own
-    alone = alone_of(QUIET.config, QUIET.managers.topology, own, own)
+    alone = cpus_to_avoid(QUIET.config, QUIET.managers.topology, own, own)
     asked = tuple(InterruptRequest(device, "container app", own) for device in ("eth0", "eth1"))
-    assert settings.keep(Wanted(alone, host, asked), rescan=False) == ()
+    assert settings.keep(WantedSettings(alone, host, asked), rescan=False) == ()
     assert (machine.settings[FEW], machine.settings[IRQ]) == (own, host)
-    assert settings.keep(Wanted({}, host), rescan=False) == ()
+    assert settings.keep(WantedSettings({}, host), rescan=False) == ()
     assert machine.settings == before
 
 
@@ -516,7 +523,7 @@ def test_a_unit_whose_processes_the_agent_places_by_now_is_opened_again_and_left
     machine, online = Machine(QUIET), QUIET.managers.topology.online
     machine.settings[KUBEPODS] = online
     own = CpuSet.of(5, 6)
-    wanted = Wanted(alone_of(QUIET.config, QUIET.managers.topology, own, CpuSet()), online - own)
+    wanted = WantedSettings(cpus_to_avoid(QUIET.config, QUIET.managers.topology, own, CpuSet()), online - own)
     HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(io.StringIO())).keep(
         wanted, rescan=True
     )
@@ -558,8 +565,8 @@ class Beside:
         return HostSettingsModel(self.machine, Steps())
 
     def keep(self, own: CpuSet = PINNED, **pinned: CpuSet) -> None:
-        alone = alone_of(QUIET.config, QUIET.managers.topology, own, CpuSet())
-        wanted = Wanted(alone, self.online - own, pinned=pinned)
+        alone = cpus_to_avoid(QUIET.config, QUIET.managers.topology, own, CpuSet())
+        wanted = WantedSettings(alone, self.online - own, pinned=pinned)
         assert self.settings.keep(wanted, rescan=True) == ()
 
     @property
@@ -638,15 +645,15 @@ def test_what_a_thread_lacks_while_a_cpu_is_away_is_nobodys_wish(tmp_path: Path)
     places = WhileACpuGoes(machine, Steps())
     settings = HostSettings(places, str(tmp_path), "boot", make_log(said))
     before, own = machine.settings[THREAD], CpuSet.of(1)
-    wanted = Wanted(
-        alone_of(QUIET.config, QUIET.managers.topology, own, CpuSet()), QUIET.managers.topology.online - own
+    wanted = WantedSettings(
+        cpus_to_avoid(QUIET.config, QUIET.managers.topology, own, CpuSet()), QUIET.managers.topology.online - own
     )
     settings.keep(wanted, rescan=True)
     places.is_to_go = True
     settings.keep(wanted, rescan=True)
     assert not places.is_to_go
     assert "host_setting_changed_by_others" not in said.getvalue()
-    settings.keep(Wanted({}, QUIET.managers.topology.online), rescan=True)
+    settings.keep(WantedSettings({}, QUIET.managers.topology.online), rescan=True)
     assert machine.settings[THREAD] == before
 
 
@@ -655,16 +662,16 @@ def test_the_host_is_on_the_cores_of_its_class() -> None:
     machine = hybrid()
     fast, slow = machine.core_classes["performance"], machine.core_classes["efficiency"]
     config = Config(host_isolation="partition", interrupt_isolation="affinity", host_core_class="efficiency")
-    assert alone_of(config, machine, CpuSet(), CpuSet()) == dict.fromkeys(
+    assert cpus_to_avoid(config, machine, CpuSet(), CpuSet()) == dict.fromkeys(
         (SettingKind.WORKQUEUE, SettingKind.THREAD, SettingKind.UNIT), fast
     )
     own = CpuSet.from_ids([min(fast), min(slow)])
-    alone = alone_of(config, machine, own, CpuSet.of(min(fast)))
+    alone = cpus_to_avoid(config, machine, own, CpuSet.of(min(fast)))
     assert alone[SettingKind.THREAD] == fast | own
     assert alone[SettingKind.UNIT] == (fast | own) - CpuSet.of(min(fast)), "the partition keeps units off by itself"
     assert alone[SettingKind.IRQ] == own
     elsewhere = QUIET.managers.topology
-    assert alone_of(config, elsewhere, CpuSet(), CpuSet()) == {}, "where all cores are alike it means nothing"
-    assert alone_of(replace(config, host_isolation="none", host_core_class="any"), machine, own, CpuSet()).keys() == {
-        *(kind for kind in alone if kind not in {SettingKind.WORKQUEUE, SettingKind.THREAD, SettingKind.UNIT})
-    }
+    assert cpus_to_avoid(config, elsewhere, CpuSet(), CpuSet()) == {}, "where all cores are alike it means nothing"
+    assert cpus_to_avoid(
+        replace(config, host_isolation="none", host_core_class="any"), machine, own, CpuSet()
+    ).keys() == {*(kind for kind in alone if kind not in {SettingKind.WORKQUEUE, SettingKind.THREAD, SettingKind.UNIT})}

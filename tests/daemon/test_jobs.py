@@ -530,7 +530,7 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
 
 def test_one_that_is_not_let_in_in_time_is_no_job(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_requests, "MAX_TURN_SECONDS", 0.0)
-    with pytest.raises(ApiError, match="could not be let in within 0 s"):
+    with pytest.raises(ApiError, match="could not start within 0 s"):
         asked(served)
     served.rest()
     assert names(served) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.domains.runtime.known_again import known_again
+from nodeagent.core.domains.runtime.known_again import restore_known
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.model.nri import Answer, Event, Synchronized
 from nodeagent.core.model.pod import Pod
@@ -59,9 +59,9 @@ def test_only_what_kubelet_has_is_known(path: Path) -> None:
         assert asker.of(WEB, OTHER) == (kubelets(WEB),)
         asker.pods.known = frozenset({WEB.uid})
         server.asked.clear()
-        assert asker.pods.unknown_of((WEB.uid, OTHER.uid), time.monotonic() + PATIENCE_SECONDS) == ()
+        assert asker.pods.ask_unknown((WEB.uid, OTHER.uid), time.monotonic() + PATIENCE_SECONDS) == ()
         assert server.asked == [OTHER.uid], "the other one is saved"
-        assert asker.pods.unknown_of((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == ()
+        assert asker.pods.ask_unknown((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == ()
         assert server.asked == [OTHER.uid]
     assert (asker.pods.problem, asker.logged) == ("", [])
 
@@ -92,7 +92,7 @@ def test_an_answer_that_is_no_pod_is_one_finding(path: Path, raw: bytes) -> None
         assert server.asked == [WEB.uid], "no more is asked of it"
         assert asker.of(WEB) == ()
     assert asker.logged == ["pods_api_failed"]
-    assert "what only it knows of a pod is estimated" in asker.pods.problem
+    assert "values that only kubelet knows are estimated" in asker.pods.problem
 
 
 def test_anothers_pod_is_nobodys(path: Path) -> None:
@@ -110,8 +110,8 @@ def test_what_is_known_is_asked_about_again_when_somebody_wants_that(path: Path)
     with serving(path) as server:
         server.has(WEB)
         asker.pods.ask_again([WEB.uid])
-        assert asker.pods.unknown_of((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == (kubelets(WEB),)
-        assert asker.pods.unknown_of((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == ()
+        assert asker.pods.ask_unknown((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == (kubelets(WEB),)
+        assert asker.pods.ask_unknown((WEB.uid,), time.monotonic() + PATIENCE_SECONDS) == ()
         assert server.asked == [WEB.uid], "once"
 
 
@@ -176,7 +176,7 @@ def sources(of: Desk, one: Pod) -> set[ToldBy]:
     entry = of.state.entry(one.uid)
     assert entry is not None
     return {
-        known.by for known in known_again(entry, of.state.runtime, lambda box: read_pod_annotations(box).pod, 2**36)
+        known.by for known in restore_known(entry, of.state.runtime, lambda box: read_pod_annotations(box).pod, 2**36)
     }
 
 

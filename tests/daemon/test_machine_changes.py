@@ -12,7 +12,8 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
-from nodeagent.daemon.start.startup import StartError, load_node
+from nodeagent.daemon.start.node_builder import load_node
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.daemon.turn.machine import Machine
 from nodeagent.edge.kernel.sysfs import read_machine, read_witness
 from nodeagent.formats.kernel.sysfs import topology_of

@@ -196,7 +196,7 @@ def test_a_directory_that_keeps_changing_is_known_in_part_and_is_a_problem_after
             assert look.is_partial
             assert [problem.source for problem in look.problems] == [str(tmp_path)] * problems
     assert look.problems[0].text == (
-        "it has kept changing while it was read for over 20 s: until it rests, pods whose manifests are missing are not ended "
+        "the directory has changed during each read for over 20 s: until it stays the same, pods without manifests are not ended "
         f"(`inotifywait -m {tmp_path}` shows what changes)"
     )
     look = listed.look(rescan=True)

@@ -87,7 +87,7 @@ def client(path: str) -> Iterator[Kubelet]:
 def served(directory: Path, of: Managers, state: NodeState, pools: tuple[DevicePool, ...] = ()) -> Iterator[Kubelet]:
     """A node's API on a socket of its own, without limit: its clock hurries."""
     failures: list[object] = []
-    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=state, pools=pools)
+    view: Any = SimpleNamespace(node=SimpleNamespace(rules=of), state=state, pools=pools)
     resources = PodResources(lambda: view, {}, clock=map(float, count()).__next__)
     thread = ServingThread(lambda doing, err: failures.append((doing, err)))
     with ExitStack() as undo:
@@ -299,7 +299,7 @@ class Clock:
 def test_no_more_than_100_calls_a_second_are_answered_and_10_at_once() -> None:
     """As kubelet does, and with its text; what is refused isn't counted."""
     of = managers(reserved="0")
-    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=decided(of), pools=())
+    view: Any = SimpleNamespace(node=SimpleNamespace(rules=of), state=decided(of), pools=())
     counts: dict[Series, int] = {}
     clock = Clock()
     methods = PodResources(lambda: view, counts, clock).methods()
@@ -325,7 +325,7 @@ def test_no_more_than_100_calls_a_second_are_answered_and_10_at_once() -> None:
 @pytest.mark.parametrize("method", [LIST, GET, ALLOCATABLE])
 def test_what_is_no_message_is_an_error_and_unknown_fields_are_none(method: str) -> None:
     of = managers(reserved="0")
-    view: Any = SimpleNamespace(node=SimpleNamespace(managers=of), state=decided(of, pod("p")), pools=())
+    view: Any = SimpleNamespace(node=SimpleNamespace(rules=of), state=decided(of, pod("p")), pools=())
     methods = PodResources(lambda: view, {}).methods()
     with pytest.raises(CallError, match="the message ends in a number") as caught:
         methods[method](b"\xff")
@@ -440,7 +440,7 @@ for _ in range(10):
     served = PodResources(lambda: SimpleNamespace(state=state), {})
     connection = GrpcConnection(served.methods(), print)
     connection.receive(bytes.fromhex(sys.argv[1]))
-    answered = sum(map(len, iter(connection.to_send, b"")))
+    answered = sum(map(len, iter(connection.take_output, b"")))
 print(used_kib() - before, answered)
 """
 

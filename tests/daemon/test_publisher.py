@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.reports import publisher
+from nodeagent.daemon.reports import api_operations
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -103,7 +103,7 @@ def test_a_request_stays_noted_while_no_turn_can_look(daemon: Daemon, monkeypatc
             retry(daemon, "y/big")
         daemon.turn(WakeUpReason.TIMER)
     assert caught.value.message == "nothing is decided yet: cannot read (see the kernel's log)"
-    assert "keeps the request in mind" in caught.value.hint
+    assert "keeps the request until" in caught.value.hint
     assert logged(daemon, "pod_refused") == 1
     daemon.turn(WakeUpReason.TIMER)
     daemon.turn(WakeUpReason.TIMER)
@@ -160,7 +160,7 @@ def test_many_that_wait_for_a_turn_keep_nobody_else_waiting(daemon: Daemon) -> N
     path = f"{daemon.directory}/{API_SOCKET}"
     with ThreadPoolExecutor(40) as pool:
         asked = [pool.submit(ask, daemon, "y/big") for _ in range(40)]
-        with pytest.raises(NodeAgentError, match=r"wait for the agent's next turn already|too many connections"):
+        with pytest.raises(NodeAgentError, match=r"already wait for the agent's next turn|too many connections"):
             next(as_completed(asked, 60)).result()
         with pytest.raises(ApiError, match="no configuration at /nonexistent"):
             call(path, "judge", config="/nonexistent")
@@ -199,7 +199,7 @@ def test_who_went_away_is_answered_all_the_same(daemon: Daemon) -> None:
 def test_a_request_that_no_turn_takes_up_in_time_is_taken_up_later(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "MAX_TURN_SECONDS", 0.01)
+    monkeypatch.setattr(api_operations, "MAX_TURN_SECONDS", 0.01)
     assert ask(daemon, "y/big")["uid"] == "uid-y"
     assert logged(daemon, "pod_refused") == 1
     daemon.turn(WakeUpReason.REQUEST)
@@ -236,7 +236,7 @@ def test_an_answer_that_takes_for_ever_holds_no_decision_up(
         assert go_on.wait(60)
         return {}
 
-    monkeypatch.setattr(publisher, "view_document", document)
+    monkeypatch.setattr(api_operations, "view_document", document)
     client = threading.Thread(target=lambda: call(f"{tmp_path}/{API_SOCKET}", "state", timeout_seconds=60))
     client.start()
     assert asked.wait(60)
@@ -253,7 +253,7 @@ def test_many_questions_about_one_state_spell_it_once(
     daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spelt: list[NodeView] = []
-    monkeypatch.setattr(publisher, "view_document", lambda view: (spelt.append(view), view_document(view))[1])
+    monkeypatch.setattr(api_operations, "view_document", lambda view: (spelt.append(view), view_document(view))[1])
     encoded: list[object] = []
     monkeypatch.setattr(local_api, "print_result", lambda result: (encoded.append(result), print_result(result))[1])
     answers = [call(f"{tmp_path}/{API_SOCKET}", "state") for _ in range(20)]
@@ -273,7 +273,7 @@ def test_a_configuration_that_could_not_be_taken_over_is_refused_and_nothing_is_
 
     def judged(**config: Any) -> Any:
         after = replace(before, config=replace(before.config, **config))
-        monkeypatch.setattr(publisher, "load_node", lambda _: after)
+        monkeypatch.setattr(api_operations, "load_node", lambda _: after)
         return call(f"{tmp_path}/{API_SOCKET}", "judge", config=f"{tmp_path}/config.yaml")
 
     assert judged(max_pods=7) == {"config": f"{tmp_path}/config.yaml"}

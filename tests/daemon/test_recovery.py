@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.admission.node_rules import count_lacking_cpus
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import ReservedMemory
@@ -24,10 +25,9 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, excl
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.core.turn.recovery import count_lacking_cpus
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports.logs import make_log
-from nodeagent.daemon.start.recovery import Evidence, Recovery, Start, report_recovery, start_state
+from nodeagent.daemon.start.recovery import Evidence, Recovery, Start, log_recovery, start_state
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     MEMORY_CHECKPOINT,
@@ -35,7 +35,7 @@ from nodeagent.daemon.start.startup import (
     StartError,
 )
 from nodeagent.daemon.start.strict_recovery import load_state
-from nodeagent.daemon.turn.records import checkpoints
+from nodeagent.daemon.turn.records import encode_checkpoints
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from tests.core.turn.test_turns import WatchedAgent
 from tests.support.builders import GIB
@@ -76,7 +76,7 @@ class Life:
         self.before = self.agent.state
         self.moved_from = len(self.machine.writes)
         (directory / STATE_FILE).write_bytes(self.agent.saved)
-        for name, content in checkpoints(daemon_node(of, directory), self.before.promises).items():
+        for name, content in encode_checkpoints(daemon_node(of, directory), self.before.promises).items():
             (directory / name).write_bytes(content)
 
     def start(self, of: Node | None = None, *pods: Pod) -> Start:
@@ -468,7 +468,7 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
     if rebooted:
         assert [entry.pod.full_name for entry in recovery(found).refused] == ["default/b"]
         log = io.StringIO()
-        report_recovery(recovery(found), make_log(log))
+        log_recovery(recovery(found), make_log(log))
         line = json.loads(log.getvalue().splitlines()[-1])
         assert (line["event"], line["pod"], line["pod_uid"]) == ("pod_refused", "default/b", "uid-b")
         assert (line["reason"], line["source"]) == ("TopologyAffinityError", "b.yaml")

@@ -38,7 +38,7 @@ def test_the_timer_is_added_when_a_period_has_passed_without_it() -> None:
         WakeUpReason.RUNS,
     ):
         clock.now += 4
-        seen.append(WakeUpReason.TIMER in rescans.among(frozenset({reason}), 10))
+        seen.append(WakeUpReason.TIMER in rescans.add_timer(frozenset({reason}), 10))
     assert seen == [False, False, True, False, False, True, False]
 
 

@@ -71,7 +71,7 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
     daemon.files.look_again = PodSource((first, Manifest(one, Origin("z.yaml"))))
     daemon.rest()
     assert daemon.agent.view.problems == (
-        "manifest z.yaml: pod default/a has the name of one in a.yaml, which counts: remove one of the two manifests",
+        "manifest z.yaml: pod default/a has the same name as a pod in a.yaml, which is used: remove one of the two manifests",
     )
     assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.metrics.exposition.text().decode()
     assert len(events(daemon, "manifest_shadowed")) == 1

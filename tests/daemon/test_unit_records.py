@@ -107,7 +107,7 @@ def test_others_keep_off_its_cpus_while_it_is_not_known_whose_it_is(daemon: Daem
     assert own_set_of(promises, b.uid, "app") == own.allowed_cpus, "there are no others"
     assert daemon.machine.running_containers() == ("poduid-a/app",), "and it waits for these"
     (problem,) = daemon.agent.view.problems
-    assert problem.startswith(f"db.service stays on CPUs {own.allowed_cpus}, where a pod has pinned it: ")
+    assert problem.startswith(f"db.service stays on CPUs {own.allowed_cpus}: a pod has pinned it, ")
     daemon.files.look_again = PodSource(manifests(a, b))
     daemon.rest()
     assert (settings(daemon), recorded(daemon)) == (BEFORE, {})

@@ -201,7 +201,7 @@ def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, take
     withhold(daemon, lost)
     reported = ViewReader()(JsonValue(json.loads(json.dumps(view_document(daemon.agent.view)))))
     assert reported.node.topology == daemon.agent.node.topology
-    assert reported.node.managers.topology == daemon.agent.node.managers.topology
+    assert reported.node.rules.topology == daemon.agent.node.managers.topology
     assert not reported.node.topology.online & lost
     document = inspect_node(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
     assert document["differences"] == []

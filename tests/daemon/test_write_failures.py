@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.core.cgroups.write_failures import WriteFailure, classify_failure
 from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
-from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_label
+from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, find_error_label
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
@@ -105,7 +105,7 @@ class WhatIf:
             f"{name} fails for good: {self.daemon.agent.view.problems}"
         )
         if name.startswith("cgroup "):
-            assert self.counted()[error_label(error)] == len(self.hits)
+            assert self.counted()[find_error_label(error)] == len(self.hits)
 
     def settle(self) -> None:
         settle(self.daemon)
@@ -162,7 +162,7 @@ def test_every_write_may_fail_in_every_way(
     for at, error, for_good in share(tuple(faults(len(plan)))):
         with what_if() as one:
             one.live_with(at, error, for_good=for_good)
-            assert one.life.end(one.daemon) == expected, f"{error_label(error)} at {plan[at]}"
+            assert one.life.end(one.daemon) == expected, f"{find_error_label(error)} at {plan[at]}"
             assert one.daemon.agent.view.problems == ()
         injected[CLASSES[error]] += 1
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(injected.items()))
@@ -239,7 +239,7 @@ NEXT_STEPS = {
 }
 
 
-@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=error_label)
+@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=find_error_label)
 def test_a_failed_write_names_file_value_reason_and_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
@@ -265,7 +265,7 @@ HARMLESS = {("a removal", errno.ENOENT), ("a kill", errno.ENOENT), ("a kill", er
 """What was wanted is so already."""
 
 
-@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=error_label)
+@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=find_error_label)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_kind_of_write_passes_the_kernels_answer_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, error: int

@@ -16,7 +16,7 @@ from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.edge.plugins import cpu_plugins
-from nodeagent.edge.plugins.cpu_plugins import BoundedCode, loaded
+from nodeagent.edge.plugins.cpu_plugins import BoundedCode, load_plugins
 
 WITHIN = 60.0
 """Seconds: of what is to come, however loaded the machine is."""
@@ -247,12 +247,12 @@ def make(options):
 def test_an_installed_plugin_is_loaded_once_for_its_options(place: Path) -> None:
     install(place, "edge-good", GOOD)
     first = CpuPlugin("edge-good", (("turn", "7"),))
-    (found,), wrong = loaded((first,))
+    (found,), wrong = load_plugins((first,))
     assert wrong == ()
     assert found.code is not None
     assert found.code.ask("Sort", "pod") == 7
-    assert loaded((first,))[0] == (found,), "a reload of the same configuration changes nothing"
-    (other,), _ = loaded((CpuPlugin("edge-good"),))
+    assert load_plugins((first,))[0] == (found,), "a reload of the same configuration changes nothing"
+    (other,), _ = load_plugins((CpuPlugin("edge-good"),))
     assert other.code is not found.code
 
 
@@ -287,28 +287,28 @@ def test_what_is_wrong_with_one_is_said_about_its_entry(
     place: Path, name: str, code: str, options: tuple[tuple[str, str], ...], why: str
 ) -> None:
     install(place, name, code)
-    (_, unloaded), (refused,) = loaded((CpuPlugin("spread-caches"), CpuPlugin(name, options)))
+    (_, unloaded), (refused,) = load_plugins((CpuPlugin("spread-caches"), CpuPlugin(name, options)))
     assert unloaded.code is None
     assert (refused.about, refused.entry) == ("cpuManagerPlugins", 1)
     assert refused.message.startswith(f"CPU plugin {name} {why}")
 
 
 def test_what_is_not_installed_or_twice(place: Path) -> None:
-    _, (refused,) = loaded((CpuPlugin("edge-absent"),))
+    _, (refused,) = load_plugins((CpuPlugin("edge-absent"),))
     assert "CPU plugin edge-absent is not installed (entry points nodeagent.cpu_plugins here: " in refused.message
     assert "prefer-class, spread-caches)" in refused.message
     install(place, "edge-one", GOOD, entry="edge-same")
     install(place, "edge-two", GOOD, entry="edge-same")
-    _, (refused,) = loaded((CpuPlugin("edge-same"),))
+    _, (refused,) = load_plugins((CpuPlugin("edge-same"),))
     assert "is installed more than once: edge_one:make, edge_two:make" in refused.message
 
 
 def test_a_distribution_that_cannot_be_read_hides_no_other(place: Path) -> None:
     install(place, "edge-readable", GOOD)
     (place / "broken-1.dist-info").mkdir()
-    _, wrong = loaded((CpuPlugin("edge-readable"),))
+    _, wrong = load_plugins((CpuPlugin("edge-readable"),))
     assert wrong == ()
-    _, (refused,) = loaded((CpuPlugin("edge-nowhere"),))
+    _, (refused,) = load_plugins((CpuPlugin("edge-nowhere"),))
     assert f"; distributions that can't be read: 1, the first in {place}: " in refused.message
 
 
@@ -324,7 +324,7 @@ def test_methods_are_read_by_the_loading_thread(place: Path) -> None:
         def make(options): return Plugin()
         """
     install(place, "edge-looked-at", code)
-    (found,), _ = loaded((CpuPlugin("edge-looked-at"),))
+    (found,), _ = load_plugins((CpuPlugin("edge-looked-at"),))
     assert found.code is not None
     assert found.code.ask("Sort", "pod") == 1
     module = importlib.import_module("edge_looked_at")
@@ -334,5 +334,5 @@ def test_methods_are_read_by_the_loading_thread(place: Path) -> None:
 def test_what_does_not_load_in_time_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_plugins, "LOADING_SECONDS", 0.01)
     install(place, "edge-slow", "import threading\nDONE = threading.Event()\ndef make(options): DONE.wait()\n")
-    _, (refused,) = loaded((CpuPlugin("edge-slow"),))
+    _, (refused,) = load_plugins((CpuPlugin("edge-slow"),))
     assert "is not loaded within 0.01 s" in refused.message

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.device_access import DeviceFile
-from nodeagent.edge.kernel.device_files import files_of
+from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.machine_tree import put_device
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def paths(root: Path) -> list[str]:
-    return [file.path for file in files_of(CARD, str(root))]
+    return [file.path for file in find_device_files(CARD, str(root))]
 
 
 def test_a_disk_has_those_of_controller_namespaces_and_partitions(root: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_disk_has_those_of_controller_namespaces_and_partitions(root: Path) ->
     put(root, below("nvme/nvme1/ng1n1"), "241:1", "ng1n1", "nvme-generic")
     put(root, below("nvme/nvme1/nvme1n1"), "259:4", "nvme1n1", "block")
     put(root, below("nvme/nvme1/nvme1n1/nvme1n1p2"), "259:6", "nvme1n1p2", "block")
-    assert files_of(CARD, str(root)) == (
+    assert find_device_files(CARD, str(root)) == (
         DeviceFile("/dev/ng1n1", is_block=False, major=241, minor=1),
         DeviceFile("/dev/nvme1", is_block=False, major=240, minor=1),
         DeviceFile("/dev/nvme1n1", is_block=True, major=259, minor=4),
@@ -98,14 +98,14 @@ def test_the_files_that_are_one_for_all_of_a_kind(root: Path) -> None:
 def test_nonsense_is_none_of_its_files(root: Path, numbers: str, name: str, problem: str) -> None:
     put(root, below("nvme/nvme1"), numbers, name)
     with pytest.raises(SysfsError) as caught:
-        files_of(CARD, str(root))
+        find_device_files(CARD, str(root))
     assert problem in caught.value.message
 
 
 @pytest.mark.parametrize("address", ["0000:00:1f.0", "", "..", "../devices/0000:3b:00.0", "GPU-1"])
 def test_one_that_is_gone_or_none_is_told(root: Path, address: str) -> None:
     with pytest.raises(SysfsError, match=r": there is no such device"):
-        files_of(address, str(root))
+        find_device_files(address, str(root))
 
 
 def test_what_newer_kernels_need_for_vfio_and_what_those_without_an_iommu_have(root: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import grpc
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import StreamEnded
+from h2.events import RequestReceived, StreamEnded
 from hypothesis import given, settings, strategies as st
 
 from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
@@ -260,6 +261,56 @@ def test_one_that_never_answers_costs_no_more_than_the_time_there_is(tmp_path: P
         found = failure(path, 0.1)
     assert found.is_late
     assert "it has not answered in time" in found.message
+
+
+class Echo(grpc.GenericRpcHandler):
+    """Answers each call with its request."""
+
+    def service(self, _: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        return grpc.unary_unary_rpc_method_handler(lambda message, _: message)
+
+
+@pytest.mark.parametrize("size", [16_384 - 5, 16_384 - 4, 65_535 - 5, 65_535 - 4, 200_000])
+def test_a_request_may_be_larger_than_a_frame_and_than_the_window(tmp_path: Path, size: int) -> None:
+    server = grpc.server(ThreadPoolExecutor(1), handlers=(Echo(),))
+    server.add_insecure_port(f"unix:{tmp_path}/s")
+    server.start()
+    request = bytes(n % 251 for n in range(size))
+    with GrpcClient(KUBELET, tmp_path / "s", time.monotonic() + PATIENCE_SECONDS, MAX_BYTES) as client:
+        assert client.call("/echo", request) == request
+        assert client.call("/echo", b"again") == b"again"
+    server.stop(None).wait()
+
+
+def test_a_server_that_does_not_take_the_request_costs_no_more_than_the_time_there_is(tmp_path: Path) -> None:
+    with (
+        behaving(tmp_path / "s", says(SETTINGS)),
+        pytest.raises(GrpcError) as caught,
+        GrpcClient(KUBELET, tmp_path / "s", time.monotonic() + 0.2, MAX_BYTES) as client,
+    ):
+        client.call("/echo", bytes(100_000))
+    assert caught.value.is_late
+
+
+def test_an_answer_to_a_part_of_a_request_is_none(tmp_path: Path) -> None:
+    with (
+        behaving(tmp_path / "s", speaks_early),
+        pytest.raises(GrpcError, match="a part of the request"),
+        GrpcClient(KUBELET, tmp_path / "s", time.monotonic() + PATIENCE_SECONDS, MAX_BYTES) as client,
+    ):
+        client.call("/echo", bytes(100_000))
+
+
+def speaks_early(channel: socket.socket) -> None:
+    """Answer as soon as a call begins."""
+    server = H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    while not any(isinstance(event, RequestReceived) for event in server.receive_data(channel.recv(65536))):
+        pass
+    server.send_headers(1, OK)
+    server.send_data(1, framed(b""))
+    server.send_headers(1, [("grpc-status", "0")], end_stream=True)
+    channel.sendall(server.data_to_send())
 
 
 def test_one_that_nobody_serves_any_more_costs_no_more_either(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Client:
     def exchange(self) -> None:
         """Carry bytes between the two until neither has any, taking answers without opening the window."""
         self.server.receive(self.h2.data_to_send())
-        while data := self.server.to_send():
+        while data := self.server.take_output():
             for event in self.h2.receive_data(data):
                 self._take(event)
 
@@ -166,7 +166,7 @@ def test_a_request_that_goes_on_for_too_long_is_answered_before_its_end() -> Non
     client.exchange()
     assert client.resets == [stream]
     assert client.headers[stream]["grpc-status"] == "8"
-    assert not client.server.owes
+    assert not client.server.waits_for_client
     assert client.answer()[1] == framed(b"hello")
 
 
@@ -190,7 +190,7 @@ def test_an_answer_waits_for_the_clients_window_and_holds_up_nobody_else() -> No
     long = client.ask(framed(b"5000"), "/test/Large")
     client.exchange()
     assert len(client.bodies[long]) == 1000
-    assert client.server.owes
+    assert client.server.waits_for_client
     short = client.ask()
     client.exchange()
     assert client.bodies[short] == framed(b"hello")
@@ -198,7 +198,7 @@ def test_an_answer_waits_for_the_clients_window_and_holds_up_nobody_else() -> No
         client.h2.increment_flow_control_window(500, long)
         client.exchange()
     assert client.bodies[long] == framed(b"x" * 5000)
-    assert not client.server.owes
+    assert not client.server.waits_for_client
 
 
 @pytest.mark.whole
@@ -215,13 +215,13 @@ def test_a_request_that_is_reset_is_forgotten_and_so_is_an_answer() -> None:
     asked, unfinished = client.ask(framed(b"5000"), "/test/Large"), client.h2.get_next_available_stream_id()
     client.h2.send_headers(unfinished, HEADERS)
     client.exchange()
-    assert client.server.owes
+    assert client.server.waits_for_client
     client.h2.reset_stream(asked)
     client.h2.reset_stream(unfinished)
     at_once = client.ask()
     client.h2.reset_stream(at_once)
     client.exchange()
-    assert not client.server.owes
+    assert not client.server.waits_for_client
     assert client.headers.keys() == {asked}
 
 
@@ -246,7 +246,7 @@ def test_a_client_that_says_goodbye_is_gone() -> None:
     client.h2.close_connection()
     client.exchange()
     assert client.server.is_over
-    assert not client.server.owes
+    assert not client.server.waits_for_client
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -279,7 +279,7 @@ def test_frames_of_any_kind_raise_nothing(is_begun: bool, frames: list[bytes], p
     content = (REQUEST if is_begun else PREFACE + frame(4, 0, 0, b"")) + b"".join(frames)
     for begin in range(0, len(content), piece):
         server.receive(content[begin : begin + piece])
-        while server.to_send():
+        while server.take_output():
             pass
         if server.is_over:
             break
@@ -432,4 +432,4 @@ def test_no_more_than_a_bound_is_taken_from_an_answer_at_once() -> None:
     client.ask(framed(b"10000000"), "/test/Large")
     client.server.receive(client.h2.data_to_send())
     most = grpc_server._SEND_BYTES  # noqa: SLF001 - what is asked here
-    assert most <= len(client.server.to_send()) < most + 20_000
+    assert most <= len(client.server.take_output()) < most + 20_000

@@ -6,7 +6,7 @@ import pytest
 
 from nodeagent.core.model.host_processes import HostInterrupt
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel.interrupts import interrupts, may_come_to
+from nodeagent.edge.kernel.interrupts import describe_interrupts, find_interrupts_on
 from nodeagent.formats.kernel.cpu_use import Interrupt
 
 
@@ -23,18 +23,18 @@ def root(tmp_path: Path) -> Path:
 def test_newer_kernels_show_what_cannot_be_moved(root: Path) -> None:
     for number in (0, 27):
         (root / f"proc/irq/{number}/smp_affinity").chmod(0o444)
-    assert interrupts([25, 27], root) == {
+    assert describe_interrupts([25, 27], root) == {
         25: Interrupt("eth0-rx,eth0-tx", is_movable=True),
         27: Interrupt("nvme0q3", is_movable=False),
     }
 
 
 def test_on_older_kernels_it_is_unknown(root: Path) -> None:
-    assert interrupts([27], root) == {27: Interrupt("nvme0q3", None)}
+    assert describe_interrupts([27], root) == {27: Interrupt("nvme0q3", None)}
 
 
 def test_of_one_that_has_gone_only_the_number_is_known(root: Path) -> None:
-    assert interrupts([99], root) == {99: Interrupt("", None)}
+    assert describe_interrupts([99], root) == {99: Interrupt("", None)}
 
 
 def test_which_may_come_to_cpus_is_what_the_kernel_says(root: Path) -> None:
@@ -46,6 +46,6 @@ def test_which_may_come_to_cpus_is_what_the_kernel_says(root: Path) -> None:
         (root / f"proc/irq/{number}/smp_affinity_list").write_text(f"{affinity}\n")
         (root / f"proc/irq/{number}/effective_affinity_list").write_text(f"{effective}\n")
     movable = HostInterrupt(25, "eth0-rx,eth0-tx", CpuSet.of(2, 3), is_bound=False)
-    assert may_come_to(CpuSet.of(2, 3), root) == (movable,), "3 is in use by nobody"
-    assert may_come_to(CpuSet.of(4), root) == (HostInterrupt(27, "nvme0q3", CpuSet.of(4), is_bound=True),)
-    assert may_come_to(CpuSet.of(6), root) == ()
+    assert find_interrupts_on(CpuSet.of(2, 3), root) == (movable,), "3 is in use by nobody"
+    assert find_interrupts_on(CpuSet.of(4), root) == (HostInterrupt(27, "nvme0q3", CpuSet.of(4), is_bound=True),)
+    assert find_interrupts_on(CpuSet.of(6), root) == ()

@@ -45,7 +45,7 @@ def test_a_failure_says_what_it_said_last(tools: Path) -> None:
 
 def test_half_a_measurement_is_none(tools: Path) -> None:
     tool(tools, 'echo report >"$report"')
-    with pytest.raises(LatencyToolError, match="oslat has ended before its time"):
+    with pytest.raises(LatencyToolError, match="oslat ended too early"):
         run_tool(("oslat",), seconds=30)
 
 

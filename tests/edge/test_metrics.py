@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.core.metrics import agent_metrics as m
-from nodeagent.core.metrics.agent_metrics import METRICS, old_name
+from nodeagent.core.metrics.agent_metrics import METRICS, find_old_name
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import ALIGNED, ASSIGNMENTS, TOPOLOGY_DURATION, aligned, assignments
 from nodeagent.core.metrics.totals import MetricTotals
@@ -85,11 +85,11 @@ def test_histograms() -> None:
 def test_aliases_carry_the_same_values(aliases: bool) -> None:
     totals = totals_with_everything()
     gauges = {Series("kubelet_cpu_manager_allocation_per_numa", (("numa_node", "1"),)): 4}
-    served = {m.series(spec, "v1"): 1 for spec in m.POD_RESOURCES_METRICS}
+    served = {m.make_series(spec, "v1"): 1 for spec in m.POD_RESOURCES_METRICS}
     shown = lines(Exposition(totals.snapshot(gauges), aliases=aliases, read=lambda: served))
     values = dict(line.rsplit(" ", 1) for line in shown if not line.startswith("#"))
     for spec in METRICS:
-        alias = old_name(spec.name)
+        alias = find_old_name(spec.name)
         if alias is None:
             continue
         under = {key: value for key, value in values.items() if key.startswith(spec.name)}

@@ -532,7 +532,7 @@ def test_a_runtime_that_reads_no_answers_is_given_up(one_runtime, plugin):
     with suppress(BrokenPipeError, ConnectionResetError):
         for _ in range(20):
             connection.ask("Synchronize", b"")
-    assert "has not taken what was sent within 0.2 s" in served.problem()
+    assert "has not read an answer within 0.2 s" in served.problem()
     served.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, passing_directory, recording, remove_abandoned
+from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, recording, remove_abandoned, temporary_directory
 from tests.support.launcher_process import wait_for
 
 FILES = (
@@ -92,9 +92,9 @@ def test_a_directory_goes_with_its_process_however_that_ends(tracefs: Path, end:
     path = tracefs / "instances/mine"
     program = f"""
 import os, pathlib, signal
-from nodeagent.edge.kernel.tracefs import passing_directory
+from nodeagent.edge.kernel.tracefs import temporary_directory
 signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT, signal.SIGTERM, signal.SIGHUP}})
-with passing_directory(pathlib.Path({str(path)!r})) as made:
+with temporary_directory(pathlib.Path({str(path)!r})) as made:
     print(made.is_dir(), flush=True)
     {end}
 """
@@ -108,8 +108,8 @@ def test_it_goes_also_where_everything_that_the_process_has_started_is_told_to_e
     path = tracefs / "instances/mine"
     program = f"""
 import os, pathlib, re, signal
-from nodeagent.edge.kernel.tracefs import passing_directory
-with passing_directory(pathlib.Path({str(path)!r})):
+from nodeagent.edge.kernel.tracefs import temporary_directory
+with temporary_directory(pathlib.Path({str(path)!r})):
     (remover,) = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
     status = pathlib.Path(f"/proc/{{remover}}/status")
     while not int(re.search("SigIgn:(.*)", status.read_text())[1], 16) >> signal.SIGTERM - 1 & 1:
@@ -125,7 +125,7 @@ def test_what_is_there_already_is_not_taken_over(tracefs: Path) -> None:
     (tracefs / "instances/mine/used").mkdir(parents=True)
     with (
         pytest.raises(TracefsError, match=r"cannot make .*: File exists"),
-        passing_directory(tracefs / "instances/mine"),
+        temporary_directory(tracefs / "instances/mine"),
     ):
         pass
     assert (tracefs / "instances/mine/used").is_dir()

@@ -48,7 +48,14 @@ def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cou
 
 def register(monkeypatch: pytest.MonkeyPatch, there: Counts) -> None:
     """Add the line of registration."""
-    kind = ResourceKind("licences", LicenceHoldings, lambda *_: Licences(there), metrics=(GIVEN,), resizable=RESIZABLE)
+    kind = ResourceKind(
+        "licences",
+        LicenceHoldings,
+        lambda *_: Licences(there),
+        describe=lambda held, name: held.of(LicenceHoldings).describe(name),
+        metrics=(GIVEN,),
+        resizable=RESIZABLE,
+    )
     monkeypatch.setattr(resource_kinds, "RESOURCES", (*BUILT_IN, kind))
 
 

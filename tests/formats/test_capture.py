@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from nodeagent.cli.commands import capture as capture_command
 from nodeagent.cli.main import main
-from nodeagent.cli.support.node import observation, selected
-from nodeagent.core.admission.node_setup import on_machine
+from nodeagent.cli.support.node import copied_node, observation, selected_machine
+from nodeagent.core.admission.node_rules import read_node_of
 from nodeagent.core.model.cgroup import Attribute, UnitSettings
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import ContainerStatus, RefusedChange
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.daemon.start import startup
+from nodeagent.daemon.start import node_builder
 from nodeagent.daemon.turn import machine as daemon_machine
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
@@ -57,7 +57,7 @@ def with_secret() -> Pod:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A node whose clock stands still, so that ages do not differ; its machine is read once, as a virtual one's memory changes."""
     machine = read_machine()
-    for reader in (capture_command, selected, startup, daemon_machine):
+    for reader in (capture_command, selected_machine, copied_node, node_builder, daemon_machine):
         monkeypatch.setattr(reader, "read_machine", lambda root="/": machine if root == "/" else read_machine(root))
     now = time.time_ns()
     monkeypatch.setattr(observation.time, "time_ns", lambda: now)
@@ -285,7 +285,7 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
     with_kube_reserved = replace(world.config, kube_reserved=Resources.of({"cpu": Quantity.parse("1500m")}))
     agent = replace(
         view,
-        node=on_machine(with_kube_reserved, world.node.topology, world.node.reserved),
+        node=read_node_of(with_kube_reserved, world.node.topology, world.node.topology, world.node.reserved),
         state=without_secrets(world.state),
         policies=policies_of(world.config.placement),
         observation=None,
@@ -327,7 +327,7 @@ def test_what_systemd_was_told_of_a_unit_is_read_as_it_was_written(
     seen = replace(seen, attributes=(), unit=told)
     agent = replace(
         view,
-        node=on_machine(world.config, world.node.topology, world.node.reserved),
+        node=read_node_of(world.config, world.node.topology, world.node.topology, world.node.reserved),
         state=without_secrets(world.state),
         policies=policies_of(world.config.placement),
         observation=None,

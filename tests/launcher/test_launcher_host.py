@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.processes.launcher import MOVES_CPUS, LauncherError
-from nodeagent.launcher.order import MAX_CPU, MAX_CPUS, RefusedError, ThreadMove, cpus_of, host_writes
+from nodeagent.launcher.order import MAX_CPU, MAX_CPUS, RefusedError, ThreadMove, parse_cpus, parse_host_writes
 from nodeagent.launcher.records import PF_KTHREAD, is_kernel_thread, parent_and_start_ticks
 from tests.support.launcher_process import LauncherProcess
 
@@ -80,13 +80,13 @@ def test_a_kernel_thread_is_known_by_its_flag_and_its_start(flags: int, start_ti
 )
 def test_a_list_that_the_kernel_would_not_print_is_refused_before_anything_is_written(text: str) -> None:
     with pytest.raises(RefusedError, match=r"no list of CPUs|ascend|no file"):
-        host_writes({"writes": [[NOBODYS_THREAD, "0"], [NOBODYS_THREAD, text]]})
+        parse_host_writes({"writes": [[NOBODYS_THREAD, "0"], [NOBODYS_THREAD, text]]})
 
 
 @given(st.frozensets(st.integers(0, MAX_CPU), min_size=1))
 def test_what_the_agent_prints_is_read_as_it_is_meant(ids: frozenset[int]) -> None:
     text = str(CpuSet.from_ids(ids))
-    assert [cpu for part in cpus_of(text) for cpu in part] == sorted(ids)
+    assert [cpu for part in parse_cpus(text) for cpu in part] == sorted(ids)
 
 
 def test_a_request_names_a_bounded_number_of_cpus() -> None:
@@ -95,8 +95,8 @@ def test_a_request_names_a_bounded_number_of_cpus() -> None:
     everywhere = [[NOBODYS_THREAD, f"0-{MAX_CPU}"]] * 5000
     for writes in (again, everywhere):
         with pytest.raises(RefusedError):
-            host_writes({"writes": writes})
-    most = host_writes({"writes": everywhere[: MAX_CPUS // (MAX_CPU + 1)]})
+            parse_host_writes({"writes": writes})
+    most = parse_host_writes({"writes": everywhere[: MAX_CPUS // (MAX_CPU + 1)]})
     assert sum(len(part) for move in most if isinstance(move, ThreadMove) for part in move.cpus) == MAX_CPUS
 
 

@@ -28,7 +28,7 @@ from nodeagent.formats.wire.launcher_protocol import (
     StartStage,
     UnknownEnd,
 )
-from nodeagent.launcher import server, shim
+from nodeagent.launcher import clients, server, shim
 from nodeagent.launcher.order import Order
 from nodeagent.launcher.records import ProcessRecord
 from tests.support.launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, command_after, launcher, wait_for
@@ -136,7 +136,7 @@ def test_a_shim_whose_launcher_is_gone_before_its_record_never_executes(tmp_path
     pid = os.fork()
     if pid == 0:
         ours.close()
-        shim.shim(order, None, str(tmp_path / "journal"), theirs.fileno())
+        shim.become_process(order, None, str(tmp_path / "journal"), theirs.fileno())
     theirs.close()
     ours.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 127
@@ -357,7 +357,7 @@ def test_a_client_that_never_reads_holds_up_nobody(launcher: LauncherProcess) ->
 
 
 def test_clients_are_bounded(launcher: LauncherProcess) -> None:
-    silent = [launcher.connection() for _ in range(server.MAX_CLIENTS)]
+    silent = [launcher.connection() for _ in range(clients.MAX_CLIENTS)]
     with pytest.raises(LauncherError):
         launcher.client.hello()
     for stream in silent:
@@ -406,7 +406,7 @@ def test_an_absent_launcher_is_an_error_with_a_way_out(tmp_path: Path, prepare: 
 
 
 def test_both_ends_agree(launcher: LauncherProcess) -> None:
-    assert (server.PROTOCOL, server.MAX_REQUEST_BYTES) == (protocol.PROTOCOL, protocol.MAX_REQUEST_BYTES)
+    assert (server.PROTOCOL, clients.MAX_REQUEST_BYTES) == (protocol.PROTOCOL, protocol.MAX_REQUEST_BYTES)
     assert tuple(StartStage) == shim.STAGES
     sent = json.loads(protocol.encode_start(launcher.request("run", "true")))
     assert sent.keys() - {"op"} == {field.name for field in dataclasses.fields(Order)}

@@ -65,7 +65,7 @@ def test_one_that_crashes_at_every_start_can_be_ended(tmp_path: Path) -> None:
     program = (
         "import sys; from nodeagent.launcher import server; from nodeagent.launcher.__main__ import main\n"
         "def broken(self): raise RuntimeError('every time')\n"
-        "server.Launcher.find_again = broken\n"
+        "server.Launcher.recover_runs = broken\n"
         "sys.exit(main())"
     )
     words = ["--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "l.sock")]

@@ -58,7 +58,8 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.counting import decode_counts
 from nodeagent.cli.support.entering import check_container
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.node.selected import read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import read_topology
 from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.core.admission import managers as core
@@ -103,7 +104,7 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET, PodsApi
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.daemon.domains.runtime.runtime_link import Push
 from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
-from nodeagent.daemon.start.recovery import recorded_devices
+from nodeagent.daemon.start.recovery import read_recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.cgroups.cgroup_entry import join
@@ -150,7 +151,7 @@ from nodeagent.tools.probe.latency_tools import check_installed
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
-from nodeagent.views.wording.refusal_advice import ADVISED, advise_next_step
+from nodeagent.views.wording.refusal_advice import ADVISED_REASONS, advise_next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
@@ -491,7 +492,7 @@ CASES = [
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("HostFileError", "no list of CPUs", lambda _: read_cpus(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
     Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
-    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.unbound(open_many), "Too many open files"),
+    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
@@ -520,8 +521,8 @@ CASES = [
     Case("PinError", "no unit that has a cgroup", lambda _: pin.run(asked(pin, "dev-sda.device", "--cpus", "1", "--memory", "1Mi")), "'dev-sda.device'"),
     Case("UnpinError", "one that isn't pinned", lambda d: with_manifests(unpin, d, "db"), "unit db.service"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
-    Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
-    Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait cannot succeed"),
+    Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only the agent can release single pods"),
+    Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait would wait in vain"),
     Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is not one"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
@@ -631,7 +632,7 @@ def of_kubelet(directory: Path, pod: bytes) -> str:
     pods = PodsApi(directory / "s", log, is_expected=True)
     with serving(directory / "s") as kubelet:
         kubelet.raw = pod
-        pods.unknown_of(["uid"], time.monotonic() + 60)
+        pods.ask_unknown(["uid"], time.monotonic() + 60)
     return pods.problem
 
 
@@ -643,7 +644,7 @@ def status_of(message: bytes) -> str:
     client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
     client.send_data(1, framed(message), end_stream=True)
     server.receive(client.data_to_send())
-    (answer,) = (one for one in client.receive_data(server.to_send()) if isinstance(one, ResponseReceived))
+    (answer,) = (one for one in client.receive_data(server.take_output()) if isinstance(one, ResponseReceived))
     assert answer.headers is not None
     return str(dict(answer.headers)["grpc-message"])
 
@@ -703,7 +704,7 @@ def refused_for_a_device_plugin(error: DevicePluginFailedError) -> str:
 def damaged_devices(directory: Path) -> str:
     (directory / "kubelet_internal_checkpoint").write_text('{"Checksum":1}')
     problems: list[str] = []
-    assert recorded_devices(directory, problems, []) == {}
+    assert read_recorded_devices(directory, problems, []) == {}
     return problems[0]
 
 
@@ -918,7 +919,7 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         *OF_RESIZES,
         UNIT_TAKEN,
     }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
-    assert {*provoked, *elsewhere} >= ADVISED
+    assert {*provoked, *elsewhere} >= ADVISED_REASONS
 
 
 @pytest.mark.parametrize(("reason", "provoke", "named"), REASONS, ids=[row[0] for row in REASONS])

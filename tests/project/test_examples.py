@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from integration.examples import EXAMPLES, Example, Share, configurations
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, isolation
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod

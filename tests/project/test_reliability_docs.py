@@ -43,7 +43,7 @@ def test_each_test_that_proves_a_promise_exists() -> None:
 def test_its_classes_are_the_codes() -> None:
     import errno
 
-    from nodeagent.core.cgroups.classify_failures import classify_failure
+    from nodeagent.core.cgroups.write_failures import classify_failure
 
     rows = re.findall(r"^\| (gone|retry|refused) \| (.*?) \|", PAGE, re.MULTILINE)
     assert len(rows) == 3

@@ -35,7 +35,7 @@ from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.all import domains_of
+from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
@@ -43,7 +43,7 @@ from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log
-from nodeagent.daemon.start.recovery import Evidence, report_recovery, start_state
+from nodeagent.daemon.start.recovery import Evidence, log_recovery, start_state
 from nodeagent.daemon.turn import (
     agent as agent_module,
     clock as clock_module,
@@ -53,7 +53,7 @@ from nodeagent.daemon.turn import (
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
-from nodeagent.daemon.turn.machine import without_withheld
+from nodeagent.daemon.turn.machine import remove_withheld_cpus
 from nodeagent.daemon.turn.placements import Placements, placement_directory
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
@@ -492,7 +492,7 @@ class Daemon:
         client: Any = Client(self.machine, self.steps, self.requests)
         self.hardware = Hardware(whole.topology, self.placed)
         hardware: Any = self.hardware
-        node, _ = without_withheld(whole, tree)
+        node, _ = remove_withheld_cpus(whole, tree)
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
         runner = Runner(client) if self.plugins is None else Runner(client, self.plugins.prepare)
         host = HostSettingsModel(self.machine, self.steps)
@@ -511,13 +511,13 @@ class Daemon:
         start = start_state(node, pods, self.machine.now_ms, look)
         assert start is not None
         if start.recovery is not None:
-            report_recovery(start.recovery, log)
+            log_recovery(start.recovery, log)
         unusable = () if start.recovery is None else start.recovery.unusable
         edges = Edges(
             log=log,
             machine=hardware,
             domains=(
-                *domains_of(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
+                *make_domains(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
                 *self.more_domains,
             ),
             runner=runner,

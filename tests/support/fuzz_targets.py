@@ -23,7 +23,7 @@ from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.pod_model import build_runtime_pod
 from nodeagent.core.domains.runtime.registry import Registry, apply_event
-from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
+from nodeagent.core.domains.runtime.stated_pod import StatedPod, add_kubelet_data
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.nri import Call, Sandbox, Synchronized
@@ -34,7 +34,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.reports.pod_resources import PodResources
-from nodeagent.daemon.start.startup import unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.kernel.uevents import drain
 from nodeagent.edge.observability.metrics_http import MetricsPages
@@ -95,6 +95,7 @@ from nodeagent.formats.wire.launcher_protocol import (
 from nodeagent.formats.wire.pod_resources import LIST_RESPONSE
 from nodeagent.formats.wire.protobuf import ProtobufError, decode, encode
 from nodeagent.launcher import records as launcher_records
+from nodeagent.launcher.clients import Clients
 from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
 from nodeagent.tools.fleet.differences import describe_differences
@@ -209,7 +210,7 @@ def can_be_started(pod: Pod) -> None:
 
 
 def configuration(content: bytes) -> Hashable:
-    _, found = judged_config(content, "config.yaml", lambda config: unsuited(config, MACHINE_A))
+    _, found = judged_config(content, "config.yaml", lambda config: find_unsuited(config, MACHINE_A))
     try:
         config = parse_config(content, "config.yaml")
     except DocumentError:
@@ -478,14 +479,14 @@ def grpc_frames(content: bytes) -> Hashable:
     answer = b""
     for sent in (HTTP2_BEGINNING, content):
         connection.receive(sent)
-        answer += b"".join(iter(connection.to_send, b""))
+        answer += b"".join(iter(connection.take_output, b""))
     assert not bugs, bugs
     kinds, at = [], 0
     while at < len(answer):
         length, kind = int.from_bytes(answer[at : at + 3]), answer[at + 3]
         kinds.append((kind, int.from_bytes(answer[at + 9 : at + 13]) % 16 if kind == 3 else length % 64))
         at += 9 + length
-    return connection.is_over, connection.owes, tuple(kinds[:6])
+    return connection.is_over, connection.waits_for_client, tuple(kinds[:6])
 
 
 def protobuf_message(content: bytes) -> Hashable:
@@ -503,7 +504,7 @@ def kubelet_pod(content: bytes) -> Hashable:
         fits_a_line(str(err))
         return kind_of(err)
     seen = [told(WEB, one) for one in WEB.containers]
-    found = build_runtime_pod(sandbox_of(WEB), seen, with_kubelets(StatedPod(), pod), 2**36)
+    found = build_runtime_pod(sandbox_of(WEB), seen, add_kubelet_data(StatedPod(), pod), 2**36)
     state = structs.replace(EMPTY, runtime=Registry(pods=(pod,)))
     assert decode_state(encode_state(state, {})).state == state
     assert pod_from_document(pod_to_document(found.pod)) == found.pod
@@ -521,19 +522,21 @@ class _NeverForks(Launcher):
     def fork(self, _order: Order, _link: int) -> int:
         raise OSError(errno.EAGAIN, "no processes here")
 
+
+class _OneClient(Clients):
     def receive(self, client: socket.socket) -> None:
-        self.clients.setdefault(client, False)
+        self.subscribed.setdefault(client, False)
         super().receive(client)
 
     def drop(self, client: socket.socket) -> None:
-        self.clients.pop(client, None)
+        self.subscribed.pop(client, None)
 
 
 def launcher_request(content: bytes) -> Hashable:
     if not content:
         return None
     THEIRS.send(content)
-    LAUNCHER.receive(OURS)
+    CLIENTS.receive(OURS)
     answer = json.loads(THEIRS.recv(1 << 20))
     refused = answer.get("refused")
     return (refused["code"], kind_of(refused["message"])) if refused else frozenset(answer)
@@ -678,6 +681,7 @@ HOTPLUG.setblocking(False)
 KERNEL.bind("")
 KERNEL.connect(HOTPLUG.getsockname())
 LAUNCHER = _NeverForks(Path("/sys/fs/cgroup/pods"), RECORDS, "/no-journal", OURS)
+CLIENTS = LAUNCHER.clients = _OneClient(OURS, LAUNCHER.selector, LAUNCHER.answer)
 
 POD_WORDS = (
     *words(

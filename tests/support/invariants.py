@@ -5,8 +5,8 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass, qos_class
 from nodeagent.core.model.promises import Isolation, Promises
@@ -45,7 +45,7 @@ def shared_cpus(node: Managers, promises: Promises, pods: Sequence[Pod]) -> Iter
             continue
         one, two = pod.containers[a], other.containers[b]
         levels = [
-            core.isolation(node, promises, p, c.name) for p, c in ((pod, one), (other, two))
+            isolation(node, promises, p, c.name) for p, c in ((pod, one), (other, two))
         ]  # host: the node's pool; pod: its pod's pool
         if levels == [Isolation.HOST] * 2 or (pod is other and levels == [Isolation.POD] * 2):
             continue

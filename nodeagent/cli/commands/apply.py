@@ -10,7 +10,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EXAMPLES = """\
-exit status: 0: installed; 4: a pod would be refused and nothing was installed, or is refused; 1: failure; 2: wrong arguments
+exit status: 0: installed; 4: a pod would be refused, so nothing was installed, or is refused; 1: failure; 2: wrong arguments
 
 examples:
   nodeagent apply examples/guaranteed.yaml
@@ -19,11 +19,11 @@ examples:
   sed 's/cpu: "2"/cpu: "4"/' web.yaml | nodeagent apply -
   nodeagent apply web.yaml -o json | jq '.pods[].containers'
 
-Needs root. Validates the manifest and tries the decision on a copy of the node's state, after those on manifests that are installed
-and not decided on yet, then writes it to the manifest directory, atomically and durably. An existing pod is replaced in its own file,
-whatever its name; a changed pod restarts, or is resized while it runs if only its cpu or memory changes. Several manifests are installed
-all together or not at all.
-next: nodeagent inspect POD shows what it got, nodeagent delete FILE ends it; nodeagent diff FILE only shows what would change"""
+Needs root. Validates the manifests, and tries the decisions on a copy of the node's state, where installed manifests without a decision
+come first. Then writes each file to the manifest directory, completely or not at all. A changed pod stays in the file that has it,
+whatever the file's name. It restarts, or is resized while it runs if only its cpu or memory changes. If one pod of several manifests would
+be refused, none of them is installed.
+next: nodeagent inspect POD shows its CPUs, nodeagent delete FILE ends it; nodeagent diff FILE only shows what would change"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a manifest, - for stdin, or a directory of manifests",
     )
     parser.add_argument(
-        "--force", action="store_true", help="install it even if it would be refused; a running pod is kept then"
+        "--force",
+        action="store_true",
+        help="install manifests even if their pods would be refused; a running pod keeps running unchanged",
     )
     add_wait_arguments(parser, "decided on each pod")
     add_output_argument(parser)

@@ -132,8 +132,8 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
     names = ", ".join(full_name(pod) for pod in refused)
     raise ApplyRefusedError(
         f"nothing was installed: {names} would be refused",
-        hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force puts it in "
-        "place anyway",
+        hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force installs it "
+        "anyway",
     )
 
 

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.node.arguments import add_node_arguments, is_copied
+from nodeagent.cli.support.node.copied_node import read_hostname
 from nodeagent.cli.support.node.observation import with_observation
-from nodeagent.cli.support.node.selected import SourceError, read_hostname, read_machine_file, read_node
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_settings
 from nodeagent.errors import NodeAgentError
@@ -32,9 +34,10 @@ examples:
   nodeagent capture --root /mnt/copy --out node.json
   nodeagent capture >node.json
 
-Holds the machine's description, its devices, the agent's configuration, its promises, what is in the pods' cgroups, the settings that
+Contains the machine's description and devices, the agent's configuration and allocations, the pods' cgroups, the settings that
 `nodeagent check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
-describes it. If no agent answers, root gets its saved state; without one, only the machine is captured, and stderr says so.
+describes the format. If no agent answers, root gets its saved state. Without a saved state, only the machine is captured, and stderr says
+so.
 A configuration named with --config must be valid, and an agent named with --socket must answer or have saved its state.
 next: nodeagent inspect --machine node.json, nodeagent topology --machine node.json"""
 

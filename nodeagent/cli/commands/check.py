@@ -14,11 +14,13 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.cli.support.node.arguments import add_node_arguments, find_own_config, is_elsewhere
-from nodeagent.cli.support.node.selected import is_unconfigured, read_machine_file, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import is_unconfigured, read_machine_file, read_topology
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.node_rules import KnownNode
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.start.startup import StartError, node_of
+from nodeagent.daemon.start.node_builder import node_of
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.kernel.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
@@ -85,7 +87,7 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
         if verdict.writes:
             count = len(verdict.writes)
             said = f"/{verdict.writes[0].path}" if count == 1 else f"{count} files such as /{verdict.writes[0].path}"
-            print(f"fixed {verdict.check}: {verdict.writes[0].text} into {said}", file=sys.stderr)
+            print(f"fixed {verdict.check}: wrote {verdict.writes[0].text} to {said}", file=sys.stderr)
 
 
 def _facts(options: argparse.Namespace) -> NodeFacts:
@@ -101,7 +103,7 @@ def _facts(options: argparse.Namespace) -> NodeFacts:
             config_is_missing=is_unconfigured(options),
             config_command=_validation(options),
         )
-    facts = NodeFacts(topology, settings, node.config, node.managers, config_file=options.config or "the configuration")
+    facts = NodeFacts(topology, settings, node.config, node.rules, config_file=options.config or "the configuration")
     if node.config.placement.devices:
         facts = replace(facts, devices=_devices(options, topology))
     return facts if not node.config.nri_socket or options.machine is not None else _with_runtime(facts, options)
@@ -154,7 +156,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
 
 
-def _node(options: argparse.Namespace, topology: Topology) -> NodeSetup:
+def _node(options: argparse.Namespace, topology: Topology) -> KnownNode:
     """Set up the node by `--config`, or else by the agent's configuration, or else by the one that the agent would start with."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)

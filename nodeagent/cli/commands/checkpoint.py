@@ -37,8 +37,8 @@ examples:
   nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state -o yaml
   nodeagent checkpoint convert /var/lib/nodeagent/cpu_manager_state --to cpu-v3 --out /tmp/cpu_manager_state
 
-cpu_manager_state (cpu-v1 to cpu-v4), memory_manager_state (memory-v1 to memory-v3), kubelet_internal_checkpoint (devices-v2)
-and nodeagent_state are understood.
+Reads cpu_manager_state (cpu-v1 to cpu-v4), memory_manager_state (memory-v1 to memory-v3), kubelet_internal_checkpoint (devices-v2)
+and nodeagent_state.
 next: nodeagent checkpoint show FILE"""
 
 
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--state",
         type=NamedFile,
         metavar="FILE|-",
-        help="nodeagent_state: also show where the file says something else; the agent writes the state first, and kubelet's files then",
+        help="a nodeagent_state: also show how the file differs from it; the agent writes this state before kubelet's files",
     )
     convert = made["convert"]
     versions = ", ".join(WRITABLE)
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|-",
         help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}',
     )
-    convert.add_argument("--lossy", action="store_true", help="leave out what that version can't express")
+    convert.add_argument("--lossy", action="store_true", help="leave out values that this version can't express")
 
 
 def run(options: argparse.Namespace) -> int:

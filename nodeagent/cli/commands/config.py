@@ -20,9 +20,11 @@ from nodeagent.cli.support.node.arguments import (
     find_own_config,
     is_elsewhere,
 )
-from nodeagent.cli.support.node.selected import SourceError, read_machine_file, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file, read_topology
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.daemon.start.startup import StartError, unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
@@ -34,7 +36,7 @@ VERSION = 1
 """Version of the document that `validate` prints."""
 
 _EXAMPLES = """\
-exit status: 0: success; the configuration is right; 1: it is wrong, or could not be read; 2: wrong arguments
+exit status: 0: success, the configuration is valid; 1: it is invalid, or could not be read; 2: wrong arguments
 
 examples:
   nodeagent config validate /etc/nodeagent/config.yaml
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
         "validate": "report every error in a configuration, on this machine or another one",
         "show": "print every field with its value, from a file, or else from the running agent or a captured node",
-        "migrate-from-kubelet": "convert a KubeletConfiguration; fields with no use here become comments",
+        "migrate-from-kubelet": "convert a KubeletConfiguration; fields that nodeagent doesn't use become comments",
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
     for name in ("validate", "show"):
@@ -63,23 +65,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE|-",
             help="a configuration, - is stdin (default: the node's)",
         )
-    made["validate"].add_argument(
-        "--config", type=NamedFile, metavar="FILE|-", help="same as FILE, as in other commands"
-    )
+    made["validate"].add_argument("--config", type=NamedFile, metavar="FILE|-", help="same as FILE")
     add_machine_arguments(made["validate"])
-    made["validate"].add_argument("--alone", action="store_true", help="don't check whether it suits a machine")
     made["validate"].add_argument(
-        "--running", action="store_true", help="also ask the running agent whether it can apply it with its pods"
+        "--alone", action="store_true", help="don't check the configuration against a machine"
+    )
+    made["validate"].add_argument(
+        "--running",
+        action="store_true",
+        help="also ask the running agent whether it could apply the configuration with its pods",
     )
     made["validate"].add_argument(
         "--socket",
         type=named_path,
         default=DEFAULT_SOCKET,
         metavar="PATH",
-        help=f"its socket (default: {DEFAULT_SOCKET})",
+        help=f"with --running: the agent's socket (default: {DEFAULT_SOCKET})",
     )
     made["validate"].add_argument(
-        "-q", "--quiet", action="store_true", help="print nothing if it is right: check the exit status"
+        "-q", "--quiet", action="store_true", help="print nothing if the configuration is valid; the exit status tells"
     )
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
@@ -122,11 +126,11 @@ def _validate(options: argparse.Namespace) -> int:
     judged = _judged(options)
     if options.running and (options.alone or is_elsewhere(options) or is_pipe(judged.source)):
         options.parser.error(
-            "--running asks this node's agent about a file: it excludes --alone, --root, --machine and -"
+            "--running asks this node's agent about a file: leave out --alone, --root, --machine and -"
         )
     topology = None if options.alone else read_topology(options)
     config, findings = judged_config(
-        judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
+        judged.content, judged.source, lambda config: () if topology is None else find_unsuited(config, topology)
     )
     if not judged.is_text:
         findings = tuple(replace(finding, line=None) for finding in findings)
@@ -190,13 +194,13 @@ def _judged(options: argparse.Namespace) -> _Judged:
     hint = (
         _PIPED
         if is_pipe(path)
-        else f"correct {path}; `nodeagent config show {shlex.quote(path)}` prints it once it is right"
+        else f"fix {path}; once it is valid, `nodeagent config show {shlex.quote(path)}` prints it"
     )
     return _Judged(path, content, hint)
 
 
-_PIPED = "correct these lines of the input; examples/config.yaml is a good start (`nodeagent --help` says where it is)"
-_NONE_COPIED = "copy it there from the node, or name one: nodeagent config validate FILE --root DIR"
+_PIPED = "fix these lines of the input; examples/config.yaml is a good start (`nodeagent --help` says where it is)"
+_NONE_COPIED = "copy the file there from the node, or name another one: nodeagent config validate FILE --root DIR"
 
 
 def _captured(path: str) -> _Judged:
@@ -205,17 +209,17 @@ def _captured(path: str) -> _Judged:
         raise SourceError(f"{path} contains no configuration", hint="name one with --config FILE")
     fields = config_fields(capture.agent.node.config, with_places=False)
     again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
-    hint = f"correct the configuration on the node; `{again}` prints what was captured"
+    hint = f"fix the configuration on the node; `{again}` prints the captured one"
     return _Judged(path, config_text(fields).encode(), hint, is_text=False)
 
 
 def _valid_text(document: Any) -> str:
-    suits = " and suits the machine" if document["machine"] else ""
+    suits = " for the machine" if document["machine"] else ""
     unused = ", ".join(document["unusedFields"])
     lines = [
-        f"{document['file']} is right{suits}",
+        f"{document['file']} is valid{suits}",
         *(f"note: {note}" for note in document["notes"]),
-        *([f"not used here: {unused}"] if unused else []),
+        *([f"not used by nodeagent: {unused}"] if unused else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -223,7 +227,7 @@ def _valid_text(document: Any) -> str:
 def _show(options: argparse.Namespace) -> int:
     for option in ("root", "machine", "socket"):
         if options.file is not None and vars(options)[option] is not None:
-            options.parser.error(f"--{option} selects whose configuration to show: it excludes FILE")
+            options.parser.error(f"--{option} selects a node and its configuration: leave out FILE")
     if options.file is not None:
         fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
     else:
@@ -238,15 +242,13 @@ def _migrate(options: argparse.Namespace) -> int:
     try:
         migration = migrated(content, options.file)
     except DocumentError as err:
-        what = "what is piped in" if is_pipe(options.file) else options.file
-        raise StartError(
-            err.message, hint=f"nodeagent refuses these fields: correct {what}, then migrate it again"
-        ) from err
+        what = "the input" if is_pipe(options.file) else options.file
+        raise StartError(err.message, hint=f"fix these fields of {what}, then migrate it again") from err
     write_out(options.out, migration.text.encode(), mode=0o644)
     said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
     if migration.commented:
         said.append(f"commented out: {', '.join(migration.commented)}")
     if migration.partly_used:
-        said.append(f"kept, but no effect here: {', '.join(migration.partly_used)}")
+        said.append(f"kept without effect: {', '.join(migration.partly_used)}")
     print("\n".join(said), file=sys.stderr)
     return 0

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     for option, field, what in (
         ("--exclusive", _EXCLUSIVE, "only the CPUs on which no other container runs"),
-        ("--shared", _SHARED, "only the CPUs that it shares with others"),
+        ("--shared", _SHARED, "only its shared CPUs"),
         ("--mems", _MEMS, "its memory nodes instead of its CPUs"),
     ):
         which.add_argument(option, dest="which", action="store_const", const=field, default=_CPUS, help=what)
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: printed; 1: not known, refused, not there yet, or none of the kind that was asked for: stdout is empty; 2: wrong arguments
+exit status: 0: printed; 1: nothing printed, because the container is unknown, not running yet or has none; 2: wrong arguments
 
 examples:
   nodeagent cpus default/web app
@@ -52,8 +52,8 @@ examples:
   nodeagent cpus cgroup-only --exclusive --format mask
   nodeagent cpus default/web app -o json | jq -r .exclusiveCPUs
 
-Prints the CPUs where the container may run now: those of its own, of the shared pool, or, of a container that has both, all of them. The
-pool changes when other pods come and go. CPUs of its own are printed when everybody else has left them.
+Prints the CPUs on which the container may run now: its exclusive CPUs, the shared pool, or both for a container that has both. The shared
+pool changes when other pods start and end. Exclusive CPUs are printed once all other tasks have left them.
 docs/how-to/podman.md has examples for containers and for programs that pin their own threads.
 next: nodeagent exec runs a command on these CPUs, nodeagent inspect POD shows where they are"""
     parser.set_defaults(parser=parser)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the state is unknown, or the container has no such CPUs now.
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
-        options.parser.error(f"-o {options.output} has them all, in each form: leave the other options out")
+        options.parser.error(f"-o {options.output} prints all CPUs in each form: leave out the other options")
     known = read_this_node_for_display(options.config, options.socket)
     entry = find_pod(known.state, options.pod)
     name = find_container(entry, options.container)
@@ -104,16 +104,16 @@ def _text(document: Document, options: argparse.Namespace) -> str:
     found = document["masks"] if options.format == "mask" else document
     if not document[options.which]:
         pod, name = document["pod"], document["container"]
-        what = "exclusive CPUs" if options.which == _EXCLUSIVE else "CPUs that it shares"
+        what = "exclusive CPUs" if options.which == _EXCLUSIVE else "shared CPUs"
         raise NoCpusError(
             f"container {name} of pod {pod} has no {what}",
-            hint=f"`nodeagent explain {pod}` says why; without the option, its CPUs are printed",
+            hint=f"`nodeagent explain {pod}` says why; leave out the option to print all its CPUs",
         )
     return f"{found[options.which]}\n"
 
 
 def _closed(cpus: CpuSet, entry: PodEntry, name: str) -> str:
     return (
-        f"nodeagent: note: CPUs {cpus} are closed to what is not in the container's cgroup (hostIsolation)\n"
-        f"hint: start it there: nodeagent exec {entry.pod.full_name} {name} -- COMMAND\n"
+        f"nodeagent: note: CPUs {cpus} can be used only from inside the container's cgroup (hostIsolation)\n"
+        f"hint: start the program there: nodeagent exec {entry.pod.full_name} {name} -- COMMAND\n"
     )

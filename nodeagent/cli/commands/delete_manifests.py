@@ -28,7 +28,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import SUFFIXES, locked_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import format_deleted, full_name
-from nodeagent.views.release_text import longest_end_seconds
+from nodeagent.views.release_text import find_longest_end_seconds
 
 Document = dict[str, Any]
 
@@ -162,7 +162,7 @@ def _pod(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
     )
     if entry is not None:
         raise ManifestPlaceError(
-            f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not looked yet",
+            f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not read the directory yet",
             hint=f"see `nodeagent inspect {entry.pod.full_name}`",
         )
     near = _near(word, names)
@@ -205,7 +205,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
         "uid": None if entry is None else entry.pod.uid,
         "alsoIn": other,
         "domain": None if entry is None else entry.domain,
-        "endSeconds": longest_end_seconds((entry,)) if entry is not None and ends else None,
+        "endSeconds": find_longest_end_seconds((entry,)) if entry is not None and ends else None,
     }
 
 

@@ -27,7 +27,7 @@ nodeagent exec [--config FILE|-] [--socket PATH] POD CONTAINER --
     add_agent_arguments(parser)
     parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("container", metavar="CONTAINER", help="name of one of its containers")
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run there")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run there")
     parser.epilog = """\
 exit status: the command's own; 125: container not entered; 126: command cannot be run; 127: command not found; 2: wrong arguments
 
@@ -36,7 +36,7 @@ examples:
   nodeagent exec default/web app -- sh
 
 Needs root. The command has your environment and working directory, the container's CPUs, memory nodes and limits, and no
-namespaces. Your own affinity does not apply: narrow it inside, with taskset.
+namespaces of its own. Your own affinity does not apply: narrow it inside, with taskset.
 next: nodeagent inspect POD shows the container's CPUs and state"""
     parser.set_defaults(parser=parser)
 
@@ -76,7 +76,7 @@ def _enter(options: argparse.Namespace) -> None:
         raise ExecError(f"the kernel has put this process into {found} instead of {directory}", hint=_AGAIN)
     cpus = own_cpus()
     if cpus != expected:
-        raise ExecError(f"CPUs in {directory} are {cpus}, promised are {expected}", hint=_AGAIN)
+        raise ExecError(f"this process has CPUs {cpus} in {directory}, but {expected} are allocated", hint=_AGAIN)
 
 
-_AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
+_AGAIN = "the allocation may just be changing: try again; `nodeagent inspect` shows it"

@@ -29,7 +29,7 @@ from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import find_known_amounts
 
-_REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
+_REPLACED = "A pod of this name exists already: it is assumed to have ended, as after a change of its manifest."
 
 
 class ExplainError(NodeAgentError):
@@ -96,7 +96,7 @@ def _refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...],
     refusal = change.refusal
     retries = entry.list_retries(RequestKind.CHANGE, for_room=node.config.retries_for_room)
     notes = (
-        f"Its manifest has changed, and it stays as it is: {refusal.reason}: {refusal.message}",
+        f"Its changed manifest was refused, so the pod keeps running unchanged: {refusal.reason}: {refusal.message}",
         describe_retries(retries),
     )
     if (

@@ -15,7 +15,8 @@ from nodeagent.tools.fleet.reached_nodes import CAPTURE, read_nodes
 from nodeagent.tools.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
 
 _EXAMPLES = """\
-exit status: 0: done; 1: a node could not be read; 2: wrong arguments; 3: not as promised, or not alike; 4: the pods fit nowhere
+exit status: 0: done; 1: a node could not be read; 2: wrong arguments; 3: a value is not as allocated, or nodes differ;
+4: the pods fit on no node
 
 examples:
   nodeagent fleet inspect node01.json node02.json
@@ -25,16 +26,16 @@ examples:
   nodeagent fleet diff captures/*.json
   nodeagent fleet diff admin@node01 admin@node02 --parallel 20 --timeout 5
 
-A word names a file if there is one, or if it has a slash or ends in .json; else it is a host, and `ssh HOST nodeagent capture` is run,
-with your configuration and keys, without asking for a password. A node that can't be read is named on stderr, and no other waits for it.
-Shows and tries out; places nothing. docs/how-to/fleet.md (nodeagent --help says where) has more.
+An argument is a file if this file exists, or if it has a slash or ends in .json. Otherwise it is a host, and `ssh HOST nodeagent capture`
+is run with your ssh configuration and keys, without asking for a password. A node that can't be read is named on stderr, and delays no
+other. Changes nothing on the nodes. docs/how-to/fleet.md (nodeagent --help says where) has more.
 next: nodeagent inspect --machine FILE, nodeagent explain -f pod.yaml --machine FILE"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
-        "inspect": "show who runs where: a line for each node and each pod",
-        "capacity": "show on which nodes pods would fit, with which CPUs, and how many more of them",
+        "inspect": "show the pods of all nodes: a line for each node and each pod",
+        "capacity": "show on which nodes and CPUs pods would fit, and how many copies of them",
         "diff": "show what differs between nodes that should be alike: machines, kernels, configurations",
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
@@ -44,17 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         add_output_argument(action)
         action.add_argument(
-            "--remote", metavar="COMMAND", default=CAPTURE, help=f"what to run on hosts (default: {CAPTURE})"
+            "--remote", metavar="COMMAND", default=CAPTURE, help=f"command to run on hosts (default: {CAPTURE})"
         )
         action.add_argument(
             "--timeout",
             type=seconds(1, 3600),
             metavar="SECONDS",
             default=30,
-            help="how long to wait for a host's whole answer (default: 30)",
+            help="longest wait for the complete answer of a host (default: 30)",
         )
         action.add_argument(
-            "--parallel", type=whole_number, metavar="N", default=8, help="ask so many hosts at once (default: 8)"
+            "--parallel", type=whole_number, metavar="N", default=8, help="number of hosts to ask at once (default: 8)"
         )
         action.set_defaults(config=None)
     made["capacity"].add_argument(
@@ -65,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=NamedFile,
         metavar="FILE|-|DIR",
-        help="these pods: a manifest, - for stdin, or a directory of manifests; can be repeated; several count together",
+        help="a manifest, - for stdin, or a directory of manifests; can be repeated; one copy is all their pods together",
     )
     made["capacity"].add_argument(
-        "--config", type=NamedFile, metavar="FILE|-", help="the configuration of nodes whose file holds none"
+        "--config", type=NamedFile, metavar="FILE|-", help="the configuration of nodes whose file has none"
     )
 
 
@@ -125,7 +126,7 @@ def _diff(options: argparse.Namespace) -> int:
     from nodeagent.tools.fleet.differences import describe_differences
 
     if len(options.nodes) < 2:
-        options.parser.error("one node alone differs from none: name at least two")
+        options.parser.error("one node can't be compared: name at least two")
     nodes, unread = read_nodes(options)
     document = describe_differences(nodes, unread)
     _show(document, options, unread)

@@ -65,18 +65,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interference",
         action="store_true",
-        help="with --watch: show who ran on exclusive CPUs besides their owner since the last refresh, as `nodeagent interference` does "
-        "(needs root; while it counts, each switch of tasks on these CPUs takes a little longer)",
+        help="with --watch: show which other tasks ran on exclusive CPUs since the last refresh, like `nodeagent interference` "
+        "(needs root, and slows task switches on these CPUs a little)",
     )
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: everything is as promised, as far as a copy shows it; 3: something is not; 1: could not be determined; 2: wrong arguments
+exit status: 0: every value is as allocated, as far as a copy shows it; 3: a value differs; 1: could not be determined; 2: wrong arguments
 
 examples:
   nodeagent inspect
   nodeagent inspect default/web
-  nodeagent inspect --strict >/dev/null || echo "node needs a person"
+  nodeagent inspect --strict >/dev/null || echo "node needs attention"
   nodeagent inspect -o wide | awk -F '  +' '$10 == "container" {print $1, $4, $12}'
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
   nodeagent inspect --machine node.json
@@ -87,8 +87,8 @@ examples:
 Columns of -o wide, separated by two blanks, - for no value, never wrapped: POD QOS PHASE CONTAINER KIND STATE
 RESTARTS OOM PID ISOLATION ALLOCATED CPUS MEMS QUOTA WEIGHT MEMORY WHERE NOTES. A refused pod has its reason in NOTES.
 
-Asks the agent over its socket (as root or a member of the group nodeagent). If it isn't running, root gets its saved state.
-next: nodeagent inspect POD shows one in detail, nodeagent explain POD says why, nodeagent topology shows who owns which CPU"""
+Asks the agent over its socket (as root or a member of the group nodeagent). If it isn't running, root sees its saved state.
+next: nodeagent inspect POD shows one pod in detail, nodeagent explain POD says why, nodeagent topology shows the owner of each CPU"""
     parser.set_defaults(parser=parser)
 
 
@@ -125,13 +125,13 @@ def run(options: argparse.Namespace) -> int:
 def _check_watched(options: argparse.Namespace) -> None:
     """Refuse options that don't apply with `--watch`."""
     if options.pod is not None or options.output != "text":
-        options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, shows it once")
+        options.parser.error("--watch shows all pods as text: leave it out to name a POD or to use -o")
     if options.strict:
         options.parser.error("--watch gives no verdict: leave out --strict")
     if options.color != "auto":
         options.parser.error("--watch has no colours: leave out --color")
     if options.root is not None or options.machine is not None:
-        options.parser.error("--watch is for this node: another one's copy doesn't change, leave out --watch")
+        options.parser.error("--watch is only for this node, because a copy doesn't change: leave out --watch")
 
 
 def check_compared(document: Document) -> None:
@@ -142,9 +142,9 @@ def check_compared(document: Document) -> None:
     """
     if document["differences"] is None and not document["node"]["copied"]:
         where = document["node"]["cgroupRoot"] or "their location is unknown"
-        hint = "start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
+        hint = "start their unit with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
         raise NothingComparedError(
-            f"the pods' cgroups cannot be read ({where}), so nothing was compared with what was promised",
+            f"the pods' cgroups cannot be read ({where}), so nothing was compared with the allocated values",
             hint=hint,
         )
 

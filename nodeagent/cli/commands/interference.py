@@ -49,12 +49,12 @@ examples:
   nodeagent interference default/web --seconds 60
   nodeagent interference -o json | jq -r '.cpus[].tasks[] | select(.movable) | .name'
 
-Needs root. The kernel counts in a tracing instance of its own, on these CPUs only, and nothing is written event by event. Tasks are the
-owner's if they are in its cgroup or were started by such a task. Kernel threads that are bound to their CPU, interrupts that cannot be
-moved or that the pod claims (annotation interrupts.nodeagent.io/CONTAINER) and softirqs are shown, and don't count as somebody else. An
-interrupt that interrupts a task is part of the task's time, too. The command keeps itself off these CPUs. Its instance goes with it, also
-if it is killed (kill -9).
-next: nodeagent inspect shows which host processes may run there, nodeagent check what can be done about it"""
+Needs root. The kernel counts in a separate tracing instance, on these CPUs only, and writes no single events. A task belongs to the owner
+if it is in the owner's cgroup or was started by such a task. Kernel threads that are bound to their CPU, softirqs, and interrupts that
+cannot be moved or that the pod claims (annotation interrupts.nodeagent.io/CONTAINER) are shown, but don't count as interference. The time
+of a task includes the interrupts during it. The command itself stays off these CPUs. Its tracing instance disappears when it ends, even
+after kill -9.
+next: nodeagent inspect shows which host processes may run there, nodeagent check how to keep them off"""
     parser.set_defaults(parser=parser)
 
 
@@ -87,13 +87,13 @@ def check_complete(document: Mapping[str, Any]) -> None:
     """
     if document["dropped"]:
         raise InterferenceError(
-            "so much ran that the kernel's tables were full, and somebody else may have been there after that",
+            "the kernel's tables were full, so some tasks may not have been counted",
             hint="count for less time: --seconds 1",
         )
     if document["changed"]:
         pods = ", ".join(one["pod"] for one in document["changed"])
         raise InterferenceError(
-            f"CPUs were given or taken while it was counted: {pods}", hint="count again: `nodeagent interference`"
+            f"allocations changed during the count: {pods}", hint="count again: `nodeagent interference`"
         )
 
 

@@ -39,7 +39,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--report] [--socket PATH] -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
-        "--name", metavar="NAME", help="the pod is then jobs/NAME (default: from the command and its process id)"
+        "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"
     )
     parser.add_argument(
         "--user", metavar="USER", help="run the command as this user, with that user's groups (root only)"
@@ -47,13 +47,13 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     parser.add_argument(
         "--report",
         action="store_true",
-        help="at its end, one line to stderr: where it ran, CPU time and throttling, memory and how much of it was on other nodes, and how "
-        "long others ran on its CPUs",
+        help="at the end, write one line to stderr: its CPUs, CPU time and throttling, its memory and how much was on other NUMA "
+        "nodes, and how long other tasks ran on its CPUs",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
     parser.epilog = """\
 exit status: the command's own; 125: not started; 126: command cannot be run; 127: command not found; 2: wrong arguments
 
@@ -63,10 +63,10 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --report -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
-It becomes the command: terminal, signals, environment, working directory, limits and user are the caller's, and what ends it ends
-the job. What the command leaves running then gets SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't
-touch it. With --report the command is a child: nodeagent waits for it, passes signals on and ends as it did.
-Needs root, or a member of the group that `jobs:` in the configuration names.
+nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user. The job ends
+with the command: processes that are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the
+job. With --report, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
+Needs root, or membership in the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it"""
     parser.set_defaults(parser=parser)
 
@@ -121,7 +121,7 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
         answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
     except ApiError as err:
         if isinstance(err.__cause__, PermissionError):
-            hint = "run as root, or have root name a group of yours: `jobs: {group: GROUP}` in the configuration"
+            hint = "run as root, or have root name one of your groups in the configuration: `jobs: {group: GROUP}`"
             raise JobError(err.message, hint=hint) from err
         raise
     if "refused" in answer:
@@ -135,20 +135,20 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
 
         nodes = answer["environment"][MEMORY_NODES]
         if nodes != options.numa:
-            raise JobError(f"memory is of NUMA nodes {nodes}, not of {options.numa}", hint=_OLDER)
+            raise JobError(f"memory is on NUMA nodes {nodes}, not on {options.numa}", hint=_OLDER)
     if options.core_class is not None and answer.get("coreClass") != options.core_class:
-        raise JobError("the agent doesn't know of classes of cores", hint=_OLDER)
+        raise JobError("the agent doesn't support --core-class", hint=_OLDER)
     if options.near is not None and not answer.get("near"):
-        raise JobError("the agent doesn't know of devices", hint=_OLDER)
+        raise JobError("the agent doesn't support --near", hint=_OLDER)
     if options.report and "cgroup" not in answer:
-        raise JobError("the agent doesn't say where the job's cgroup is, for its report", hint=_OLDER)
+        raise JobError("the agent doesn't support --report", hint=_OLDER)
     found: Mapping[str, Any] = answer
     return found
 
 
-_REFUSED = "ask for less, or wait: `nodeagent inspect` shows who has what"
+_REFUSED = "request less, or wait: `nodeagent inspect` shows which pods have which CPUs"
 _OLDER = "is the agent older than this program? `sudo systemctl restart nodeagent`"
-_ELSEWHERE = "is something else moving processes or setting affinities here? see `nodeagent inspect`"
+_ELSEWHERE = "another program may move processes or set their affinity; see `nodeagent inspect`"
 
 
 def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
@@ -179,7 +179,7 @@ def _user(name: str | None) -> pwd.struct_passwd | None:
     if name is None:
         return None
     if os.geteuid() != 0:
-        raise JobError("only root may run a job as another user", hint="leave --user out: a job runs as you")
+        raise JobError("only root may run a job as another user", hint="leave out --user: a job runs as you")
     try:
         return pwd.getpwnam(name)
     except KeyError as err:

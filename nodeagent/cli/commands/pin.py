@@ -23,18 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--while-inactive",
         choices=WHILE_INACTIVE_CHOICES,
         default=KEEP,
-        help="what becomes of its CPUs and memory while it isn't active: kept for it (the default), or given back to others",
+        help="while the unit is inactive, keep its CPUs and memory for it (default), or give them back so that other pods can use them",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="install it even if it would be refused; a unit that is pinned stays as it is then",
+        help="install the pod even if it would be refused; a pinned unit keeps its present CPUs then",
     )
     add_wait_arguments(parser, "given the unit its CPUs")
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: installed; 4: it would be refused and nothing was installed, or is refused; 1: failure; 2: wrong arguments
+exit status: 0: installed; 4: the pod would be refused, so nothing was installed, or is refused; 1: failure; 2: wrong arguments
 
 examples:
   nodeagent pin postgresql.service --cpus 4 --memory 8Gi --wait
@@ -43,13 +43,13 @@ examples:
   nodeagent pin forwarder --cpus 4 --memory 8Gi --near eth0
   nodeagent pin machine-qemu\\x2d1\\x2dvm.scope --cpus 8 --memory 32Gi --numa 1
 
-Needs root. Installs a pod units/UNIT that stands for the unit. The agent decides on it as on any pod, and has systemd set AllowedCPUs=
-and AllowedMemoryNodes= of the unit at run time; all else of it is its own file's, so --memory decides where its memory is, and limits
-nothing. It counts once others have left these CPUs, which --wait waits for: a unit that starts then is there from its first instruction
-on. Pin again to change the amounts. The unit
-keeps its CPUs while it isn't active; with --while-inactive give-back others may have them then, and it starts in the shared pool, gets
-CPUs of its own once the agent has seen it, and stays in the pool if there is no room.
-next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT gives them back"""
+Needs root. Installs the manifest of a pod, units/UNIT, which pins the unit. The agent decides on it as on any pod, and has systemd set
+AllowedCPUs= and AllowedMemoryNodes= of the unit at run time. The unit's other settings stay as they are, so --memory chooses its memory
+nodes, but limits nothing. With --wait, the command returns once all other tasks have left the CPUs. A unit that starts later is on them
+from its first instruction. Pin again to change the amounts. The unit keeps its CPUs while it is inactive. With --while-inactive give-back,
+other pods may use them meanwhile. The unit then starts in the shared pool, and gets exclusive CPUs once the agent has noticed it, if there
+is room.
+next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT releases them"""
     parser.set_defaults(parser=parser)
 
 

@@ -69,15 +69,15 @@ nodeagent probe [POD [--container C]] [-o text|json|yaml]
     parser.add_argument(
         "--force",
         action="store_true",
-        help="measure although the pod's processes use the CPUs: it takes CPU time from them, and their work counts as latency",
+        help="measure even while the pod's processes use the CPUs; this takes CPU time from them, and their work counts as latency",
     )
     parser.add_argument(
-        "--compare", type=NamedFile, metavar="FILE|-", help="an earlier answer (-o json): show both side by side"
+        "--compare", type=NamedFile, metavar="FILE|-", help="an earlier result (-o json): show both side by side"
     )
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: success; 3: memory of a container is not on the NUMA nodes that it was promised; 1: could not be determined;
+exit status: 0: success; 3: a container has memory outside its allocated NUMA nodes; 1: could not be determined;
 2: wrong arguments
 
 examples:
@@ -86,10 +86,10 @@ examples:
   sudo nodeagent probe slot --latency --compare before.json
   nodeagent probe default/web -o json | jq -r '.memory[] | .container, .elsewhereBytes'
 
-Where memory lies costs nothing to read, and is always shown for pods. Latency takes the CPUs for two tests of rt-tests, so it is measured
-only if you ask for it, needs root, and takes no CPU from a pod's processes without --force. To test a pod's CPUs before its program runs,
-run the pod without a command. The tests' threads are ordinary ones, no real-time threads, as a container's are.
-next: nodeagent interference says who held them up"""
+The location of memory is cheap to read, and always shown for pods. Latency is measured only on request: it needs root, and occupies the
+CPUs with two tests of rt-tests. If processes of the pod use these CPUs, it also needs --force. To test a pod's CPUs before its program
+runs, run the pod without a command. The tests use ordinary threads, as containers do, and no real-time threads.
+next: nodeagent interference shows which tasks caused delays"""
     parser.set_defaults(parser=parser)
 
 
@@ -138,8 +138,8 @@ def judged(memory: Iterable[ContainerMemory]) -> int:
     unknown = [f"{one.pod} {one.container}" for one in memory if one.promised is not None and one.by_node is None]
     if unknown:
         raise ProbeError(
-            f"where the memory is cannot be read: {', '.join(unknown)}",
-            hint="is the controller memory enabled there? see memory.numa_stat in the container's cgroup, and `nodeagent inspect`",
+            f"cannot read the NUMA placement of the memory of {', '.join(unknown)}",
+            hint="is the memory controller enabled there? see memory.numa_stat in the container's cgroup, and `nodeagent inspect`",
         )
     return 0
 
@@ -147,13 +147,13 @@ def judged(memory: Iterable[ContainerMemory]) -> int:
 def _check_arguments(options: argparse.Namespace) -> None:
     refuse: Callable[[str], object] = options.parser.error
     if options.cpus is not None and (options.pod is not None or options.latency):
-        refuse("--cpus names the CPUs: give it without a pod and --latency")
+        refuse("--cpus names the CPUs: leave out the pod and --latency")
     if options.pod is None and (options.container is not None or options.latency):
-        refuse("name the pod, too")
+        refuse("--container and --latency need a pod: name it, too")
     if options.force and not options.latency:
-        refuse("--force is only for a pod, with --latency")
+        refuse("--force needs a pod and --latency")
     if options.cpus is None and not options.latency and (options.seconds or options.compare is not None):
-        refuse("--seconds and --compare are about latency: add --latency, or name CPUs with --cpus")
+        refuse("--seconds and --compare need --latency, or --cpus LIST")
     if options.seconds is not None and options.seconds > _MOST_SECONDS:
         refuse(f"--seconds can be at most {_MOST_SECONDS}")
 
@@ -178,7 +178,7 @@ def earlier(path: NamedFile) -> Latency:
     try:
         return read_latency(content)
     except MisfitError as err:
-        raise ProbeError(f"{path} has no latency to compare with: {err}", hint=hint) from err
+        raise ProbeError(f"{path} contains no latency results: {err}", hint=hint) from err
 
 
 def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
@@ -192,8 +192,8 @@ def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
                 check_container(entry, options.container)
     if view.cgroup_root is None:
         raise ProbeError(
-            "the location of the pods' cgroups is unknown, and so is where their memory is",
-            hint="start them with `systemctl start nodeagent-pods`, or run this as root",
+            "the location of the pods' cgroups is unknown, so the NUMA placement of their memory can't be read",
+            hint="start the pods' unit with `systemctl start nodeagent-pods`, or run this as root",
         )
     paths = [entry.container_path(one.name) for entry in view.state.entries for one in entry.pod.containers]
     usage = {
@@ -241,8 +241,8 @@ def _measured_in_pod(options: argparse.Namespace) -> Latency:
     if processes and not options.force:
         raise ProbeError(
             f"{format_count(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
-            "the tests would take them away, and measure the pod itself",
-            hint="test them before the program runs, in the same pod without `command`, or add --force",
+            "the tests would slow them down, and measure their work, too",
+            hint="measure before the program runs, in the same pod without `command`, or add --force",
         )
     where = [
         word for name in ("config", "socket") if (value := getattr(options, name)) for word in (f"--{name}", value)
@@ -270,7 +270,7 @@ def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str
     if not own:
         of = pod if name is None else f"{pod} {name}"
         raise ProbeError(
-            f"{of} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why; any other CPUs: --cpus LIST"
+            f"{of} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why; --cpus LIST measures other CPUs"
         )
     if len(own) > 1:
         raise ProbeError(
@@ -328,6 +328,6 @@ def understood(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSe
     if CpuSet.from_ids(found) != cpus:
         raise ProbeError(
             f"{tool} measured CPUs {CpuSet.from_ids(found)} instead of {cpus}",
-            hint="has one gone offline meanwhile? see `nodeagent topology`, and try again",
+            hint="did a CPU go offline meanwhile? see `nodeagent topology`, and try again",
         )
     return found

@@ -25,9 +25,9 @@ from nodeagent.views.release_text import (
     Document,
     add_outcome,
     describe_plan,
+    find_longest_end_seconds,
     format_events,
     format_plan,
-    longest_end_seconds,
 )
 from nodeagent.views.wording.words import format_count
 
@@ -57,12 +57,12 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     parser.add_argument(
         "--purge",
         action="store_true",
-        help="with --all, and without a running agent: remove its state and sockets, too",
+        help="with --all, after `systemctl stop nodeagent`: also remove the agent's state and sockets",
     )
     parser.add_argument(
         "--host-settings",
         action="store_true",
-        help="no pod: put back what the host's interrupts, work queues and units may use; an agent that runs changes it again",
+        help="end no pods; restore the original CPUs of interrupts, work queues and units (a running agent sets its own again)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done, in order")
     add_output_argument(parser)
@@ -70,11 +70,11 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
         "--timeout",
         type=seconds(0, _DAY_SECONDS),
         metavar="SECONDS",
-        help=f"how long to wait (default: the longest grace period of the pods and {_SPARE_SECONDS} s)",
+        help=f"longest wait (default: the longest grace period of the pods, plus {_SPARE_SECONDS} s)",
     )
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: released, or nothing to release; 1: something is left; 2: wrong arguments
+exit status: 0: released, or nothing to release; 1: a pod or cgroup is left; 2: wrong arguments
 
 examples:
   nodeagent release default/web
@@ -84,10 +84,10 @@ examples:
   nodeagent release --all --dry-run --machine node.json
 
 Needs root. Every process gets SIGTERM and its pod's grace period, apps before sidecars; CPUs and memory are free once the last process
-has gone. A released pod is shown as Refused (Released), across restarts too, until its manifest changes or you retry it: to forget it,
-remove its manifest. Manifests, configuration and logs are kept. If no agent is running, --all does the same itself, and removes the
-agent's cgroups. With -o json or yaml the answer comes at the end, and each step goes to stderr.
-next: nodeagent retry POD brings one back, nodeagent inspect shows what is left"""
+has ended. A released pod is shown as Refused (Released), even after a restart of the agent, until its manifest changes or you retry it.
+Remove its manifest to forget it. Manifests, configuration and logs are kept. If no agent is running, --all ends the pods itself, and
+removes the agent's cgroups. With -o json or yaml, the document is printed at the end, and each step goes to stderr.
+next: nodeagent retry POD starts a pod again, nodeagent inspect shows what is left"""
     parser.set_defaults(parser=parser)
 
 
@@ -105,12 +105,14 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("--purge needs --all")
     elsewhere = is_elsewhere(options)
     if elsewhere and (options.purge or not options.dry_run):
-        options.parser.error("for another node, it can only show what would be done: use --dry-run, without --purge")
+        options.parser.error(
+            "another node's pods can't be released from here: add --dry-run to see the steps, without --purge"
+        )
     known = _known(options)
     is_live = not isinstance(known, NodeAgentError) and known.is_live
     if options.pods and not is_live and not elsewhere:
         raise ReleaseError(
-            "the agent is not running, and only it can release single pods",
+            "the agent is not running, and only the agent can release single pods",
             hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
         )
     answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))
@@ -125,17 +127,17 @@ def _host_settings(options: argparse.Namespace) -> int:
 
     others = (options.pods, options.all, options.purge, options.dry_run, options.timeout, options.output != "text")
     if any(others) or is_elsewhere(options):
-        options.parser.error("--host-settings stands alone, but for --config")
+        options.parser.error("--host-settings can be combined only with --config")
     if os.geteuid() != 0:
         raise ReleaseError("only root may change settings of the host", hint="sudo nodeagent release --host-settings")
     try:
         config = load_config(options.config or DEFAULT_CONFIG)
     except NodeAgentError as err:
         # Only the state directory is needed here. Restoring the host's settings is worth guessing the default one.
-        print(f"{err.message}: the usual state directory is used", file=sys.stderr)
+        print(f"{err.message}; using the default state directory", file=sys.stderr)
         config = Config()
-    count = releasing.put_host_settings_back(config)
-    print(f"{format_count(count, 'setting')} of the host put back" if count else "nothing to put back")
+    count = releasing.restore_host_settings(config)
+    print(f"restored {format_count(count, 'setting')} of the host" if count else "nothing to restore")
     return 0
 
 
@@ -174,7 +176,7 @@ class _ReleaseReport:
         self._plans = [describe_plan(state, entry) for entry in entries]
         if self._dry_run and self._output == "text":
             lines = [line for plan in self._plans for line in format_plan(plan)]
-            self.say(*(["would be done, nothing is:", *lines] if lines else ["there are no pods"]))
+            self.say(*(["would be done (dry run):", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
         """Report the removal of the cgroups or of a file."""
@@ -225,7 +227,9 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
         else tuple(find_pod(known.state, name, format_inspect_command(options)) for name in options.pods)
     )
     if options.purge:
-        raise ReleaseError("the agent runs and would write its files again", hint="first: `systemctl stop nodeagent`")
+        raise ReleaseError(
+            "the agent is running, and would write its files again", hint="first: `systemctl stop nodeagent`"
+        )
     if options.dry_run:
         with answer.reported():
             answer.plan(known.state, chosen)
@@ -265,7 +269,7 @@ def _wait(state: NodeState, uids: frozenset[str], socket_path: str, answer: _Rel
         if left and time.monotonic() > deadline:
             raise ReleaseError(
                 f"still there: {', '.join(left)}",
-                hint="the agent continues, and they keep what they hold until they have gone: `nodeagent inspect POD` shows why",
+                hint="the agent continues, and they keep their CPUs and memory until they end: `nodeagent inspect POD` shows why",
             )
         if left:
             time.sleep(_PAUSE_SECONDS)
@@ -290,14 +294,14 @@ class _Reporter:
 
 
 def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    wait = options.timeout if options.timeout is not None else find_longest_end_seconds(entries) + _SPARE_SECONDS
     return time.monotonic() + float(wait)
 
 
 def _done(count: int, answer: _ReleaseReport) -> None:
     if count:
         answer.say(
-            f"{format_count(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest"
+            f"{format_count(count, 'pod')} released; to start one again: nodeagent retry POD, or change its manifest"
         )
     else:
         answer.say("nothing to release")
@@ -323,7 +327,7 @@ def _planned_without_agent(
             if options.all and known.cgroup_root is not None:
                 answer.removal(cgroups=known.cgroup_root)
         if options.purge:
-            for path in releasing.own_files(load_config(options.config or DEFAULT_CONFIG)):
+            for path in releasing.find_own_files(load_config(options.config or DEFAULT_CONFIG)):
                 answer.removal(file=path)
     return 0
 
@@ -331,7 +335,7 @@ def _planned_without_agent(
 def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon.start import releasing
-    from nodeagent.daemon.start.startup import discover
+    from nodeagent.daemon.start.node_builder import discover
     from nodeagent.edge.files import state_files
 
     if os.geteuid() != 0:
@@ -352,12 +356,12 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 answer.plan(agent.state, entries)
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
                 releasing.drain(agent, reporter, _deadline(options, active))
-            if releasing.put_host_settings_back(node.config, forget=True):
-                answer.say("the host's interrupts, work queues and units have their CPUs back")
+            if releasing.restore_host_settings(node.config, forget=True):
+                answer.say("restored the CPUs of the host's interrupts, work queues and units")
             if pods is not None:  # last, because it is refused while other processes are in the cgroups
                 _remove_cgroups(pods, answer)
             if options.purge:
-                for path in releasing.own_files(node.config):
+                for path in releasing.find_own_files(node.config):
                     state_files.remove(path)
                     answer.removal(file=path)
             else:
@@ -372,6 +376,6 @@ def _remove_cgroups(pods: "Pods", answer: _ReleaseReport) -> None:
     if orphans:
         raise ReleaseError(
             f"processes run in cgroups that no pod owns: {', '.join(orphans)}",
-            hint=f"end them: `echo 1 > {pods.tree.root}/{orphans[0]}/cgroup.kill`, then again",
+            hint=f"end them: `echo 1 > {pods.tree.root}/{orphans[0]}/cgroup.kill`, then run this again",
         )
     answer.removal(cgroups=str(pods.tree.root))

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pod",
         metavar="POD",
-        help="name, namespace/name or UID of a pod that was refused, or whose changed manifest was",
+        help="name, namespace/name or UID of a refused pod, or of a running pod whose changed manifest was refused",
     )
     parser.add_argument(
         "--socket",
@@ -43,8 +43,8 @@ examples:
   nodeagent retry default/web -o json | jq .admitted
 
 A refusal is final until the manifest changes: make room, then retry. For a pod that keeps running because its changed manifest was
-refused, the change is tried again: if it fits, the pod ends, and its changed manifest follows.
-next: nodeagent explain POD says what would admit it, nodeagent inspect shows what is taken and what was refused"""
+refused, the change is tried again. If it is admitted, the pod ends, and starts again with its changed manifest.
+next: nodeagent explain POD says what would admit it, nodeagent inspect shows which CPUs are used and which pods were refused"""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(format_document(_document(name, uid, entry), options.output))
         return 0 if entry is not None and _refusal(entry) is None else EXIT_ERROR
     if entry is None:
-        raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")
+        raise RetryError(f"the agent has not decided on pod {name} yet", hint=f"see `nodeagent inspect {name}`")
     refusal = _refusal(entry)
     if refusal is not None:
         what = f"pod {name}" if entry.refusal is not None else f"the changed manifest of pod {name}"
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=advise_next_step(refusal.reason, name)
         )
     if entry.deleting_since_ms is not None:
-        print(f"pod {name} is ending, and its changed manifest follows; see: nodeagent inspect {name}")
+        print(f"pod {name} is ending, and starts again with its changed manifest; see: nodeagent inspect {name}")
         return 0
     print(f"pod {name} is admitted; see: nodeagent inspect {name}")
     return 0

@@ -21,7 +21,7 @@ examples:
   systemctl enable --now nodeagent
   nodeagent run --config /etc/nodeagent/config.yaml
 
-SIGHUP (systemctl reload nodeagent) reads the configuration again. Stopping it stops no pod.
+SIGHUP (systemctl reload nodeagent) reads the configuration again. Stopping the agent stops no pod.
 next: nodeagent inspect, or journalctl -u nodeagent"""
 
 

@@ -26,7 +26,7 @@ on a node:
   nodeagent simulate - -o json <scenarios.jsonl | jq '.steps[].admitted'
 
 Changes nothing. --compare decides again on all existing pods, then on those of -f. For scenarios, --root (/ is this node), --machine
-and --topology replace the machine, --config the configuration, and --errata selects whose decisions they are.
+and --topology replace the machine, --config the configuration, and --errata the rules of the decisions.
 next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help says where) describes scenarios and -o json"""
 
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capacity",
         action="store_true",
-        help="how many more of these pods fit, all of them together; a name given twice is two pods",
+        help="find how many more copies of these pods fit, all pods together; a pod that is named twice counts as two",
     )
     parser.add_argument(
         "--compare",
@@ -106,10 +106,10 @@ def run(args: argparse.Namespace) -> int:
 def _check_scenario_options(args: argparse.Namespace) -> None:
     """Refuse options without effect: scenarios start without pods, and pods with -f are decided once."""
     if args.file is None and args.bench is not None:
-        args.parser.error(f"--bench {args.bench} times scenarios: it excludes pods")
+        args.parser.error(f"--bench {args.bench} times scenarios, not pods: leave it out")
     if args.file is not None and args.socket is not None:
         args.parser.error(
-            f"--socket {args.socket} asks an agent about its pods: scenarios begin without them; --root / alone takes this node's machine"
+            f"--socket {args.socket} asks an agent about its pods, and scenarios start without pods: use --root / for this node's machine"
         )
     if args.file is not None and args.empty:
-        args.parser.error("--empty leaves out a node's pods: scenarios begin without them, leave it out")
+        args.parser.error("--empty leaves out a node's pods, and scenarios start without pods: leave it out")

@@ -21,12 +21,12 @@ from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Errata, Placement
-from nodeagent.daemon.start.startup import plugged
+from nodeagent.daemon.start.node_builder import load_plugins
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import measure_adds, replay, replay_to_end
 from nodeagent.views.simulate.scenario_text import (
-    BRIEFLY,
+    BRIEF_NOTE,
     ScenarioTotals,
     render_line,
     render_scenario,
@@ -83,7 +83,7 @@ def _plugged(placement: Placement, where: str) -> Placement:
     Raises:
         SimulateInputError: a plugin can't be loaded.
     """
-    config, missing = plugged(Config(placement))
+    config, missing = load_plugins(Config(placement))
     if missing:
         raise SimulateInputError(where, "; ".join(refused.message for refused in missing))
     return config.placement
@@ -114,7 +114,7 @@ class _Words:
     def _from_here_on(self, number: int) -> str:
         path = shlex.quote(printable(self._path))
         one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
-        return f"{BRIEFLY}\n-o json has everything{one}\n"
+        return f"{BRIEF_NOTE}\n-o json has everything{one}\n"
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:

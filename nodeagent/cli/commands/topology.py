@@ -8,12 +8,14 @@ from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document, format_xml
 from nodeagent.cli.support.node.arguments import add_node_arguments
-from nodeagent.cli.support.node.selected import SourceError, is_without_agent, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import SourceError, is_without_agent, read_topology
 from nodeagent.cli.support.node.this_node import NeverSavedError
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.start.startup import StartError, node_of
+from nodeagent.daemon.start.node_builder import node_of
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import topology_document
@@ -23,7 +25,7 @@ from nodeagent.views.topology.text import make_terminal_paint, render_topology
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import Device
-    from nodeagent.views.topology.devices import Owners
+    from nodeagent.views.topology.devices import OwnersByAddress
     from nodeagent.views.topology.parts import DeviceSection
 
 
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         action="store_true",
-        help="with network, InfiniBand and NVMe cards, GPUs, accelerators and CXL memory, and the NUMA node of each",
+        help="also show network, InfiniBand and NVMe cards, GPUs, accelerators and CXL memory, with their NUMA nodes",
     )
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
@@ -58,7 +60,7 @@ examples:
 
 The owners of CPUs come from the agent or its saved state, and are shown in text, svg and hwloc-xml. If neither can be read, the
 machine is shown without owners, and stderr says why.
--o nrt prints a NodeResourceTopology, in YAML: what each NUMA node has, and has left. It needs the agent or its saved state.
+-o nrt prints a NodeResourceTopology, in YAML: the total and free resources of each NUMA node. It needs the agent or its saved state.
 -o resourceslice prints ResourceSlices, in YAML: CPUs, memory and cards, as drivers of dynamic resource allocation list them.
 next: nodeagent inspect"""
     parser.set_defaults(parser=parser)
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         NodeAgentError: the machine's description or the named configuration can't be read.
     """
     if args.devices and (args.topology is not None or args.output in {"hwloc-xml", "nrt", "resourceslice"}):
-        args.parser.error("--devices shows those of a node, as text, json, yaml or svg")
+        args.parser.error("--devices needs a node, not --topology, and -o text, json, yaml or svg")
     if args.output in {"nrt", "resourceslice"}:
         sys.stdout.write(_node_resource_topology(args) if args.output == "nrt" else _resource_slices(args))
         return 0
@@ -112,7 +114,7 @@ def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
     return read_selected_devices(args)
 
 
-def _device_owners(args: argparse.Namespace) -> "Owners":
+def _device_owners(args: argparse.Namespace) -> "OwnersByAddress":
     """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
@@ -150,11 +152,11 @@ def _node_resource_topology(args: argparse.Namespace) -> str:
     from nodeagent.tools.export.node_resource_topology import node_resource_topology
 
     if args.topology is not None:
-        args.parser.error("-o nrt tells what a node has left: it excludes --topology, which describes a machine")
+        args.parser.error("-o nrt describes a node, not a machine: leave out --topology")
     known = read_node(args)
-    name = _node_name(known, "a NodeResourceTopology has it")
+    name = _node_name(known, "a NodeResourceTopology needs it")
     return format_document(
-        node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml"
+        node_resource_topology(name, known.node.topology, known.node.rules, known.state.promises), "yaml"
     )
 
 
@@ -168,9 +170,9 @@ def _resource_slices(args: argparse.Namespace) -> str:
     from nodeagent.tools.export.resource_slices import resource_slices
 
     if args.topology is not None:
-        args.parser.error("-o resourceslice tells what a node has: it excludes --topology, which describes a machine")
+        args.parser.error("-o resourceslice describes a node, not a machine: leave out --topology")
     known = read_node(args)
-    name = _node_name(known, "ResourceSlices have it")
+    name = _node_name(known, "ResourceSlices need it")
     slices = resource_slices(name, known.node.topology, known.node.reserved, read_selected_devices(args))
     return "---\n".join(format_document(one, "yaml") for one in slices)
 
@@ -183,7 +185,7 @@ def _node_name(known: NodeView, why: str) -> str:
     """
     if not known.hostname:
         raise SourceError(
-            f"the node's name is unknown, and {why}",
+            f"the node's name is unknown, but {why}",
             hint="take a capture on the node: nodeagent capture --out node.json, then --machine node.json",
         )
     return known.hostname.lower()
@@ -205,7 +207,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
                 _report_missing(err, args)
                 return None
         else:
-            return label_cpus(known.node.managers, known.state.promises, known.state.holding_pods())
+            return label_cpus(known.node.rules, known.state.promises, known.state.holding_pods())
     if args.config is None:
         return None
     managers = node_of(load_config(args.config), topology, args.config).managers

@@ -17,18 +17,18 @@ class UnpinError(NodeAgentError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("units", nargs="+", metavar="UNIT", help="pinned units; without a suffix it is a service")
-    add_wait_arguments(parser, "given the units back")
+    add_wait_arguments(parser, "restored the units")
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: removed; 1: something is left; 2: wrong arguments
+exit status: 0: removed; 1: a manifest is left, or a unit is not restored; 2: wrong arguments
 
 examples:
   nodeagent unpin postgresql.service --wait
   nodeagent unpin nginx -o json | jq -r '.files[].file'
 
-Needs root. Removes the manifest of the pod that stands for the unit. The unit gets back what AllowedCPUs= and AllowedMemoryNodes= it had
-before, at once; its processes run on.
+Needs root. Removes the manifest of the pod that pins the unit. The unit's previous AllowedCPUs= and AllowedMemoryNodes= are restored at
+once, and its processes keep running.
 next: nodeagent inspect no longer lists it; systemctl show -p AllowedCPUs UNIT"""
     parser.set_defaults(parser=parser)
 
@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
             if unit not in by_unit:
                 pinned = ", ".join(sorted(by_unit)) or "none"
                 raise UnpinError(
-                    f"no manifest in {place.directory} stands for unit {unit}",
-                    hint=f"`nodeagent inspect` shows those that are: {pinned}",
+                    f"no manifest in {place.directory} pins unit {unit}",
+                    hint=f"name a pinned unit, as `nodeagent inspect` lists them: {pinned}",
                 )
         return [NamedFile(by_unit[unit]) for unit in wanted]
 

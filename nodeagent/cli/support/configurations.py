@@ -36,4 +36,4 @@ def read_config(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
     Raises:
         StartError: the file is missing or cannot be read.
     """
-    return startup.config_content(path, absent_hint=absent_hint, read=read_named)
+    return startup.read_config_text(path, absent_hint=absent_hint, read=read_named)

@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus as all_exclusive_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
-from nodeagent.edge.kernel.interrupts import interrupts
+from nodeagent.edge.kernel.interrupts import describe_interrupts
 from nodeagent.edge.kernel.tracefs import recording
 from nodeagent.edge.processes.host_processes import (
     describe_threads,
@@ -43,8 +43,8 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     """
     if view.cgroup_root is None:
         raise InterferenceError(
-            "the location of the pods' cgroups is unknown, and so is which processes are theirs",
-            hint="start them with `systemctl start nodeagent-pods`, or run this as root",
+            "the location of the pods' cgroups is unknown, so their processes can't be found",
+            hint="start the pods' unit with `systemctl start nodeagent-pods`, or run this as root",
         )
     tree = CgroupTree(view.cgroup_root)
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
@@ -122,7 +122,7 @@ class LiveCount:
         if not self._held:
             return found or describe_idle_node()
         if view.observed.cgroups is None:
-            return "the pods' cgroups cannot be read, and so it is unknown which processes are theirs"
+            return "the pods' cgroups cannot be read, so their processes can't be found"
         try:
             self._end = self._counting.enter_context(count_interference(view, self._held))
         except NodeAgentError as err:
@@ -161,7 +161,7 @@ def _witnesses(
         members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
         threads=known,
         running=running,
-        interrupts=interrupts({one.number for one in use.interrupts}),
+        interrupts=describe_interrupts({one.number for one in use.interrupts}),
         callers=find_caller_pids(),
-        interrupts_of={device: files.interrupt_numbers_of(device) for device in devices},
+        interrupts_by_device={device: files.interrupt_numbers_of(device) for device in devices},
     )

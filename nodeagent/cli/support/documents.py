@@ -88,14 +88,14 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
         kind = stat.S_IFDIR  # the file doesn't exist, or writing it will fail with the reason
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise state_files.StateFileError(
-            f"cannot write {path}: a link, device, FIFO or socket is there, and would be replaced",
+            f"cannot write {path}: it is a link, device, FIFO or socket",
             path=path,
             error=None,
-            hint=f"see `ls -l {shlex.quote(path)}`, and name a file with --out; without it, stdout is written to",
+            hint=f"name a regular file with --out, or leave out --out for stdout; `ls -l {shlex.quote(path)}` shows what is there",
         )
     if kind == stat.S_IFREG and not replaces:
         raise state_files.StateFileError(
-            f"cannot write {path}: the file exists already, and may be somebody's state",
+            f"cannot write {path}: the file exists already",
             path=path,
             error=errno.EEXIST,
             hint=f"move it away (`mv {shlex.quote(path)} {shlex.quote(path)}.old`), or name another file with --out",

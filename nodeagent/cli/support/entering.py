@@ -54,7 +54,7 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
     view, wanted = _wanted(known, entry)
     _raise_if(find_unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
     cgroups = {want.path: want for want in wanted}
-    placements = container_placements(view.node.managers, view.state, cgroups)
+    placements = container_placements(view.node.rules, view.state, cgroups)
     return placements.by_key()[entry.container_path(container)]
 
 
@@ -68,7 +68,7 @@ def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[Desire
             "the pods' cgroup cannot be read: " + (problems or "its location is unknown"),
             hint="start the pods' unit: systemctl start nodeagent-pods",
         )
-    return view, () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
+    return view, () if kernel is None else desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
 
 
 def _raise_if(hindrance: Obstacle | None) -> None:

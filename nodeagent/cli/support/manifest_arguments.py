@@ -16,11 +16,11 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
         "--timeout",
         type=seconds(0, _DAY_SECONDS),
         metavar="SECONDS",
-        help=f"with --wait: how long (default: the longest grace period of the pods that end, and {SPARE_SECONDS} s)",
+        help=f"with --wait: longest wait (default: the longest grace period of the pods that end, plus {SPARE_SECONDS} s)",
     )
 
 
 def check_timeout(options: argparse.Namespace) -> None:
     """Refuse `--timeout` without `--wait`, as a wrong argument."""
     if options.timeout is not None and not options.wait:
-        options.parser.error(f"--timeout {options.timeout:g} says how long to wait: give --wait, too")
+        options.parser.error(f"--timeout {options.timeout:g} is the longest wait: add --wait")

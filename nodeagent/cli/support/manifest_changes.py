@@ -196,7 +196,7 @@ def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
         NodeAgentError: some of them can't be read.
     """
     found = require_complete(scan_manifests(place.directory), place.directory)
-    with Progress("manifests in place read", len(found)) as progress:
+    with Progress("installed manifests read", len(found)) as progress:
         held = []
         for file in found:
             held.append(_held(file, place))
@@ -320,7 +320,7 @@ def _check_unique(files: Sequence[PodFile]) -> None:
                 where = f"twice in {file.path}" if first[name] == file.path else f"in {first[name]} and in {file.path}"
                 raise ManifestPlaceError(
                     f"pod {name} is {where}",
-                    hint="remove one of the two, then `nodeagent apply` again: only one can count",
+                    hint="remove one of the two, then `nodeagent apply` again",
                 )
             first[name] = file.path
 
@@ -336,7 +336,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: 
             if name != found.pod.full_name:
                 raise ManifestPlaceError(
                     f"pod {found.pod.full_name} in {file.path} has the UID of {name} in {where}: {found.pod.uid}",
-                    hint="`nodeagent apply` it with another metadata.uid, or with none: that is a hash of the pod then",
+                    hint="remove metadata.uid (it is then a hash of the pod) or change it, then `nodeagent apply` again",
                 )
 
 
@@ -361,13 +361,13 @@ def _check_replaceable(old: InstalledFile) -> None:
     quoted = shlex.quote(old.path)
     if old.content is None:
         raise ManifestPlaceError(
-            f"what {old.path} holds besides {', '.join(sorted(old.names))} is not known: {old.problem}",
+            f"cannot read which other pods {old.path} contains besides {', '.join(sorted(old.names))}: {old.problem}",
             hint=f"see `ls -l {quoted}`, and who may read it: `namei -l {quoted}`",
         )
     if Path(old.path).is_symlink():
         raise ManifestPlaceError(
             f"{old.path} is a symbolic link, which would be replaced",
-            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {quoted}`",
+            hint=f"change its target {os.path.realpath(old.path)}, or first remove the link: `nodeagent delete {quoted}`",
         )
 
 
@@ -376,8 +376,8 @@ def _shared(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlace
     others = old.names - own
     elsewhere = sorted(others & given) or sorted(others)
     return ManifestPlaceError(
-        f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(elsewhere)}, which {file.path} hasn't: "
-        "replacing it would end what is missing",
+        f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(elsewhere)}, which {file.path} doesn't contain: "
+        "replacing it would end them",
         hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
     )
 
@@ -386,7 +386,7 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     """Choose the name of a new file: the named file's own name, or else the name of its first pod."""
     if not Path(place.directory).is_dir():
         raise ManifestPlaceError(
-            f"{place.directory} is one file, and {_first_of(file)} isn't in it",
+            f"{place.directory} is a single file without {_first_of(file)}",
             hint=f"add it to {place.directory}, or set manifestDirectory to a directory",
         )
     own = Path(file.path).name
@@ -398,8 +398,8 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
         if path not in taken and not os.path.lexists(path):
             return path
     raise ManifestPlaceError(
-        f"there is no name for {file.path} in {place.directory}: {', '.join(names)} are other pods'",
-        hint=f"rename {file.path}, or remove what is not needed there: `nodeagent delete FILE`",
+        f"no file name is left for {file.path} in {place.directory}: {', '.join(names)} belong to other pods",
+        hint=f"rename {file.path}, or remove a manifest there: `nodeagent delete FILE`",
     )
 
 

@@ -19,7 +19,7 @@ from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.views.apply.document import AppliedPod
-from nodeagent.views.release_text import longest_end_seconds
+from nodeagent.views.release_text import find_longest_end_seconds
 
 _PAUSES_SECONDS = (0.05, 1.0)
 """The first and the longest pause between requests. The agent lists all pods for each request."""
@@ -37,8 +37,8 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
     """
     if options.wait and not place.is_live:
         raise WaitError(
-            "the agent is not running: nothing would act, so --wait cannot succeed",
-            hint="start it with `systemctl start nodeagent`, or leave out --wait: it acts once it is started",
+            "the agent is not running, so --wait would wait in vain",
+            hint="start it with `systemctl start nodeagent`, or leave out --wait: the agent acts on the change once it is started",
         )
 
 
@@ -105,10 +105,10 @@ def wait_for_agent(
     Raises:
         WaitError: the agent no longer answers.
     """
-    limit = options.timeout if options.timeout is not None else longest_end_seconds(tuple(ending)) + SPARE_SECONDS
+    limit = options.timeout if options.timeout is not None else find_longest_end_seconds(tuple(ending)) + SPARE_SECONDS
     deadline = time.monotonic() + float(limit)
     pause, longest = _PAUSES_SECONDS
-    with Progress("looks whether the agent has acted") as progress:
+    with Progress("questions to the agent") as progress:
         while True:
             state = _state(place)
             if look(state) or time.monotonic() >= deadline:

@@ -76,10 +76,10 @@ class NamedFile(str):
         """
         if self.startswith(_DESCRIPTORS) and is_absent(self):
             raise StateFileError(
-                f"cannot read {self}: nothing is open there",
+                f"cannot read {self}: the descriptor is not open",
                 path=self,
                 error=errno.ENOENT,
-                hint="sudo closes what <(...) opens: pipe it in, and name - for stdin",
+                hint="sudo closes the pipe of <(...): pipe the input in, and name - for stdin",
             )
 
     def read(self, max_bytes: int) -> bytes | None:

@@ -10,36 +10,35 @@ _PAGES = ("2Mi", "1Gi")
 def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for CPUs, memory and devices."""
     parser.add_argument(
-        "--cpus", required=True, metavar="N", help="CPUs: a whole number for CPUs of its own, or such as 500m"
+        "--cpus", required=True, metavar="N", help="CPUs: a whole number for exclusive CPUs, or a fraction such as 500m"
     )
     parser.add_argument("--memory", required=True, metavar="AMOUNT", help="memory, such as 4Gi")
     for size in _PAGES:
         parser.add_argument(
-            f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, beside --memory"
+            f"--hugepages-{size}", metavar="AMOUNT", help=f"memory in huge pages of {size}, in addition to --memory"
         )
     parser.add_argument(
-        "--numa", metavar="N", help="on this NUMA node: CPUs of its own and memory of no other node, or it is refused"
+        "--numa", metavar="N", help="exclusive CPUs and memory of this NUMA node only; refused without room there"
     )
     parser.add_argument(
         "--core-class",
         choices=CORE_CLASSES,
         metavar="CLASS",
-        help="where cores are of several kinds: CPUs of its own of this kind, performance or efficiency, or it is refused",
+        help="exclusive CPUs of this kind of cores only, performance or efficiency; refused if the machine has none free",
     )
     parser.add_argument(
         "--near",
         metavar="DEVICES",
-        help="near these: network interfaces, PCI addresses, NVMe disks, or kinds of devices (`nodeagent topology --devices` shows them), "
-        "such as eth0 or eth0,nvme; topologyManagerPolicy decides what that means",
+        help="prefer the NUMA node of these devices: network interfaces, PCI addresses, NVMe disks, or kinds of devices, such as eth0 or "
+        "eth0,nvme (`nodeagent topology --devices` lists them); topologyManagerPolicy decides how strictly",
     )
-
     parser.add_argument(
         "--device",
         action="append",
         default=[],
         metavar="RESOURCE",
-        help="a device of its own, of what the node gives (`devices` in its configuration), such as example.com/nic, or several, such as "
-        "example.com/nic=2; may be repeated",
+        help="an exclusive device of a resource that the node's configuration names (`devices`), such as example.com/nic, or several, such "
+        "as example.com/nic=2; can be repeated",
     )
 
 

@@ -13,6 +13,7 @@ from nodeagent.core.admission import resource_kinds
 from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
 from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
@@ -23,13 +24,12 @@ from nodeagent.core.model.demand import (
     PodDemand,
     WhyShared,
     demand_of,
-    qualifies_alone,
     why_shared as reason_for_sharing,
 )
 from nodeagent.core.model.errata import Erratum, list_reproduced
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import Isolation, Promises, UnrecoveredPod, with_pod
+from nodeagent.core.model.promises import Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
@@ -491,17 +491,6 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     ):  # device holdings remain if no scan has found devices, because the managers then have no device manager
         left = left.without(name)
     return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
-
-
-def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Return which other containers share a container's CPUs."""
-    held = promises.of_pod(pod.uid).of(CpuHoldings)
-    if held.own_set(name) is None:
-        return Isolation.HOST
-    has_pod_set = held.pod_cpus is not None or managers.is_pod_level(pod)
-    if has_pod_set and not qualifies_alone(pod.container(name)):
-        return Isolation.POD
-    return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:

@@ -22,14 +22,14 @@ def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: Num
     """Return the hints for each name. Without a scan of devices there are none, so only what the pod already holds counts."""
     if devices is None:
         return ()
-    return tuple((name, device_hints([node for _, node in devices.called(name)], every)) for name in names)
+    return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
     """Refuse a pod that asks to be near devices that the machine doesn't have."""
     if devices is None:
         return None
-    missing = tuple(name for name in names if not devices.called(name))
+    missing = tuple(name for name in names if not devices.find_named(name))
     if not missing:
         return None
     wanted = f"it asks to be near {_list_some([_shorten(name) for name in missing], _MOST_NAMED, ' and ')}"

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, judged
 from nodeagent.core.admission.node_capacity import Allocatable, allocatable_of, with_machine
+from nodeagent.core.admission.node_rules import KnownNode
 from nodeagent.core.model.config import Config, CpuPlugin, Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU
@@ -23,6 +24,10 @@ class NodeSetup(Struct, frozen=True):
     reserved: CpuSet
     """Reserved CPUs if every CPU is online."""
 
+    @property
+    def rules(self) -> Managers:
+        return self.managers
+
 
 def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
     """Return the node with the code of its CPU plugins, which decisions need."""
@@ -33,6 +38,14 @@ def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
     return replace(
         node, config=replace(config, placement=replace(config.placement, cpu_plugins=plugins)), managers=managers
     )
+
+
+def with_managers(node: KnownNode) -> NodeSetup | tuple[StartRefused, ...]:
+    """Return a known node with the managers that decide for it, or everything that is wrong with its configuration."""
+    if isinstance(node, NodeSetup):
+        return node
+    found = on_machine(node.config, node.rules.topology, node.reserved)
+    return replace(found, topology=node.topology) if isinstance(found, NodeSetup) else found
 
 
 def on_machine(

@@ -1,22 +1,27 @@
-"""The resources of a node, in kubelet's order of asking and allocating. Another resource is one more line here."""
+"""The resources of a node, in kubelet's order of asking and allocating. Another resource is one more line here.
+
+Each kind imports its manager when a node is built. Modules that only read holdings don't need the managers.
+"""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from nodeagent.core.metrics.manager_metrics import MetricSpec
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.holdings import Holdings
 from nodeagent.core.model.pod import CPU, MEMORY
+from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.cpu.manager import build_cpu_manager, judge_cpu_configuration
-from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
-from nodeagent.core.resources.memory.manager import build_memory_manager, judge_memory_configuration
-from nodeagent.core.resources.memory.resource import MemoryResource
-from nodeagent.core.resources.resource import Resource
+
+if TYPE_CHECKING:
+    from nodeagent.core.metrics.manager_metrics import MetricSpec
+    from nodeagent.core.resources.cpu.resource import CpuResource
+    from nodeagent.core.resources.memory.resource import MemoryResource
+    from nodeagent.core.resources.resource import Resource
 
 
 class ResourceKind(Struct, frozen=True):
@@ -24,38 +29,55 @@ class ResourceKind(Struct, frozen=True):
 
     name: str
     holdings: type[Holdings]
-    build: Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]
+    build: "Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]"
     """Judges machine and configuration together, with kubelet's texts, and stops at kubelet's first error."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
     """Returns the errors of the configuration that don't depend on the machine."""
-    metrics: tuple[MetricSpec, ...] = ()
+    describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
+    """Describes what a container holds, in a few words. Empty if it holds nothing, or if views/holdings has a module for the resource."""
+    metrics: "tuple[MetricSpec, ...]" = ()
     """Specifications of its gauges, unless core/metrics has them."""
     resizable: frozenset[str] = frozenset()
     """Amounts that may change while a pod runs, by their names in `requests`."""
 
 
-def _build_cpus(topology: Topology, placement: Placement) -> CpuResource | tuple[StartRefused, ...]:
-    manager = build_cpu_manager(topology, placement)
-    if isinstance(manager, tuple):
-        return manager
-    return CpuResource(with_cpu_plugins(manager, placement.cpu_plugins if manager.static else ()))
+def _build_cpus(topology: Topology, placement: Placement) -> "CpuResource | tuple[StartRefused, ...]":
+    from nodeagent.core.resources.cpu import manager, resource  # noqa: PLC0415 - only where decisions are made
+
+    made = manager.build_cpu_manager(topology, placement)
+    if isinstance(made, tuple):
+        return made
+    return resource.CpuResource(resource.with_cpu_plugins(made, placement.cpu_plugins if made.static else ()))
 
 
-def _build_memory(topology: Topology, placement: Placement) -> MemoryResource | tuple[StartRefused, ...]:
-    manager = build_memory_manager(topology, placement)
-    return manager if isinstance(manager, tuple) else MemoryResource(manager)
+def _judge_cpus(placement: Placement) -> tuple[StartRefused, ...]:
+    from nodeagent.core.resources.cpu.manager import judge_cpu_configuration  # noqa: PLC0415 - as above
+
+    return judge_cpu_configuration(placement)[1]
+
+
+def _build_memory(topology: Topology, placement: Placement) -> "MemoryResource | tuple[StartRefused, ...]":
+    from nodeagent.core.resources.memory import manager, resource  # noqa: PLC0415 - as above
+
+    made = manager.build_memory_manager(topology, placement)
+    return made if isinstance(made, tuple) else resource.MemoryResource(made)
+
+
+def _judge_memory(placement: Placement) -> tuple[StartRefused, ...]:
+    from nodeagent.core.resources.memory.manager import judge_memory_configuration  # noqa: PLC0415 - as above
+
+    return judge_memory_configuration(placement)
 
 
 RESOURCES: tuple[ResourceKind, ...] = (
-    ResourceKind(
-        "cpu",
-        CpuHoldings,
-        _build_cpus,
-        lambda placement: judge_cpu_configuration(placement)[1],
-        resizable=frozenset({CPU}),
-    ),
-    ResourceKind("memory", MemoryHoldings, _build_memory, judge_memory_configuration, resizable=frozenset({MEMORY})),
+    ResourceKind("cpu", CpuHoldings, _build_cpus, _judge_cpus, resizable=frozenset({CPU})),
+    ResourceKind("memory", MemoryHoldings, _build_memory, _judge_memory, resizable=frozenset({MEMORY})),
 )
 """Devices come before these once a scan has found devices (`Managers.knowing`). Claims are not in the tuple, because their decision wraps
 those of the others (core/resources/claims/placing.py).
 """
+
+
+def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
+    """Describe what a container holds of resources that no view shows by itself, by resource."""
+    return {kind.name: said for kind in RESOURCES if (said := kind.describe(held, container))}

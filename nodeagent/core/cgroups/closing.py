@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Partition, PartitionKind
 from nodeagent.core.model.config import Config
@@ -46,13 +46,13 @@ class Closing(Struct, frozen=True):
 
 
 def find_closings(
-    config: Config, managers: Managers, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
+    config: Config, node: NodeRules, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
 ) -> dict[str, Closing]:
     """Return the mechanism for each container with exclusive CPUs, by name. Empty without `hostIsolation`.
 
     Args:
         config: the configuration of the decision.
-        managers: the managers that made it.
+        node: the rules of the node.
         promises: the promises afterwards, with the pod.
         entry: the admitted pod.
         has_partitions: whether the kernel has partitions below other cgroups.
@@ -63,14 +63,14 @@ def find_closings(
         why = Why.UNIT if entry.pins_units else Why.RUNTIME
         own = {c.name: own_set_of(promises, entry.pod.uid, c.name) or CpuSet() for c in entry.pod.containers}
         return {
-            name: Closing(cpus & managers.topology.online, None, is_of_pod=False, why=why)
+            name: Closing(cpus & node.topology.online, None, is_of_pod=False, why=why)
             for name, cpus in own.items()
-            if cpus & managers.topology.online
+            if cpus & node.topology.online
         }
-    kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",) if has_partitions else ())
-    wanted = {want.path: want for want in desired_cgroups(config, managers, kernel, NodeState(promises, (entry,)))}
+    kernel = Kernel(1, NumaSet(), node.topology.online, path_to_partitions=("",) if has_partitions else ())
+    wanted = {want.path: want for want in desired_cgroups(config, node, kernel, NodeState(promises, (entry,)))}
     return {
-        container.name: _find_closing(managers, promises, entry, container.name, wanted)
+        container.name: _find_closing(node, promises, entry, container.name, wanted)
         if has_partitions
         else Closing(
             wanted[entry.container_path(container.name)].exclusive_cpus, None, is_of_pod=False, why=Why.IMPOSSIBLE
@@ -81,7 +81,7 @@ def find_closings(
 
 
 def _find_closing(
-    managers: Managers, promises: Promises, entry: PodEntry, name: str, wanted: Mapping[str, DesiredCgroup]
+    node: NodeRules, promises: Promises, entry: PodEntry, name: str, wanted: Mapping[str, DesiredCgroup]
 ) -> Closing:
     container = wanted[entry.container_path(name)]
     for want in (container, wanted[entry.pod_path]):
@@ -91,11 +91,11 @@ def _find_closing(
             if found.kind is PartitionKind.ROOT:
                 why = Why.BALANCED
             return Closing(container.exclusive_cpus, found.kind, want is not container, why)
-    if isolation(managers, promises, entry.pod, name) is Isolation.MIXED:
+    if isolation(node, promises, entry.pod, name) is Isolation.MIXED:
         why = Why.MIXED
     elif entry.qos is not QosClass.GUARANTEED:
         why = Why.QOS
     else:
-        is_isolated = container.exclusive_cpus & managers.topology.isolated
+        is_isolated = container.exclusive_cpus & node.topology.isolated
         why = Why.PARTLY_ISOLATED if is_isolated else Why.REUSED
     return Closing(container.exclusive_cpus, None, is_of_pod=False, why=why)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -36,12 +36,12 @@ ContainerPlacements = Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup], 
 
 
 def container_placements(
-    managers: Managers, state: NodeState, cgroups: Mapping[str, DesiredCgroup], last: ContainerPlacements | None = None
+    node: NodeRules, state: NodeState, cgroups: Mapping[str, DesiredCgroup], last: ContainerPlacements | None = None
 ) -> ContainerPlacements:
     """Derive the placement of each container.
 
     Args:
-        managers: the node's managers.
+        node: the node's rules.
         state: the state whose promises the cgroups implement.
         cgroups: the cgroups with the desired values, by path. Containers of other cgroups are left out.
         last: what an earlier call has returned, to be taken over where nothing has changed.
@@ -49,10 +49,10 @@ def container_placements(
 
     def make(of: tuple[PodEntry, PodPromises, str, DesiredCgroup]) -> ContainerPlacement:
         entry, _, name, cgroup = of
-        return _placement(managers, state, entry, name, cgroup)
+        return _placement(node, state, entry, name, cgroup)
 
     return (last or ContainerPlacements()).follow(
-        (managers,),
+        (node,),
         (
             (path, (entry, state.promises.of_pod(entry.pod.uid), container.name, cgroups[path]))
             for entry in state.entries
@@ -65,12 +65,12 @@ def container_placements(
 
 
 def _placement(
-    managers: Managers, state: NodeState, entry: PodEntry, name: str, cgroup: DesiredCgroup
+    node: NodeRules, state: NodeState, entry: PodEntry, name: str, cgroup: DesiredCgroup
 ) -> ContainerPlacement:
     cpus, nodes = cgroup.cpus(), cgroup.get(Attribute.CPUSET_MEMS)
     assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
     exclusive = CpuSet()
-    if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
+    if isolation(node, state.promises, entry.pod, name).has_own_cpus:
         # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
         exclusive = cpus & (own_set_of(state.promises, entry.pod.uid, name) or CpuSet())
     held = state.promises.of_pod(entry.pod.uid)

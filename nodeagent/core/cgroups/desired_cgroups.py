@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.cgroups.partitions import NO_PARTITION, add_partitions
 from nodeagent.core.model.cgroup import (
     Attribute,
@@ -32,7 +32,6 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
@@ -84,7 +83,7 @@ PodCgroups = Derived[tuple[PodEntry, PodPromises], tuple[DesiredCgroup, ...]]
 
 
 def pod_cgroups(
-    config: Config, managers: Managers, kernel: Kernel, state: NodeState, last: PodCgroups | None = None
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState, last: PodCgroups | None = None
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
@@ -92,7 +91,7 @@ def pod_cgroups(
 
     Args:
         config: the configuration.
-        managers: the node's managers.
+        node: the node's rules.
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
         last: what an earlier call has returned, to be taken over where nothing has changed.
@@ -101,19 +100,19 @@ def pod_cgroups(
 
     def make(of: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
         if of[0].pins_units:
-            return tuple(_unit_cgroups(managers, kernel, state, of[0]))
-        return _pod_cgroups(config, managers, kernel, state, of[0], controllers)
+            return tuple(_unit_cgroups(node, kernel, state, of[0]))
+        return _pod_cgroups(config, node, kernel, state, of[0], controllers)
 
     present = (entry for entry in state.own_entries() if entry.is_active)
     return (last or PodCgroups()).follow(
-        (config, managers, kernel, default_set(state.promises)),
+        (config, node, kernel, default_set(state.promises)),
         ((entry.pod.uid, (entry, state.promises.of_pod(entry.pod.uid))) for entry in present),
         make,
     )
 
 
 def desired_cgroups(
-    config: Config, managers: Managers, kernel: Kernel, state: NodeState, pods: PodCgroups | None = None
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState, pods: PodCgroups | None = None
 ) -> tuple[DesiredCgroup, ...]:
     """Compute the desired values of every cgroup that the agent manages, parents before children.
 
@@ -121,12 +120,12 @@ def desired_cgroups(
 
     Args:
         config: the configuration.
-        managers: the node's managers.
+        node: the node's rules.
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
         pods: what `pod_cgroups` has returned for the same arguments. None means that they are computed here.
     """
-    pods = pods or pod_cgroups(config, managers, kernel, state)
+    pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
     burstable_milli = sum(
@@ -144,7 +143,7 @@ def desired_cgroups(
 
 
 def runtime_cgroups(
-    config: Config, managers: Managers, kernel: Kernel, state: NodeState
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState
 ) -> dict[ContainerKey, DesiredCgroup]:
     """Compute the desired values for containers of a container runtime, limited to those that the runtime can be asked for.
 
@@ -153,7 +152,7 @@ def runtime_cgroups(
     remote = replace(kernel, path_to_partitions=())
     found = {}
     for entry in state.requested_entries():
-        containers = _pod_cgroups(config, managers, remote, state, entry, frozenset())[1:]
+        containers = _pod_cgroups(config, node, remote, state, entry, frozenset())[1:]
         for container, want in zip(entry.pod.containers, containers, strict=True):
             attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
             key = ContainerKey(entry.pod.uid, container.name)
@@ -180,7 +179,7 @@ def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[Desi
 
 
 def _pod_cgroups(
-    config: Config, managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
 ) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and those of its containers.
 
@@ -189,21 +188,21 @@ def _pod_cgroups(
     cgroup therefore also lists the reserved CPUs, which are never allocated. It keeps CPUs that are offline, so that nothing has to be
     written when they go and come.
     """
-    levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
+    levels = {c.name: isolation(node, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
-    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, state.promises, entry.pod, levels)
+    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, node, state.promises, entry.pod, levels)
     pod_limit = resources.cpu_limit_milli if has_quota else None
-    pool = shared_pool(managers, state.promises, kernel.online)
+    pool = shared_pool(node, state.promises, kernel.online)
     containers = tuple(
-        _container_cgroup(config, managers, kernel, state, entry, container, levels[container.name], pool)
+        _container_cgroup(config, node, kernel, state, entry, container, levels[container.name], pool)
         for container in entry.pod.containers
     )
-    cpus = managers.reserved
+    cpus = node.reserved
     for container, want in zip(entry.pod.containers, containers, strict=True):
         if own_set_of(state.promises, entry.pod.uid, container.name):
             cpus |= want.fallback_cpus()
         else:
-            cpus |= default_set(state.promises) if managers.providers.of(CpuResource).manager.static else kernel.online
+            cpus |= default_set(state.promises) if node.placement.has_static_cpus else kernel.online
     pod = DesiredCgroup(
         entry.pod_path,
         controllers,
@@ -227,19 +226,19 @@ def _pod_cgroups(
         pod,
         containers,
         own if is_apart else {},
-        isolated=managers.topology.isolated,
+        isolated=node.topology.isolated,
         is_unbalanced=entry.pod.is_isolated,
     )
 
 
-def _unit_cgroups(managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides on their CPUs and memory nodes only; the units' own files have all else. No cgroup of the pod surrounds them. A unit
     without a CPU left runs on the reserved CPUs. If none of these is online, no CPUs are desired, because systemd takes an empty set as
     "no restriction".
     """
-    pool = shared_pool(managers, state.promises, kernel.online) or managers.reserved & kernel.online
+    pool = shared_pool(node, state.promises, kernel.online) or node.reserved & kernel.online
     for container, status in entry.pairs():
         if status.unit_before is None:
             continue
@@ -248,7 +247,7 @@ def _unit_cgroups(managers: Managers, kernel: Kernel, state: NodeState, entry: P
             yield DesiredCgroup(path, is_leaf=True, goes_back_to=status.unit_before)
             continue
         own = own_set_of(state.promises, entry.pod.uid, container.name)
-        level = isolation(managers, state.promises, entry.pod, container.name)
+        level = isolation(node, state.promises, entry.pod, container.name)
         cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
         # Without a decision on its memory, the unit's own file counts.
         mems = _decided_nodes(kernel, state.promises, entry.pod, container)
@@ -271,28 +270,24 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
     return memory_nodes_of(promises, pod.uid, container.name) or asked_for
 
 
-def _find_shared_fallback(managers: Managers, promises: Promises) -> CpuSet:
+def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
     """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
-    return (
-        default_set(promises)
-        if managers.providers.of(CpuResource).manager.static
-        else managers.topology.online | managers.topology.offline
-    )
+    return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
-def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
+def shared_pool(node: NodeRules, promises: Promises, online: CpuSet) -> CpuSet:
     """Return the online CPUs of containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
 
     Policy none doesn't track the pool (kubelet's default set stays empty), so it is all online CPUs.
     """
-    pool = default_set(promises) & online if managers.providers.of(CpuResource).manager.static else online
-    of_class = managers.topology.core_classes.get(managers.placement.shared_core_class, CpuSet())
+    pool = default_set(promises) & online if node.placement.has_static_cpus else online
+    of_class = node.topology.core_classes.get(node.placement.shared_core_class, CpuSet())
     return pool & of_class or pool
 
 
 def _container_cgroup(
     config: Config,
-    managers: Managers,
+    node: NodeRules,
     kernel: Kernel,
     state: NodeState,
     entry: PodEntry,
@@ -311,7 +306,7 @@ def _container_cgroup(
     attributes: list[tuple[Attribute, Value]] = [
         (
             Attribute.FALLBACK_CPUS,
-            (own | cpus if own else _find_shared_fallback(managers, promises)) | managers.reserved,
+            (own | cpus if own else _find_shared_fallback(node, promises)) | node.reserved,
         ),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
@@ -345,13 +340,13 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 
 
 def _is_unlimited_pod(
-    config: Config, managers: Managers, promises: Promises, pod: Pod, levels: dict[str, Isolation]
+    config: Config, node: NodeRules, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
     """Whether exclusive CPUs leave the pod's cgroup without a CPU limit (kubelet's rule for CFS quotas, D15)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
-    if managers.is_pod_level(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None:
+    if node.rules.gates.is_managed_pod(pod) or promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus is not None:
         return all(exclusive)
     return any(level is not Isolation.HOST for level in levels.values())
 

@@ -29,7 +29,7 @@ def find_obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Return what keeps a process from entering a container, or None.
+    """Return the reason why no process can enter a container. None means that it can.
 
     Args:
         entry: the pod.
@@ -40,18 +40,20 @@ def find_obstacle(
     """
     path = entry.container_path(name)
     return (
-        _of_pod(entry) or _of_container(entry, name, observed) or _of_cgroup(entry, path, desired, observed, used_below)
+        _check_pod(entry)
+        or _check_container(entry, name, observed)
+        or _check_cgroup(entry, path, desired, observed, used_below)
     )
 
 
 def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return why a container's cgroup lacks its promised values, or why others may run on its exclusive CPUs; arguments as above."""
-    return _of_pod(entry) or _of_cgroup(entry, entry.container_path(name), desired, observed, None)
+    """Return the reason why a container's cgroup lacks its allocated values, or shares its exclusive CPUs. Arguments as above."""
+    return _check_pod(entry) or _check_cgroup(entry, entry.container_path(name), desired, observed, None)
 
 
-def _of_pod(entry: PodEntry) -> Obstacle | None:
+def _check_pod(entry: PodEntry) -> Obstacle | None:
     pod = entry.pod.full_name
     if entry.refusal is not None:
         return Obstacle(
@@ -70,7 +72,7 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
     return None
 
 
-def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
+def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
     container, status, there = entry.pod.container(name), entry.status(name), observed.get(entry.container_path(name))
     if container.unit:
         return Obstacle(
@@ -78,8 +80,8 @@ def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obst
             f"add the command to the unit's own file (`systemctl cat {container.unit}`), or to a unit of its slice",
         )
     if not container.is_launched:
-        return _of_inits(entry, name, observed)
-    # A process left in a container whose command has ended is killed with it. Until then the container can't restart.
+        return _check_inits(entry, name, observed)
+    # Processes that outlive a container's command are killed, so that the container can restart.
     if not status.is_started or there is None or not there.is_populated:
         return Obstacle(
             f"container {name} of pod {entry.pod.full_name} is not running",
@@ -93,7 +95,7 @@ def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obst
     return None
 
 
-def _of_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
+def _check_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
     """Check that the init containers before a container have ended. It may reuse their CPUs, even CPUs that are offline now."""
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
         there = observed.get(entry.container_path(container.name))
@@ -108,14 +110,14 @@ def _of_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle
     return None
 
 
-def _of_cgroup(
+def _check_cgroup(
     entry: PodEntry,
     path: str,
     desired: Sequence[DesiredCgroup],
     observed: ObservedCgroups,
     used_below: Sequence[str] | None,
 ) -> Obstacle | None:
-    """Judge the cgroup. `used_below` is None if no process is to enter it."""
+    """Check the cgroup. `used_below` is None if no process is to enter it."""
     want = next((w for w in desired if w.path == path), None)
     there = observed.get(path)
     if is_pinned(path) and there is None:
@@ -128,11 +130,11 @@ def _of_cgroup(
             "the container is Starved: no CPU is left in the shared pool, so it is frozen",
             "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
         )
-    entrance = None if used_below is None else _of_entrance(want, there, used_below)
-    return entrance or _of_values(want, there) or _of_intruders(entry, want, desired, observed)
+    entrance = None if used_below is None else _check_entrance(want, there, used_below)
+    return entrance or _check_values(want, there) or _check_intruders(entry, want, desired, observed)
 
 
-def _of_entrance(want: DesiredCgroup, there: ObservedCgroup, used_below: Sequence[str]) -> Obstacle | None:
+def _check_entrance(want: DesiredCgroup, there: ObservedCgroup, used_below: Sequence[str]) -> Obstacle | None:
     if there.is_frozen or there.get(Attribute.FREEZE) is True:
         return Obstacle(
             "the container is frozen (cgroup.freeze)", "nodeagent thaws it within its reconcile period: try again"
@@ -147,7 +149,7 @@ def _of_entrance(want: DesiredCgroup, there: ObservedCgroup, used_below: Sequenc
     return None
 
 
-def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
+def _check_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
     next_step = "nodeagent corrects it within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
         found = there.get(attribute)
@@ -164,7 +166,7 @@ def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
     return None
 
 
-def _of_intruders(
+def _check_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
     """Return an obstacle if others may run on its exclusive CPUs: they have not vacated them yet, or an init container still has them."""

@@ -89,11 +89,11 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def is_of_limits(change: Change) -> TypeGuard[SetAttribute]:
+def concerns_limit(change: Change) -> TypeGuard[SetAttribute]:
     return isinstance(change, SetAttribute) and change.attribute in _LIMITS
 
 
-def lowers(change: SetAttribute) -> bool:
+def lowers_limit(change: SetAttribute) -> bool:
     """Whether the change lowers a limit below its observed value."""
     return change.before is not None and _height(change.value) < _height(change.before)
 
@@ -108,7 +108,7 @@ def _height(limit: Value) -> float:
             raise AssertionError(f"{limit} is no limit")
 
 
-def is_of_partitions(change: Change) -> bool:
+def concerns_partition(change: Change) -> bool:
     """Whether the change concerns a partition. Only the isolation from the host depends on it."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
@@ -371,7 +371,9 @@ def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -
             before = there.get(attribute) if there else None
             if attribute in _LIMITS and before != value:
                 change = SetAttribute(want.path, attribute, value, before)
-                found.append(((1 if lowers(change) else 2) if want.is_leaf else (3 if lowers(change) else 0), change))
+                found.append(
+                    ((1 if lowers_limit(change) else 2) if want.is_leaf else (3 if lowers_limit(change) else 0), change)
+                )
     yield from (change for _, change in sorted(found, key=lambda each: each[0]))
 
 

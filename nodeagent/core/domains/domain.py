@@ -39,7 +39,7 @@ class DomainView(Struct, frozen=True):
     cgroups: ObservedCgroups
     down: frozenset[str] = frozenset()
     """Paths of pinned units that neither run nor are being started."""
-    is_all_told: bool = True
+    has_reported_all: bool = True
     """False means that the domain may have pods that it hasn't reported yet."""
     problems: tuple[str, ...] = ()
     retries: bool = False

@@ -13,7 +13,7 @@ from nodeagent.core.explain.amounts_that_fit import first_nearby
 from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
 from nodeagent.core.model.claims import ClaimRequest, PodClaim
 from nodeagent.core.model.pod import CPU, Pod
-from nodeagent.core.model.pod_amounts import MILLI, asked_of, differences, with_amounts
+from nodeagent.core.model.pod_amounts import MILLI, get_requested, list_differences, with_amounts
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
@@ -37,7 +37,8 @@ def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimReque
     pod = None if count is None else admitted(count)
     if pod is not None:
         amounts = tuple(
-            Amount(name, resource, str(was), str(now)) for name, resource, was, now in differences(attempts.pod, pod)
+            Amount(name, resource, str(was), str(now))
+            for name, resource, was, now in list_differences(attempts.pod, pod)
         )
         yield Remedy(RequestChange.CLAIM, (claim.name, request.name), amounts, before=str(wanted), after=str(count))
 
@@ -54,6 +55,6 @@ def _with_fewer_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int
     """Remove this many CPUs from the container that uses the request."""
     for container in pod.containers:
         if any(one.uses(claim.name, request.name) for one in container.claims):
-            left = asked_of(container.resources, CPU) - less * MILLI
+            left = get_requested(container.resources, CPU) - less * MILLI
             return with_amounts(pod, container.name, {CPU: left}) if left > 0 else pod
     return pod

@@ -16,18 +16,18 @@ from nodeagent.core.model.pod_amounts import (
     MIB,
     MILLI,
     Carry,
-    alone,
-    asked_alone,
-    asked_of,
-    askers,
-    budget_floor,
-    carriers,
-    changer,
-    device_resources,
-    differences,
-    memory_resources,
-    shared_part,
-    unit_of,
+    find_least_pod_amount,
+    find_shared_part,
+    find_smallest_step,
+    get_requested,
+    keep_pod_amounts,
+    list_adaptations,
+    list_device_resources,
+    list_differences,
+    list_memory_resources,
+    list_requesting,
+    make_change,
+    sum_requests,
     with_amounts,
 )
 from nodeagent.core.resources.cpu.resource import CpuResource
@@ -60,23 +60,25 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
     If none of these is sufficient alone, pod-level amounts change together with the containers'.
     """
-    resources = memory_resources(attempts.pod)
+    resources = list_memory_resources(attempts.pod)
     cpus = _change_one_or_several(attempts, CPU, _find_fewer_cpus, _find_whole_cores)
     memory = [_change_one_or_several(attempts, resource, _search_below(resource)) for resource in resources]
     devices = [
-        _change_one_or_several(attempts, resource, _find_fewer_devices) for resource in device_resources(attempts.pod)
+        _change_one_or_several(attempts, resource, _find_fewer_devices)
+        for resource in list_device_resources(attempts.pod)
     ]
     requests = (*cpus, *_raise_pod_level(attempts), *chain.from_iterable(memory), *chain.from_iterable(devices))
     if requests:
         return requests
     return next(
-        filter(None, (tuple(_change_together(attempts, resources, carry)) for carry in carriers(attempts.pod))), ()
+        filter(None, (tuple(_change_together(attempts, resources, carry)) for carry in list_adaptations(attempts.pod))),
+        (),
     )
 
 
 def _change_one_or_several(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
     """Change one amount, or that of several containers if one isn't sufficient."""
-    for carry in carriers(attempts.pod):
+    for carry in list_adaptations(attempts.pod):
         found = [remedy for search in searches for remedy in _change_one(attempts, resource, search, carry)]
         if not found and resource == CPU:
             found = list(_use_whole_cores(attempts, carry))
@@ -89,20 +91,22 @@ def _change_one_or_several(attempts: Attempts, resource: str, *searches: _Search
 def _change_one(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change the amount of one container, or the pod-level amount."""
     pod = attempts.pod
-    if pod.resources is not None and carry is alone:
-        amount = asked_of(pod.resources, resource)
+    if pod.resources is not None and carry is keep_pod_amounts:
+        amount = get_requested(pod.resources, resource)
         if amount:
             yield from _find_remedy(
-                attempts, search, _Sought(_pod_level_changer(pod, resource), amount, budget_floor(pod, resource))
+                attempts,
+                search,
+                _Sought(_pod_level_changer(pod, resource), amount, find_least_pod_amount(pod, resource)),
             )
     yield from _change_container(attempts, pod, resource, search, carry)
 
 
 def _change_container(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container of this pod, which may already have other changed amounts."""
-    for container, amount in askers(pod, resource):
-        changed = changer(pod, (container,), resource, carry)
-        kept = shared_part(container) if resource == CPU else 0
+    for container, amount in list_requesting(pod, resource):
+        changed = make_change(pod, (container,), resource, carry)
+        kept = find_shared_part(container) if resource == CPU else 0
         yield from _find_remedy(attempts, search, _Sought(changed, amount, shared=kept))
 
 
@@ -112,20 +116,20 @@ def _pod_level_changer(pod: Pod, resource: str) -> Callable[[int], Pod]:
 
 def _lower_several(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Lower all containers of this pod that have more than a limit to it."""
-    asking = askers(pod, resource)
+    asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
     most = max(amount for _, amount in asking)
-    changed = changer(pod, tuple(c for c, _ in asking), resource, carry)
+    changed = make_change(pod, tuple(c for c, _ in asking), resource, carry)
     fit = search(attempts, _Sought(changed, most))
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
     for container in chosen:
         fewer = tuple(c for c in chosen if c is not container)
-        if fewer and attempts.admits(changer(pod, fewer, resource, carry)(fit)):
+        if fewer and attempts.admits(make_change(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _make_remedy(attempts.pod, changer(pod, chosen, resource, carry)(fit))
+    yield _make_remedy(attempts.pod, make_change(pod, chosen, resource, carry)(fit))
 
 
 def _find_remedy(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Remedy]:
@@ -159,14 +163,14 @@ def _pods_on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     below = above = pod
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
         if demand.cpus % core:
-            kept = shared_part(container)
+            kept = find_shared_part(container)
             below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI + kept})
             above = with_amounts(above, container.name, {CPU: _round_up(demand.cpus, core) * MILLI + kept})
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
 def _make_remedy(before: Pod, after: Pod) -> Remedy:
-    found = tuple(differences(before, after))
+    found = tuple(list_differences(before, after))
     amounts = tuple(Amount(name, resource, str(was), str(now)) for name, resource, was, now in found)
     return Remedy(RequestChange.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
 
@@ -181,11 +185,11 @@ class _Part(Struct, frozen=True):
 
 def _list_parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
     def part(container: str | None, now: ResourceRequirements) -> _Part:
-        asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
-        least = {name: max(_least_amount(name), 0 if container else budget_floor(pod, name)) for name in asked}
+        asked = {name: amount for name in (CPU, *resources) if (amount := get_requested(now, name))}
+        least = {name: max(_least_amount(name), 0 if container else find_least_pod_amount(pod, name)) for name in asked}
         return _Part(asked, least, lambda amounts: carry(with_amounts(pod, container, amounts)))
 
-    if pod.resources is not None and carry is alone:
+    if pod.resources is not None and carry is keep_pod_amounts:
         yield part(None, pod.resources)
     yield from (part(container.name, container.resources) for container in pod.containers)
 
@@ -194,11 +198,15 @@ def _part_of_all(pod: Pod, resources: list[str], carry: Carry) -> _Part:
     def bounded(amounts: dict[str, int]) -> Pod:
         changed = pod
         for container in pod.containers:
-            larger = {name: most for name, most in amounts.items() if asked_of(container.resources, name) > most}
+            larger = {name: most for name, most in amounts.items() if get_requested(container.resources, name) > most}
             changed = with_amounts(changed, container.name, larger)
         return carry(changed)
 
-    most = {name: max(amount for _, amount in asking) for name in (CPU, *resources) if (asking := askers(pod, name))}
+    most = {
+        name: max(amount for _, amount in asking)
+        for name in (CPU, *resources)
+        if (asking := list_requesting(pod, name))
+    }
     return _Part(most, {name: _least_amount(name) for name in most}, bounded)
 
 
@@ -242,7 +250,7 @@ def _least_memory_choices(attempts: Attempts, part: _Part, rest: list[str]) -> I
     """Yield the least memory that needs as many NUMA nodes as the request, then as fewer nodes. CPUs are searched with each."""
     least = {name: part.least[name] for name in rest}
     for name in rest:
-        unit = unit_of(name)
+        unit = find_smallest_step(name)
         amounts = range(min(part.asked[name], _MOST) // unit * unit, part.least[name] - 1, -unit)
 
         def nodes(amount: int, name: str = name) -> tuple[int, ...]:
@@ -352,7 +360,7 @@ def _search_below(resource: str) -> _Search:
     The search is by halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the
     CPUs are on.
     """
-    unit = unit_of(resource)
+    unit = find_smallest_step(resource)
 
     def less(attempts: Attempts, sought: _Sought) -> int | None:
         most = (min(sought.asked, _MOST) - 1) // unit * unit
@@ -373,9 +381,9 @@ def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
     pod = attempts.pod
     if pod.resources is None:
         return
-    own = {name: asked_of(pod.resources, name) for name, _ in pod.resources.requests}
+    own = {name: get_requested(pod.resources, name) for name, _ in pod.resources.requests}
     least = {
-        name: _round_up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name))
+        name: _round_up(max(asked, sum_requests(pod, name) + find_smallest_step(name)), find_smallest_step(name))
         for name, asked in own.items()
     }
     for more in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):

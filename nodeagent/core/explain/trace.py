@@ -12,6 +12,7 @@ from nodeagent.core.admission.asked_for import seen_by
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import DecidedAnew
+from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.explain.what_if import Refused, WhatIf
@@ -130,7 +131,7 @@ def _order_steps(
 def _make_resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
     names = [c.name for c in pod.containers] if event.container is None else [event.container]
     held = event.after.of_pod(pod.uid)
-    given = ", ".join(filter(None, (resource.describe(held, name) for name in names)))
+    given = ", ".join(filter(None, (describe_further_holdings(held, name).get(resource.name) for name in names)))
     if event.refusal is not None:
         return ResourceStep(event.container, resource.name, "")
     is_new = held.of(resource.holdings) != event.before.of_pod(pod.uid).of(resource.holdings)

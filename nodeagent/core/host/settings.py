@@ -103,7 +103,7 @@ restored to what the kernel would have given it. While kernel threads avoid CPUs
 """
 
 
-def maybe_put_back(record: Record) -> Record:
+def assume_restored(record: Record) -> Record:
     """Return the record after another process may have restored settings: each may have its original value."""
     return {s: replace(c, ours=_put_last((c.before, *c.ours), c.last)) for s, c in record.items()}
 

@@ -222,27 +222,27 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
 """Label values, in the order of the metric's labels, whose series exist from the start with 0."""
 
 
-def series(spec: MetricSpec, *values: str) -> Series:
+def make_series(spec: MetricSpec, *values: str) -> Series:
     """Return the name of one series of a metric, from its label values in the order of its labels."""
     return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
 
 
-def start_series(kind: str) -> Iterator[Series]:
+def list_start_series(kind: str) -> Iterator[Series]:
     """Return every existing series of a kind, with 0, before anything has happened."""
     for spec in METRICS:
         if spec.kind == kind:
             for values in START_VALUES.get(spec.name, () if spec.labels else ((),)):
-                yield series(spec, *values)
+                yield make_series(spec, *values)
 
 
-def error_label(error: int | None) -> str:
+def find_error_label(error: int | None) -> str:
     """Return the label value for an errno. None means that the kernel reported no error but granted another value."""
     if error == errno.EOPNOTSUPP:
         return "EOPNOTSUPP"  # on Linux ENOTSUP is the same number, and Python's name for it
     return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
 
 
-def old_name(name: str) -> str | None:
+def find_old_name(name: str) -> str | None:
     """Return the name that the metric had before kubelet's prefix was part of it (D4), or None."""
     bare = name.removeprefix("kubelet_")
     return bare if bare != name and bare.startswith(_ALIASED) else None

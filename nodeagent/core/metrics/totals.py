@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from msgspec import Struct, field
 
-from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, OTHER, series, start_series
+from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, OTHER, list_start_series, make_series
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 
 _SPECS = {spec.name: spec for spec in METRICS}
@@ -41,7 +41,7 @@ def _histograms() -> dict[str, _Histogram]:
 
 
 class MetricTotals(Struct):
-    _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(start_series("counter"), 0))
+    _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(list_start_series("counter"), 0))
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
     def add(self, deltas: Iterable[MetricDelta]) -> None:
@@ -54,9 +54,9 @@ class MetricTotals(Struct):
     def count(self, name: str, *values: str, amount: int = 1) -> None:
         """Add to one of the agent's own counters. A label value outside its closed set counts as `other`."""
         spec = _SPECS[name]
-        wanted = series(spec, *values)
+        wanted = make_series(spec, *values)
         if wanted not in self._counters:
-            wanted = series(spec, *(OTHER for _ in values))
+            wanted = make_series(spec, *(OTHER for _ in values))
         self._counters[wanted] += amount
 
     def observe(self, name: str, value: float) -> None:
@@ -70,6 +70,6 @@ class MetricTotals(Struct):
         assert all(one.name not in _SPECS or _SPECS[one.name].kind == "gauge" for one in gauges)
         return MetricsSnapshot(
             MappingProxyType(dict(self._counters)),
-            MappingProxyType({**dict.fromkeys(start_series("gauge"), 0), **gauges}),
+            MappingProxyType({**dict.fromkeys(list_start_series("gauge"), 0), **gauges}),
             MappingProxyType({n: Distribution(tuple(t.counts), t.total) for n, t in self._histograms.items()}),
         )

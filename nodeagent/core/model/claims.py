@@ -61,7 +61,7 @@ class MatchAttribute(Struct, frozen=True):
     is_distinct: bool = False
     """Whether the values must differ (`distinctAttribute`)."""
 
-    def is_about(self, request: str, way: str) -> bool:
+    def applies_to(self, request: str, way: str) -> bool:
         return not self.requests or request in self.requests or (bool(way) and f"{request}/{way}" in self.requests)
 
 

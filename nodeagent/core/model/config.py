@@ -138,6 +138,16 @@ class Placement(Struct, frozen=True):
     devices: "tuple[DeviceSelection, ...]" = ()
     """Resources of devices that pods can ask for by number. A device belongs to the first entry that selects it."""
 
+    @property
+    def has_static_cpus(self) -> bool:
+        """Whether containers can get exclusive CPUs."""
+        return self.cpu_manager_policy == "static"
+
+    @property
+    def decides_by_pod(self) -> bool:
+        """Whether the topology manager decides about a pod as a whole."""
+        return self.topology_manager_scope == "pod" and self.topology_manager_policy != "none"
+
     def gate(self, name: str) -> bool:
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
 

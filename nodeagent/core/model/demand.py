@@ -120,6 +120,15 @@ class PodDemand(Struct, frozen=True):
         """Whether the pod or one of its containers asks for exclusive CPUs."""
         return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
+    def due_cpus(self, container: ContainerDemand, *, by_pod: bool) -> int:
+        """Return how many exclusive CPUs a container should have under policy static, if they are available.
+
+        Args:
+            container: the demand of the container.
+            by_pod: whether the pod gets one set, which its containers share.
+        """
+        return 0 if self.is_skipped or (by_pod and not self.cpus) else container.cpus
+
 
 def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
     gates = rules.gates

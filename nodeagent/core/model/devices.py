@@ -107,7 +107,7 @@ class PlacedDevices(Struct, frozen=True):
     def of(cls, devices: tuple[Device, ...], topology: Topology) -> "PlacedDevices":
         return cls(tuple((device, find_node_of(device, topology).node) for device in devices))
 
-    def called(self, name: str) -> tuple[tuple[Device, int | None], ...]:
+    def find_named(self, name: str) -> tuple[tuple[Device, int | None], ...]:
         """Return the devices with a name: all of a kind, or the one with this address or interface, or the controller of this disk.
 
         The name of a kind never means a single device, because whoever may rename an interface could take the kind over.

@@ -15,7 +15,7 @@ from nodeagent.core.model.pod import (
     ResourceRequirements,
     Resources,
 )
-from nodeagent.core.model.pod_resources import aggregated_container_requests, is_device
+from nodeagent.core.model.pod_resources import aggregate_container_requests, is_device
 from nodeagent.core.model.quantity import Quantity
 
 MIB = 2**20
@@ -27,18 +27,18 @@ Carry = Callable[[Pod], Pod]
 """Function that adapts the pod-level amounts of a pod whose containers have changed."""
 
 
-def memory_resources(pod: Pod) -> list[str]:
+def list_memory_resources(pod: Pod) -> list[str]:
     parts = [c.resources for c in pod.containers] + ([] if pod.resources is None else [pod.resources])
     names = {name for part in parts for name, _ in part.requests}
     return sorted(name for name in names if name == MEMORY or name.startswith(HUGEPAGES_PREFIX))
 
 
-def device_resources(pod: Pod) -> list[str]:
+def list_device_resources(pod: Pod) -> list[str]:
     """Return the extended resources that the pod's containers ask for."""
     return sorted({name for container in pod.containers for name, _ in container.devices})
 
 
-def asked_of(resources: ResourceRequirements, resource: str) -> int:
+def get_requested(resources: ResourceRequirements, resource: str) -> int:
     """Return the requested amount: CPU in thousandths, everything else in bytes."""
     return _whole(resources.requests.get(resource), resource)
 
@@ -49,35 +49,35 @@ def _whole(amount: Quantity | None, resource: str) -> int:
     return amount.milli() if resource == CPU else amount.value()
 
 
-def askers(pod: Pod, resource: str) -> list[tuple[Container, int]]:
-    return [(c, amount) for c in pod.containers if (amount := asked_of(c.resources, resource))]
+def list_requesting(pod: Pod, resource: str) -> list[tuple[Container, int]]:
+    return [(c, amount) for c in pod.containers if (amount := get_requested(c.resources, resource))]
 
 
-def shared_part(container: Container) -> int:
+def find_shared_part(container: Container) -> int:
     """Return the part of the CPU request that comes from the shared pool, in thousandths. 0 without the annotation for exclusive CPUs."""
     if container.exclusive_cpus is None:
         return 0
-    return asked_of(container.resources, CPU) - container.exclusive_cpus * MILLI
+    return get_requested(container.resources, CPU) - container.exclusive_cpus * MILLI
 
 
-def asked_alone(pod: Pod, resource: str) -> int:
+def sum_requests(pod: Pod, resource: str) -> int:
     """Return the sum of the requests of long-running containers."""
-    return sum(asked_of(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
+    return sum(get_requested(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
 
 
-def budget_floor(pod: Pod, resource: str) -> int:
+def find_least_pod_amount(pod: Pod, resource: str) -> int:
     """Return the minimum of the pod-level amount."""
-    return _whole(aggregated_container_requests(pod).get(resource), resource)
+    return _whole(aggregate_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
     """Whether containers' amounts are within the pod-level amounts, and exclusive CPUs within the requests, as manifests require."""
-    if any(shared_part(container) < 0 for container in pod.containers):
+    if any(find_shared_part(container) < 0 for container in pod.containers):
         return False
     if pod.resources is None:
         return True
     own = pod.resources
-    if any(asked_of(own, name) < budget_floor(pod, name) for name, _ in own.requests):
+    if any(get_requested(own, name) < find_least_pod_amount(pod, name) for name, _ in own.requests):
         return False
     bounded = [own.requests, *(container.resources.limits for container in pod.containers)]
     return all(
@@ -85,7 +85,7 @@ def is_within_budget(pod: Pod) -> bool:
     )
 
 
-def unit_of(resource: str) -> int:
+def find_smallest_step(resource: str) -> int:
     """Return the smallest amount worth suggesting."""
     if resource == CPU:
         return MILLI
@@ -113,51 +113,51 @@ def _with_amounts(container: Container, amounts: Mapping[str, int]) -> Container
     changed = replace(container, resources=_with_all(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
-    return replace(changed, exclusive_cpus=max(1, (amounts[CPU] - shared_part(container)) // MILLI))
+    return replace(changed, exclusive_cpus=max(1, (amounts[CPU] - find_shared_part(container)) // MILLI))
 
 
-def changer(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
+def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
     """Return the pod with this amount for each of these containers that has more (for a single container, exactly this amount)."""
 
     def changed(value: int) -> Pod:
         other = pod
         for c in containers:
-            if len(containers) == 1 or asked_of(c.resources, resource) > value:
+            if len(containers) == 1 or get_requested(c.resources, resource) > value:
                 other = with_amounts(other, c.name, {resource: value})
         return carry(other)
 
     return changed
 
 
-def alone(changed: Pod) -> Pod:
+def keep_pod_amounts(changed: Pod) -> Pod:
     """Leave the pod-level amounts unchanged."""
     return changed
 
 
-def carriers(pod: Pod) -> Sequence[Carry]:
+def list_adaptations(pod: Pod) -> Sequence[Carry]:
     """Return the ways to adapt the pod-level amounts to the containers' amounts, the smallest change first.
 
     A pod-level amount that is missing in the manifest is the sum of the containers'.
     """
     own = pod.resources
     if own is None:
-        return (alone,)
-    floors = {name: budget_floor(pod, name) for name, _ in own.requests}
+        return (keep_pod_amounts,)
+    floors = {name: find_least_pod_amount(pod, name) for name, _ in own.requests}
 
     def with_own(changed: Pod, *, keeps_rest: bool) -> Pod:
-        now = {name: budget_floor(changed, name) for name in floors}
-        rest = {name: asked_of(own, name) - floors[name] if keeps_rest else 0 for name in floors}
+        now = {name: find_least_pod_amount(changed, name) for name in floors}
+        rest = {name: get_requested(own, name) - floors[name] if keeps_rest else 0 for name in floors}
         return with_amounts(
             changed, None, {name: now[name] + rest[name] for name in floors if now[name] != floors[name]}
         )
 
-    ways: list[Carry] = [alone, partial(with_own, keeps_rest=False)]
-    if any(asked_of(own, name) > floor for name, floor in floors.items()):
+    ways: list[Carry] = [keep_pod_amounts, partial(with_own, keeps_rest=False)]
+    if any(get_requested(own, name) > floor for name, floor in floors.items()):
         ways.append(partial(with_own, keeps_rest=True))
     return ways
 
 
-def differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
+def list_differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
     """Return (container, resource, request before, request after) for each change. A container of None means pod-level."""
     for old, new in zip(before.containers, after.containers, strict=True):
         for resource, was, now in _changed(old.resources, new.resources):

@@ -107,7 +107,7 @@ def _raise_to(total: _ByResource, amounts: _ByResource) -> None:
             total[name] = amount
 
 
-def aggregated_container_requests(pod: Pod) -> Mapping[str, Quantity]:
+def aggregate_container_requests(pod: Pod) -> Mapping[str, Quantity]:
     """Return the peak requests of the containers, without overhead and pod-level resources (AggregateContainerRequests)."""
     return _aggregate(pod.containers, lambda c: c.resources.requests)
 

@@ -78,6 +78,9 @@ class KeyEntry(Struct, frozen=True):
     asked: Asked | None = None
     """Request of the allocation. None means that there is no allocation, or that its request is unknown."""
 
+    def find(self, container_id: str) -> MadeContainer | None:
+        return next((made for made in self.made if made.id == container_id), None)
+
 
 class RefusedKey(Struct, frozen=True):
     key: ContainerKey

@@ -292,6 +292,10 @@ class NodeState(Struct, frozen=True):
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)
 
+    def without(self, uid: str) -> "NodeState":
+        """Remove the entry of a pod."""
+        return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
+
     def with_entry(self, entry: PodEntry) -> "NodeState":
         """Replace the entry of the same pod, in its place."""
         return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))

@@ -220,11 +220,6 @@ class Resource(Protocol):
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         """Return its gauges, computed from the state."""
 
-    def describe(self, held: PodPromises, name: str) -> str:
-        """Describe what a container holds, in a few words. Empty if it holds nothing, or if views/holdings has a module for the
-        resource.
-        """
-
 
 def allocate_each(resource: Resource, promises: Promises, pod: PodDemand) -> Allocation:
     """Allocate to each container of a pod separately, for a resource that containers don't share."""

@@ -10,7 +10,7 @@ from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.pod_sources import new_entry
-from nodeagent.core.turn.world import EventKind, TurnEvent, World
+from nodeagent.core.turn.world import World
 
 
 def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
@@ -28,10 +28,7 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
             continue
         decision = decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
-            state = replace(draft.state, promises=decision.promises, entries=(*draft.state.entries, entry))
-            fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
-            event = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.origin, None, fields, decision.report)
-            draft = draft.plus(state, event, deltas=decision.deltas)
+            draft = draft.with_admitted(entry, manifest, decision)
             usage = usage.plus(pod, pod_level_resources=gate)
             continue
         report = None

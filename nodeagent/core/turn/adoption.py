@@ -232,7 +232,7 @@ def find_possibly_running(
     observed: ObservedCgroups,
     known: Collection[str],
     *,
-    is_all_told: bool,
+    has_reported_all: bool,
     made: Collection[tuple[str, str]] = (),
 ) -> tuple[UnrecoveredPod, ...]:
     """Return the lost pods with possible processes, each with the holdings that these may use.
@@ -241,13 +241,13 @@ def find_possibly_running(
         lost: the lost pods.
         observed: the current cgroups of the agent.
         known: UIDs of pods with a manifest. Their processes can only be in the agent's cgroups.
-        is_all_told: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
+        has_reported_all: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
         made: UID and container name of each container of a runtime. Once a pod is reported, no other container of it holds anything.
     """
     running = find_populated_pods(observed)
     left = []
     for one in lost:
-        if not (is_all_told or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass):
+        if not (has_reported_all or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass):
             left.append(one)
             continue
         own = one.held.of(DeviceHoldings)

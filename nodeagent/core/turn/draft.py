@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Report, remove_pod
+from nodeagent.core.admission.managers import Admitted, Report, remove_pod
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
@@ -50,29 +50,38 @@ class Draft(Struct, frozen=True):
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
         """Remove an ended pod, and release its holdings. `kind` is the event's kind."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
-        others = tuple(one for one in self.state.entries if one.pod.uid != entry.pod.uid)
-        removed = TurnEvent(kind, entry.pod, entry.origin)
-        return self.plus(replace(self.state, promises=promises, entries=others), removed, deltas=deltas)
+        state = replace(self.state.without(entry.pod.uid), promises=promises)
+        return self.plus(state, TurnEvent(kind, entry.pod, entry.origin), deltas=deltas)
+
+    def with_admitted(self, entry: PodEntry, manifest: Manifest, decision: Admitted) -> "Draft":
+        """Add the entry of an admitted pod."""
+        state = replace(self.state, promises=decision.promises, entries=(*self.state.entries, entry))
+        fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
+        event = TurnEvent(EventKind.POD_ADMITTED, entry.pod, manifest.origin, None, fields, decision.report)
+        return self.plus(state, event, deltas=decision.deltas)
 
     def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":
         """Record the refusal of a changed manifest. The pod keeps running unchanged."""
         stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
-        fields = (("reason", refusal.reason), ("message", refusal.message))
-        event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
+        event = make_refusal_event(stays, refusal, kind=EventKind.CHANGE_REFUSED)
         return self.plus(self.state.with_entry(stays), *make_note_events(manifest), event)
 
 
 def record_refusal(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
     """Record that a pod was refused, in place of an earlier decision on it."""
-    others = tuple(one for one in state.entries if one.pod.uid != entry.pod.uid)
+    others = state.without(entry.pod.uid).entries
     return replace(state, entries=(*others, replace(entry, refusal=refusal, containers=())))
 
 
 def make_refusal_event(
-    entry: PodEntry, refusal: Waiting, report: Report | None = None, container: str | None = None
+    entry: PodEntry,
+    refusal: Waiting,
+    report: Report | None = None,
+    container: str | None = None,
+    kind: EventKind = EventKind.POD_REFUSED,
 ) -> TurnEvent:
     fields = (("reason", refusal.reason), ("message", refusal.message))
-    return TurnEvent(EventKind.POD_REFUSED, entry.pod, entry.origin, container, fields, report)
+    return TurnEvent(kind, entry.pod, entry.origin, container, fields, report)
 
 
 def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:

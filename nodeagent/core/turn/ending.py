@@ -19,9 +19,8 @@ def end_pods(draft: Draft, world: World) -> Draft:
         if entry.is_active:
             draft = draft.with_ending(entry, world)
             continue
-        others = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
-        draft = draft.plus(replace(draft.state, entries=others), *events)
+        draft = draft.plus(draft.state.without(entry.pod.uid), *events)
     for entry in draft.state.own_entries():
         if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
             continue

@@ -8,7 +8,7 @@ from nodeagent.core.model.state import Idle, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import Decide, admit_off_orphans, decide_pod, find_orphan_cpus
-from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.draft import Draft, make_refusal_event
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
@@ -60,7 +60,6 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
         if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
             continue
         refusal = Waiting(decision.reason, decision.message, world.now_ms)
-        fields = (("reason", refusal.reason), ("message", refusal.message))
-        event = TurnEvent(EventKind.RESUME_REFUSED, entry.pod, entry.origin, None, fields)
+        event = make_refusal_event(entry, refusal, kind=EventKind.RESUME_REFUSED)
         draft = draft.plus(draft.state.with_entry(replace(entry, idle=Idle(refusal))), event)
     return draft

@@ -27,7 +27,7 @@ def release_lost(draft: Draft, world: World) -> Draft:
     made = {(entry.key.pod_uid, entry.key.name) for entry in draft.state.runtime.entries if entry.made}
     left = {
         one.uid: one
-        for one in find_possibly_running(lost, world.observed, own, is_all_told=world.is_all_told, made=made)
+        for one in find_possibly_running(lost, world.observed, own, has_reported_all=world.has_reported_all, made=made)
     }
     left |= {one.uid: one for one in lost if one.uid in pinned}
     return draft.plus(_with_lost(draft.state, tuple(one for _, one in sorted(left.items()))))

@@ -14,16 +14,14 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.model.demand import Gates, demand_of
-from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
 from nodeagent.core.resources.claims.held import with_held_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
+from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.invariants import pod_violations
-from nodeagent.core.resources.cpu.keep import due_cpus
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.resource import HoldingChange
 
@@ -102,17 +100,6 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
                 )
                 differences += [Deviation(recovered.pod, container.name, each) for each in changes]
     return PlacedPods(balanced, tuple(refused), tuple(differences))
-
-
-def count_lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
-    """Return the number of exclusive CPUs that a container lacks, because a recovery had no more."""
-    demand = demand_of(managers.rules, pod)
-    wanted = next(c for c in demand.containers if c.name == name)
-    own = own_set_of(promises, pod.uid, name) or ()
-    by_pod = is_by_pod(managers.providers.topology, demand)
-    due = due_cpus(managers.providers.of(CpuResource).manager, demand, wanted, by_pod=by_pod)
-    # An init container may have passed its CPUs on to later containers.
-    return 0 if wanted.kind is ContainerKind.INIT else max(0, due - len(own))
 
 
 def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:

@@ -9,7 +9,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.turn.decision import admit_off_orphans, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import new_entry
-from nodeagent.core.turn.world import EventKind, TurnEvent, World
+from nodeagent.core.turn.world import World
 
 
 def retry_refused(draft: Draft, before: Promises, world: World, *, has_room: bool = False) -> Draft:
@@ -36,13 +36,9 @@ def retry_refused(draft: Draft, before: Promises, world: World, *, has_room: boo
         orphans = find_orphan_cpus(draft.state, world)
         decision = decide_pod(draft.state, entry.pod, usage, orphans, world, admit_off_orphans)
         if isinstance(decision, Admitted):
-            others = tuple(one for one in draft.state.entries if one.pod.uid != entry.pod.uid)
             admitted = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)
-            state = replace(draft.state, promises=decision.promises, entries=(*others, admitted))
-            fields = (("qos", admitted.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
-            event = TurnEvent(EventKind.POD_ADMITTED, entry.pod, manifest.origin, None, fields, decision.report)
-            # The next turn may have to start its containers.
-            draft = replace(draft.plus(state, event, deltas=decision.deltas), is_unfinished=True)
+            draft = draft.plus(draft.state.without(entry.pod.uid)).with_admitted(admitted, manifest, decision)
+            draft = replace(draft, is_unfinished=True)  # the next turn may have to start its containers
         elif isinstance(decision, Rejected) and decision.is_postponed:
             draft = draft.postponing(entry.pod, decision.message)
         else:

@@ -34,7 +34,7 @@ class World(Struct, frozen=True):
     """UIDs of pods to end on request, whatever their manifests say."""
     down: frozenset[str] = frozenset()
     """Paths of pinned units that are neither active nor being started."""
-    is_all_told: bool = True
+    has_reported_all: bool = True
     """False while a container runtime has not reported its pods yet."""
     asked: frozenset[str] = frozenset()
     """IDs of the runs whose processes this process has sent SIGTERM, even in vain."""

@@ -1,1 +1,1 @@
-"""Whose cgroups containers are in, one package for each owner: systemd, a container runtime, jobs."""
+"""Domains as the agent runs them, one package for each owner of cgroups: the agent, systemd, a container runtime, jobs."""

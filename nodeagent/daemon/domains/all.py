@@ -12,8 +12,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.jobs.jobs import Jobs
-from nodeagent.daemon.domains.own.cgroups import OwnDomain
-from nodeagent.daemon.domains.source_reader import SourceReader
+from nodeagent.daemon.domains.own.cgroups import OwnDomain, SourceReader
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd
 from nodeagent.daemon.domains.systemd.units import SystemdDomain
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 
 
-def domains_of(
+def make_domains(
     config: Config,
     tree: CgroupTree,
     *,
@@ -33,13 +32,7 @@ def domains_of(
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
-    Args:
-        config: configuration of the agent.
-        tree: cgroup reader and writer.
-        manifests: source of the agent's own pods. None means that no new pod is admitted.
-        jobs: source of jobs. None means that there are none.
-        runtime: domain of the container runtime. None means that no runtime is served.
-        systemd: shows and sets units. None means `systemctl`.
+    Without `manifests`, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
     """
     return (
         OwnDomain(tree, manifests),
@@ -59,7 +52,7 @@ def observe_all(domains: Sequence[Domain], look: DomainInput) -> DomainView:
     return DomainView(
         {path: cgroup for view in views for path, cgroup in view.cgroups.items()},
         frozenset[str]().union(*(view.down for view in views)),
-        is_all_told=all(view.is_all_told for view in views),
+        has_reported_all=all(view.has_reported_all for view in views),
         problems=tuple(problem for view in views for problem in view.problems),
         retries=any(view.retries for view in views),
         places={name: place for view in views for name, place in view.places.items()},
@@ -81,9 +74,9 @@ def withdraw_all(domains: Sequence[Domain], why: str) -> None:
 
 def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
     """Take back devices in each domain and merge the results."""
-    taken = [domain.take_back(state) for domain in domains]
-    in_use = {path: user for one in taken for path, user in one.files_in_use.items()}
-    return TakenBack(in_use, tuple(problem for one in taken for problem in one.problems))
+    results = [domain.take_back(state) for domain in domains]
+    in_use = {path: user for result in results for path, user in result.files_in_use.items()}
+    return TakenBack(in_use, tuple(problem for result in results for problem in result.problems))
 
 
 class DomainWriter(Struct, frozen=True):

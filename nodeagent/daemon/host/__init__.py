@@ -1,1 +1,1 @@
-"""Settings of the host that leave exclusive CPUs alone: read, recorded, written, restored."""
+"""Host settings that are kept off exclusive CPUs: read, recorded, written, restored."""

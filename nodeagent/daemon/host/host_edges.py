@@ -1,4 +1,4 @@
-"""All settings of the host that name CPUs, whatever has them: the kernel's files, its threads, systemd, irqbalance."""
+"""Access to all host settings that name CPUs: kernel files, kernel threads, systemd units and irqbalance."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from msgspec import Struct
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel import irqbalance, kernel_threads
-from nodeagent.edge.kernel.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus, uevents_sent
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles, count_uevents, host_cpus, online_cpus, possible_cpus
 from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
@@ -21,40 +21,40 @@ from nodeagent.formats.kernel.host_files import place_of, spelled
 from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
-"""Writes to files and kernel threads, each given with its value; returns for each None, or why it failed."""
+"""Writer of values to files and kernel threads. It returns None for each success, and the reason for each failure."""
 
 SYSTEMD = "run/systemd/system"
-"""It is there if systemd is the first process, sd_booted(3)."""
+"""Directory that exists if systemd is the first process (sd_booted(3))."""
 _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
-"""What has ended between reading and writing has nothing to be kept off."""
+"""Failures of writes to ended threads and removed files. Nothing is left to be moved."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
-"""Kinds that irqbalance has."""
+"""Kinds of settings that irqbalance has."""
 _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
-"""Names of threads that handle an interrupt."""
+"""Names of kernel threads that handle an interrupt."""
 
 
 class Reading(Struct, frozen=True):
-    """The settings as they are now."""
+    """Current values of settings."""
 
     settings: Mapping[Setting, CpuSet]
     facts: Mapping[Setting, Facts] = {}
-    """What else is known of them."""
+    """Further facts about some of the settings."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
-    """Why there is nothing of some kinds."""
+    """Errors by kind. Settings of such a kind are missing."""
     released: frozenset[Setting] = frozenset()
-    """Of them, what goes back to what it was, whatever is to be left alone: units whose processes the agent places by now."""
+    """Settings to restore: units whose processes the agent places itself now."""
 
 
 class HostEdges:
-    """The real ones.
+    """Access to this machine's settings.
 
     Args:
-        write: to files and kernel threads, with the rights that this takes.
-        pods_root: the cgroup of the pods: nothing is kept off their CPUs that is in the topmost cgroup above it.
-        root: of the host's file system.
-        beside: other units at the top whose processes the agent places: left out, but for those that were changed before.
+        write: writes files and kernel threads, with the required privileges.
+        pods_root: the pods' cgroup. The topmost cgroup above it isn't restricted.
+        root: root of the host's file system.
+        beside: other top units whose processes the agent places. They are left out unless they were changed before.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class HostEdges:
         """Return the settings of these kinds that can be changed.
 
         Args:
-            kinds: of which kinds.
-            beside: paths of units' cgroups: of these units none, but of all in the slices around them.
-            known: settings that were changed before: those that are left of them are among the answer.
+            kinds: kinds of settings.
+            beside: cgroup paths of units that are left out. The other units in the slices around them are included.
+            known: settings that were changed before. They are included while they exist.
         """
         found: dict[Setting, CpuSet] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
@@ -83,7 +83,11 @@ class HostEdges:
         for kind in sorted(kinds - _ASKED):
             try:
                 if kind is SettingKind.THREAD:
-                    threads = _threads()
+                    threads = {
+                        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
+                        for key, thread in kernel_threads.find_unbound_threads().items()
+                        if thread.is_movable
+                    }
                 elif kind is SettingKind.UNIT:
                     found |= self._read_units(beside, known)
                 else:
@@ -95,22 +99,17 @@ class HostEdges:
             found |= self._read_irqbalance(asked) if asked else {}
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
-        facts = self._files.facts(found) | self._handled(threads)
+        facts = dict(self._files.facts(found))
+        for setting, thread in threads.items():
+            if handled := _INTERRUPT_THREAD.match(thread.name):
+                interrupt = Setting(SettingKind.IRQ, handled[1])
+                facts[setting] = Facts(interrupt=interrupt, follows=self._files.effective_cpus(interrupt))
         released = frozenset(Setting(SettingKind.UNIT, name) for name in self._beside)
         settings = found | {setting: thread.cpus for setting, thread in threads.items()}
         return Reading(settings, facts, failed, released & settings.keys())
 
-    def _handled(self, threads: Mapping[Setting, KernelThread]) -> dict[Setting, Facts]:
-        """Return which interrupts threads handle, and where these come."""
-        found = {}
-        for setting, thread in threads.items():
-            if handles := _INTERRUPT_THREAD.match(thread.name):
-                interrupt = Setting(SettingKind.IRQ, handles[1])
-                found[setting] = Facts(interrupt=interrupt, follows=self._files.comes_to(interrupt))
-        return found
-
     def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
-        """Return those of systemd but for the ones that pods are in, or are."""
+        """Return the units' settings, without the units of pods."""
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
                 "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
@@ -137,27 +136,24 @@ class HostEdges:
         return found
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs.
-
-        Args:
-            host: those for what would have none left.
+        """Return the machine's CPUs. `host` are the CPUs for settings that would have none left.
 
         Raises:
-            HostFileError: the kernel doesn't say.
+            HostFileError: the kernel's files can't be read.
         """
         possible, root = possible_cpus(self._root), self._root
         hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
-        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=uevents_sent(root))
+        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=count_uevents(root))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
         return self._files.interrupts_of(device)
 
     def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
-        """Write settings; return why some were refused.
+        """Write settings. Return the reason for each refused setting.
 
         Raises:
-            LauncherError: it can't be asked to write.
+            LauncherError: the launcher can't be reached.
         """
         systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
         direct = {s: cpus for s, cpus in values.items() if s.kind not in OF_SERVICES}
@@ -167,23 +163,21 @@ class HostEdges:
         }
         possible = possible_cpus(self._root)
         if systems:
-            until = (
-                units.start_deadline()
-            )  # for all of them: a systemd that hangs costs one limit, however many there are
+            until = units.start_deadline()  # one deadline for all, so that a hanging systemd costs it only once
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(
-                    lambda item: _allow(unit_in(item[0].name), item[1], possible, until), systems.items()
+                    lambda item: _set_allowed(unit_in(item[0].name), item[1], possible, until), systems.items()
                 )
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
-        if _IRQBALANCE in values and (why := self._ban(possible - values[_IRQBALANCE])) is not None:
+        if _IRQBALANCE in values and (why := self._set_banned(possible - values[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
         moved = {s: bool(cpus) for s, cpus in values.items() if s.kind is SettingKind.BALANCING}
-        # one that has just failed to answer is not asked again
-        if moved and (why := refused.get(_IRQBALANCE) or self._leave(moved)) is not None:
+        # irqbalance isn't asked again after it has failed to answer
+        if moved and (why := refused.get(_IRQBALANCE) or self._set_left_alone(moved)) is not None:
             refused |= dict.fromkeys(moved, why)
         return refused
 
-    def _ban(self, cpus: CpuSet) -> str | None:
+    def _set_banned(self, cpus: CpuSet) -> str | None:
         try:
             if cpus:
                 irqbalance.ban(cpus, self._irqbalance)
@@ -193,8 +187,8 @@ class HostEdges:
             return err.message
         return None
 
-    def _leave(self, moved: Mapping[Setting, bool]) -> str | None:
-        """Tell irqbalance which interrupts to move or not, beside those that it leaves alone anyway."""
+    def _set_left_alone(self, moved: Mapping[Setting, bool]) -> str | None:
+        """Tell irqbalance which interrupts to leave alone, in addition to its own choice."""
         try:
             there = irqbalance.read(self._irqbalance)
             left = there.left_alone if there is not None else frozenset()
@@ -207,26 +201,33 @@ class HostEdges:
 
 
 def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-    """Write without the launcher, which takes root and no sandbox."""
-    return tuple(_write_one(place, value) for place, value in writes)
+    """Write without the launcher. This takes root and no sandbox."""
+    answers: list[str | None] = []
+    for place, value in writes:
+        if place.startswith("thread "):
+            pid, _, start_ticks = place.removeprefix("thread ").partition("@")
+            answers.append(kernel_threads.move_thread(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value)))
+        else:
+            answers += HostSettingsFiles().write([(place, value)])
+    return tuple(answers)
 
 
 def _write_one(place: str, value: str) -> str | None:
     if not place.startswith("thread "):
         return HostSettingsFiles().write([(place, value)])[0]
     pid, _, start_ticks = place.removeprefix("thread ").partition("@")
-    return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
+    return kernel_threads.move_thread(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
 
 
 def _threads() -> dict[Setting, KernelThread]:
     return {
         Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
-        for key, thread in kernel_threads.unbound().items()
+        for key, thread in kernel_threads.find_unbound_threads().items()
         if thread.is_movable
     }
 
 
-def _allow(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:
+def _set_allowed(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:
     try:
         if cpus == possible:
             units.clear_allowed_cpus(unit, possible, until=until)

@@ -1,4 +1,4 @@
-"""Keeps settings of the host off exclusive CPUs: reads them, records what they were, writes what differs, puts them back (D28)."""
+"""Host settings: keep interrupts, kernel threads and systemd units off exclusive CPUs, and restore the original values later (D28)."""
 
 from collections.abc import Collection, Mapping, Set as AbstractSet
 from contextlib import suppress
@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, maybe_put_back, plan
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -24,29 +24,29 @@ from nodeagent.formats.kernel.host_files import HostFileError, described
 from nodeagent.formats.kernel.unit_names import slices_around
 
 HOST_SETTINGS = "host_settings"
-"""The record, in the state directory; there is none while nothing is changed."""
+"""File of the record in the state directory. It exists only while settings are changed."""
 PUT_BACK = "host_settings_put_back"
-"""An empty file beside it, left by who has put settings back without the agent: a running one takes it for its own doing."""
+"""Empty file beside the record. `nodeagent release` leaves it after restoring settings, so that a running agent expects the change."""
 
-_MOST_LOOKS = 5
-"""While a CPU goes and comes, the kernel gives some of its threads others: what they have then is nobody's wish."""
+_MOST_READS = 5
+"""Limit on readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading is repeated."""
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
-"""A thread is refused CPUs that are just in a partition, or offline."""
+"""Kinds that may accept a refused value later. A thread is refused CPUs while they are in a partition or offline."""
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
 
 
 class HostPlaces(Protocol):
-    """Where the settings are."""
+    """Reader and writer of host settings."""
 
     def read(
         self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
     ) -> Reading:
-        """Return those of these kinds that can be changed; of units also those in the slices around some, and those known before."""
+        """Return the settings of these kinds, including units in the slices around `beside` and the settings in `known`."""
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs, of which these are for what would have none left."""
+        """Return the machine's CPUs. `host` are the CPUs for settings that would have none left."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -54,56 +54,52 @@ class HostPlaces(Protocol):
         ...
 
     def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
-        """Write settings; return why some were refused."""
+        """Write settings. Return the reason for each refused setting."""
         ...
 
 
-class Wanted(Struct, frozen=True):
-    """What settings of the host are to be."""
+class WantedSettings(Struct, frozen=True):
+    """Wanted state of the host settings."""
 
-    alone: Mapping[SettingKind, CpuSet]
-    """CPUs to be left alone, by kind; never none. Other kinds go back to what they were."""
+    to_avoid: Mapping[SettingKind, CpuSet]
+    """CPUs that settings must avoid, by kind. Settings of other kinds get their original values."""
     host: CpuSet
-    """CPUs for what would have none left."""
-    claims: tuple[InterruptRequest, ...] = ()
-    """Devices whose interrupts a container wants on its own CPUs."""
+    """CPUs for settings that would have none left."""
+    interrupts: tuple[InterruptRequest, ...] = ()
+    """Requests of containers for a device's interrupts on their own CPUs."""
     partitioned: CpuSet = CpuSet()
-    """CPUs of these that are in partitions or about to be: the kernel itself drives its threads off."""
+    """CPUs in existing and coming partitions. The kernel itself moves its threads off them."""
     pinned: Mapping[str, CpuSet] = {}
-    """The exclusive CPUs of systemd's units that pods stand for, by the paths of their cgroups: the slices around them keep these, and all
-    else in these slices leaves.
+    """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there leave them."""
+
+
+def cpus_to_avoid(
+    config: Config, topology: Topology, exclusive: CpuSet, partitioned: CpuSet
+) -> dict[SettingKind, CpuSet]:
+    """Return the CPUs that each kind of setting must avoid.
+
+    The kernel itself keeps systemd's units off `partitioned` CPUs, which are in cpuset partitions (D27).
     """
-
-
-def alone_of(config: Config, topology: Topology, exclusive: CpuSet, partitioned: CpuSet) -> dict[SettingKind, CpuSet]:
-    """Return which CPUs each kind of setting has to leave alone.
-
-    Args:
-        config: of the agent.
-        topology: the machine as it is now.
-        exclusive: all that containers have for themselves.
-        partitioned: those that are in partitions of the cpuset: the kernel keeps systemd's units off by itself (D27).
-    """
-    alone: dict[SettingKind, CpuSet] = {}
+    to_avoid: dict[SettingKind, CpuSet] = {}
     if config.interrupt_isolation != "none":
-        alone |= dict.fromkeys(_INTERRUPTS, exclusive)
+        to_avoid |= dict.fromkeys(_INTERRUPTS, exclusive)
     if config.host_isolation != "none":
         of_class = topology.core_classes.get(config.host_core_class)
         elsewhere = exclusive if of_class is None else exclusive | topology.online - of_class
-        alone |= dict.fromkeys(_WORK, elsewhere) | {SettingKind.UNIT: elsewhere - partitioned}
-    return {kind: cpus for kind, cpus in alone.items() if cpus}
+        to_avoid |= dict.fromkeys(_WORK, elsewhere) | {SettingKind.UNIT: elsewhere - partitioned}
+    return {kind: cpus for kind, cpus in to_avoid.items() if cpus}
 
 
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
-    """Give each setting that is still as the agent made it what it was before.
+    """Restore the original value of each setting that still has the agent's value.
 
-    The record stays, and an agent that runs is told, so that it takes nobody else to have done it.
+    The record stays. A file tells a running agent of the change, which it would otherwise log as a foreign change.
 
     Returns:
-        How many there were that looked otherwise, and what could not be written, in words.
+        The number of changed settings, and the problems.
 
     Raises:
-        NodeAgentError: the record cannot be read.
+        NodeAgentError: the record can't be read.
     """
     record = read_record(str(Path(directory) / HOST_SETTINGS), boot)
     if not record:
@@ -118,7 +114,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         unread=reading.failed.keys(),
     )
     refused = places.write(planned.writes)
-    with suppress(StateFileError):  # then it is in the agent's log as somebody else's change
+    with suppress(StateFileError):  # a running agent then logs foreign changes
         state_files.write_atomically(str(Path(directory) / PUT_BACK), b"")
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
@@ -127,7 +123,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     )
 
 
-def _spared(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
+def _cpus_to_spare(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
     spared: dict[Setting, CpuSet] = {}
     for path, cpus in pinned.items():
         for around in slices_around(path):
@@ -137,7 +133,7 @@ def _spared(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
 
 
 def read_record(path: str, boot: str) -> Record:
-    """Read the record of this boot. What was changed during an earlier one went with it.
+    """Read the record of this boot. Changes of an earlier boot don't exist any more.
 
     Raises:
         StateFileError: the file can't be read.
@@ -150,154 +146,27 @@ def read_record(path: str, boot: str) -> Record:
     return record if recorded_boot == boot else {}
 
 
-class HostSettings:
-    """The host's settings that name CPUs.
+class _RecordFile:
+    """The record of changed settings and their original values. `boot` is the ID of this boot."""
 
-    Args:
-        places: where they are.
-        directory: for the record.
-        boot: identity of this boot.
-        log: gets each change by others, and what cannot be changed.
-    """
-
-    def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
-        self._places = places
+    def __init__(self, directory: str, boot: str, log: Log) -> None:
         self._path = str(Path(directory) / HOST_SETTINGS)
         self._put_back_path = str(Path(directory) / PUT_BACK)
         self._boot = boot
         self._log = log
         self._record: Record | None = None
-        """As saved. None: not read yet."""
-        self._done_for: Wanted | None = None
-        """What everything was last written for. None: not all of it."""
-        self._problems: tuple[Problem, ...] = ()
-        """What could not be done then."""
-        self._waiting: dict[Setting, str] = {}
-        """What services would not do, and why. They are asked again at the next rescan, as each may take seconds to answer."""
-        self._refused: dict[Setting, CpuSet] = {}
-        """What the kernel has refused: it would again."""
-        self._refused_for: Wanted | None = None
-        self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
-        """Values of others that are in the log."""
-        self._hidden = CpuSet()
-        """From kernel threads, when they were last looked at, or after that by partitions that began then."""
-        self._closed = CpuSet()
-        """CPUs of partitions of ours that may not have ended."""
-        self.is_settling = False
-        """A partition has not ended yet whose CPUs are nobody's any more: kernel threads may then have to be looked at. Nothing tells."""
-        self.claimed = InterruptOwners({})
-        """Interrupts that containers have on their own CPUs."""
-        self.lost_record: str | None = None
-        """Why the record that an earlier process left could not be used, and where it is now."""
+        """Record as saved. None means that it was not read yet."""
+        self.problem: str | None = None
+        """Reason why an earlier record could not be used, with its present file name."""
 
-    @property
-    def waits(self) -> bool:
-        """What could not be done is not tried again before the next rescan."""
-        return self._done_for is not None
-
-    def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Problem, ...]:
-        """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
-
-        Args:
-            wanted: which, and what for.
-            rescan: look whether something has changed.
-
-        Returns:
-            What could not be done. It is tried again, at the latest with the next rescan.
-        """
-        try:
-            record = self._load()
-            if self._done_for == wanted and not rescan and not self.is_settling:
-                return self._problems
-            self._done_for, self.claimed = None, InterruptOwners({})
-            if rescan:
-                self._waiting = {}
-            if self._refused_for != wanted:
-                self._refused, self._refused_for = {}, wanted
-            self._problems = self._settle(record, wanted) if wanted.alone or record else ()
-        except (StateFileError, HostFileError, LauncherError) as err:
-            return (Problem.from_error(err),)
-        self._done_for = wanted
-        return self._problems
-
-    def _settle(self, record: Record, wanted: Wanted) -> tuple[Problem, ...]:
-        asked = wanted.claims if SettingKind.IRQ in wanted.alone else ()
-        self.claimed = assign_interrupts(asked, self._places.interrupts_of)
-        claims = {interrupt: claim.cpus for interrupt, claim in self.claimed.holders.items()}
-        claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in self.claimed.holders}
-        kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
-        put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
-        for _ in range(_MOST_LOOKS):
-            seen = self._places.cpus(wanted.host)
-            reading = self._places.read(kinds - put_off, beside=wanted.pinned.keys(), known=record.keys())
-            cpus = self._places.cpus(wanted.host)
-            if seen.uevents == cpus.uevents:
-                break
-        was_put_back = Path(self._put_back_path).exists()
-        cpus = replace(cpus, partitioned=wanted.partitioned, was_hidden=self._hidden | seen.hidden)
-        ending = (self._closed - wanted.partitioned) & (cpus.hidden - cpus.offline)
-        self.is_settling = bool(ending)
-        self._hidden, self._closed = cpus.hidden | wanted.partitioned, ending | wanted.partitioned
-        planned = plan(
-            maybe_put_back(record) if was_put_back else record,
-            {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
-            alone=wanted.alone,
-            cpus=cpus,
-            claims=claims,
-            spared=_spared(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
-            facts=reading.facts,
-            unread=reading.failed.keys() | put_off,
-        )
-        self._report(planned)
-        again = {s for s, value in planned.writes.items() if self._refused.get(s) == value != planned.record[s].before}
-        planned = planned.without(again)
-        try:
-            self._save(planned.record)
-        except StateFileError:
-            # Going back needs no record but the one that there is.
-            back = {s: value for s, value in planned.writes.items() if s in record and value == record[s].before}
-            self._put(back)
-            self._reported |= back.items()  # what is not recorded as ours is not another's
-            raise
-        if was_put_back:
-            state_files.remove(self._put_back_path)
-        refused = self._put(planned.writes)
-        self._save(planned.after(refused.keys()))
-        self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
-        later = [f"{described(setting)}: {why}" for setting, why in self._waiting.items()]
-        problems = [Problem.from_error(err) for err in reading.failed.values()]
-        if later:
-            problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
-        return tuple(problems)
-
-    def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
-        """Write, and return what was refused."""
-        if not writes:
-            return {}
-        refused = self._places.write(writes)
-        self._refused |= {setting: writes[setting] for setting in refused if setting.kind not in _MAY_DO_LATER}
-        stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
-        for why in sorted(set(stay.values())):
-            names = [described(setting) for setting, answer in stay.items() if answer == why]
-            self._log.warning("host_settings_stay", settings=names, problem=why)
-        return refused
-
-    def _report(self, planned: HostPlan) -> None:
-        """Log what others change, each of their values once."""
-        for setting, value in planned.changed_by_others.items():
-            if (setting, value) not in self._reported:
-                self._log.warning("host_setting_changed_by_others", setting=described(setting), found=str(value))
-        known = frozenset((setting, value) for setting, value in self._reported if setting in planned.record)
-        self._reported = known | planned.changed_by_others.items()
-
-    def _load(self) -> Record:
-        """Read the record, once. What was changed during an earlier boot went with it."""
+    def load(self) -> Record:
+        """Return the record, which the first call reads."""
         if self._record is None:
             try:
                 self._record = read_record(self._path, self._boot)
             except HostRecordError as err:
                 aside = state_files.set_aside(self._path)
-                self.lost_record = f"{err.message}; it is now {aside} ({err.hint})"
+                self.problem = f"{err.message}; it is now {aside} ({err.hint})"
                 self._log.warning(
                     "state_set_aside", file=HOST_SETTINGS, aside=aside, problem=err.message, hint=err.hint
                 )
@@ -306,7 +175,7 @@ class HostSettings:
                 state_files.remove(self._path)
         return self._record
 
-    def _save(self, record: Record) -> None:
+    def save(self, record: Record) -> None:
         if record == self._record:
             return
         if record:
@@ -314,3 +183,158 @@ class HostSettings:
         else:
             state_files.remove(self._path)
         self._record = record
+
+    def was_put_back(self) -> bool:
+        """Return whether settings were restored without the agent."""
+        return Path(self._put_back_path).exists()
+
+    def forget_put_back(self) -> None:
+        state_files.remove(self._put_back_path)
+
+
+class _Partitions(Struct, frozen=True):
+    """CPU partitions, as kernel threads see them."""
+
+    hidden: CpuSet = CpuSet()
+    """CPUs that partitions hide from kernel threads, as of the last reading, and CPUs of coming partitions."""
+    closed: CpuSet = CpuSet()
+    """CPUs of the agent's partitions, including partitions that may not have ended yet."""
+    is_ending: bool = False
+    """Whether a partition without allocated CPUs has not ended yet. Its end sends no notification."""
+
+
+class _Applied(Struct, frozen=True):
+    wanted: WantedSettings
+    problems: tuple[Problem, ...]
+
+
+class _Refusals(Struct, frozen=True):
+    """Values that the kernel has refused. They are not tried again for the same wanted settings."""
+
+    wanted: WantedSettings | None = None
+    values: Mapping[Setting, CpuSet] = {}
+
+
+class HostSettings:
+    """Writer of the host settings that name CPUs. It logs foreign changes and refused settings."""
+
+    def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
+        self._places = places
+        self._log = log
+        self._record = _RecordFile(directory, boot, log)
+        self._applied: _Applied | None = None
+        """Settings that were last applied, and what failed. None means that the last call of `keep` failed."""
+        self._waiting: dict[Setting, str] = {}
+        """Settings that services have refused, each with the reason. A service may take seconds, so only a rescan asks it again."""
+        self._refusals = _Refusals()
+        self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
+        """Foreign values that are in the log."""
+        self._partitions = _Partitions()
+        self.interrupt_owners = InterruptOwners({})
+        """Containers that have a device's interrupts on their own CPUs."""
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a partition has still to end, and kernel threads may need changes then."""
+        return self._partitions.is_ending
+
+    @property
+    def lost_record(self) -> str | None:
+        """Problem with the record of an earlier process. None means that there was none."""
+        return self._record.problem
+
+    @property
+    def waits(self) -> bool:
+        """Whether failed settings are tried again only at the next rescan."""
+        return self._applied is not None
+
+    def keep(self, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:
+        """Make all settings avoid the given CPUs, and restore settings of other kinds. `rescan` reads all settings again.
+
+        Returns:
+            Problems. The failed settings are tried again at the latest at the next rescan.
+        """
+        try:
+            record, before = self._record.load(), self._applied
+            if before is not None and before.wanted == wanted and not rescan and not self.is_settling:
+                return before.problems
+            self._applied, self.interrupt_owners = None, InterruptOwners({})
+            if rescan:
+                self._waiting = {}
+            if self._refusals.wanted != wanted:
+                self._refusals = _Refusals(wanted)
+            problems = self._apply(record, wanted) if wanted.to_avoid or record else ()
+        except (StateFileError, HostFileError, LauncherError) as err:
+            return (Problem.from_error(err),)
+        self._applied = _Applied(wanted, problems)
+        return problems
+
+    def _apply(self, record: Record, wanted: WantedSettings) -> tuple[Problem, ...]:
+        requests = wanted.interrupts if SettingKind.IRQ in wanted.to_avoid else ()
+        self.interrupt_owners = assign_interrupts(requests, self._places.interrupts_of)
+        holders = self.interrupt_owners.holders
+        claims = {interrupt: owner.cpus for interrupt, owner in holders.items()}
+        claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in holders}
+        kinds = wanted.to_avoid.keys() | {setting.kind for setting in (*record, *claims)}
+        deferred = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
+        for _ in range(_MOST_READS):
+            seen = self._places.cpus(wanted.host)
+            reading = self._places.read(kinds - deferred, beside=wanted.pinned.keys(), known=record.keys())
+            cpus = self._places.cpus(wanted.host)
+            if seen.uevents == cpus.uevents:
+                break
+        was_put_back, before = self._record.was_put_back(), self._partitions
+        cpus = replace(cpus, partitioned=wanted.partitioned, was_hidden=before.hidden | seen.hidden)
+        ending = (before.closed - wanted.partitioned) & (cpus.hidden - cpus.offline)
+        self._partitions = _Partitions(
+            cpus.hidden | wanted.partitioned, ending | wanted.partitioned, is_ending=bool(ending)
+        )
+        planned = plan(
+            assume_restored(record) if was_put_back else record,
+            {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
+            alone=wanted.to_avoid,
+            cpus=cpus,
+            claims=claims,
+            spared=_cpus_to_spare(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
+            facts=reading.facts,
+            unread=reading.failed.keys() | deferred,
+        )
+        for setting, value in planned.changed_by_others.items():
+            if (setting, value) not in self._reported:
+                self._log.warning("host_setting_changed_by_others", setting=described(setting), found=str(value))
+        known = frozenset((setting, value) for setting, value in self._reported if setting in planned.record)
+        self._reported = known | planned.changed_by_others.items()
+        refused_before = self._refusals.values
+        again = {s for s, value in planned.writes.items() if refused_before.get(s) == value != planned.record[s].before}
+        planned = planned.without(again)
+        try:
+            self._record.save(planned.record)
+        except StateFileError:
+            # The saved record suffices to restore original values.
+            restored = {s: value for s, value in planned.writes.items() if s in record and value == record[s].before}
+            self._write(restored)
+            self._reported |= restored.items()  # without a record, the restored values would count as foreign
+            raise
+        if was_put_back:
+            self._record.forget_put_back()
+        refused = self._write(planned.writes)
+        self._record.save(planned.after(refused.keys()))
+        self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
+        waiting = [f"{described(setting)}: {why}" for setting, why in self._waiting.items()]
+        problems = [Problem.from_error(err) for err in reading.failed.values()]
+        if waiting:
+            problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(waiting)} (it is tried again)"))
+        return tuple(problems)
+
+    def _write(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+        """Write settings. Return the reason for each refused setting."""
+        if not writes:
+            return {}
+        refused = self._places.write(writes)
+        final = {setting: writes[setting] for setting in refused if setting.kind not in _MAY_DO_LATER}
+        self._refusals = replace(self._refusals, values={**self._refusals.values, **final})
+        stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
+        for why in sorted(set(stay.values())):
+            names = [described(setting) for setting, answer in stay.items() if answer == why]
+            self._log.warning("host_settings_stay", settings=names, problem=why)
+        return refused

@@ -1,8 +1,8 @@
-"""Device plugins, as kubelet has them: they register at a socket, tell their devices, and are asked when some of these are given.
+"""Device plugins, as kubelet has them: they register at a socket, report their devices, and are called when devices are allocated.
 
-Each plugin's list is followed by a thread of its own. The deciding thread takes what was told last, and waits for an answer for
-`CALL_SECONDS` at most: a plugin that is later is disconnected, and its devices are unhealthy until it registers again. Once all plugins
-together have taken `TURN_SECONDS` of a turn, pods that need more of their answers wait for the next turn.
+A thread follows each plugin's list of devices. The deciding thread uses the last list, and waits at most `CALL_SECONDS` for an answer.
+A slower plugin is disconnected, and its devices are unhealthy until it registers again. Once all plugins together have taken
+`TURN_SECONDS` of a turn, pods that need further answers wait for the next turn.
 """
 
 import threading
@@ -34,28 +34,27 @@ DEVICE_PLUGIN = GrpcServerKind(
     hint="see the plugin's log (`journalctl`), and restart it: it registers again then",
 )
 MAX_MESSAGE_BYTES = 4 << 20
-"""gRPC's own bound of a received message, which kubelet has, too."""
+"""gRPC's default limit on a received message, which kubelet uses, too."""
 CALL_SECONDS = 5.0
 TURN_SECONDS = 10.0
-"""How long a turn waits for answers of all plugins together, except for a call that has begun by then. Even the slowest plugin can answer
-both questions about a container in that time, and 15 s are a quarter of the watchdog's time (WatchdogSec= in systemd/nodeagent.service).
+"""Limit on the time that a turn waits for all plugins together, except for a running call. The slowest allowed plugin can answer both
+calls for a container in that time. The longest wait, 15 s, is a quarter of WatchdogSec= in systemd/nodeagent.service.
 """
 CONNECT_SECONDS = 10.0
-"""A plugin may register before it listens (kubelet: dial)."""
+"""Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
+_KEPT_SECONDS = 60.0
+"""How long the answers for a postponed pod are kept after it was asked for last: a container runtime asks again after some seconds."""
 GRACE_SECONDS = 300.0
-"""After which a resource is forgotten whose plugin has gone (kubelet: endpointStopGracePeriod)."""
+"""Time after which the resource of an ended plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
 MOST_PLUGINS = 64
 
 
 class _Calls:
-    """Calls of the turn under way, by the deciding thread.
+    """Calls of the current turn, made by the deciding thread.
 
-    The decision on a postponed pod begins anew in the next turn, and asks the same. It gets the answers that it had got from here, so that
-    it comes to an end however many calls it needs.
-
-    Args:
-        clock: in seconds.
+    A postponed pod is decided again from the start in the next turn, with the same calls. It gets the earlier answers from here, so the
+    decision is finished however many calls it needs.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -63,33 +62,35 @@ class _Calls:
         self._alive: Callable[[], None] = lambda: None
         self._waited = 0.0
         self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
-        """By the UID of the pod, the plugin, the method and the message."""
-        self._postponed: set[str] = set()
-        """UIDs of the pods that are postponed in this turn."""
+        """Answers by pod UID, plugin, method and message."""
+        self._postponed: dict[str, float] = {}
+        """When each pod whose last decision was postponed was postponed, by UID."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
         self._alive, self._waited = alive, 0.0
+        oldest = self._clock() - _KEPT_SECONDS
+        self._postponed = {uid: since for uid, since in self._postponed.items() if since > oldest}
         self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] in self._postponed}
-        self._postponed.clear()
 
     def answer(self, pod_uid: str, plugin: "_Plugin", method: str, message: bytes) -> bytes:
-        """Return the plugin's answer to a question about the devices of a pod.
+        """Return the plugin's answer about the devices of a pod.
 
         Raises:
             DevicePluginFailedError: there is no answer.
         """
         asked = pod_uid, plugin, method, message
+        self._postponed.pop(pod_uid, None)
         if asked not in self._answers:
             try:
                 self.check_time(plugin.resource)
             except DevicePluginPostponedError:
-                self._postponed.add(pod_uid)
+                self._postponed[pod_uid] = self._clock()
                 raise
             self._answers[asked] = self.call(plugin, method, message)
         return self._answers[asked]
 
     def check_time(self, resource: str) -> None:
-        """Raise DevicePluginPostponedError if no call may begin in this turn."""
+        """Raise DevicePluginPostponedError if this turn may make no further call."""
         if self._waited >= TURN_SECONDS:
             raise DevicePluginPostponedError(
                 f"device plugins have taken more than {TURN_SECONDS:g} s of a turn; the one of {resource} is asked in the next turn"
@@ -107,7 +108,7 @@ class _Calls:
 
 
 class _Plugin:
-    """One that has registered. What it told is replaced as a whole."""
+    """A registered plugin. Its list of devices is replaced as a whole."""
 
     def __init__(self, resource: str, path: Path, calls: _Calls) -> None:
         self.resource = resource
@@ -116,12 +117,12 @@ class _Plugin:
         self.options = wire.PluginOptions()
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
-        """As of time.monotonic(). None: it is followed."""
+        """Monotonic time. None means that the plugin is connected."""
         self.why_ended = ""
         self.stream: GrpcClient | None = None
-        self.has_told = threading.Event()
+        self.has_reported = threading.Event()
 
-    # What core asks (core/resources/devices/plugins.py): in the deciding thread
+    # The interface of core/resources/devices/plugins.py, for the deciding thread
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
@@ -137,7 +138,7 @@ class _Plugin:
         return answer
 
     def call(self, method: str, message: bytes) -> bytes:
-        """Return its answer. Raises DevicePluginFailedError."""
+        """Return the plugin's answer. Raises DevicePluginFailedError."""
         if self.ended_at is not None:
             raise DevicePluginFailedError(f"the device plugin of {self.resource} is gone")
         try:
@@ -161,7 +162,7 @@ class _Plugin:
         return self.ended_at is not None
 
     def end(self, why: str) -> None:
-        """Follow it no more. The first reason counts."""
+        """End the connection. Only the first reason is kept."""
         if self.ended_at is None:
             self.why_ended, self.ended_at = why, time.monotonic()
         self.devices = tuple(replace(device, is_healthy=False) for device in self.devices)
@@ -170,13 +171,8 @@ class _Plugin:
 
 
 class DevicePlugins:
-    """All of them.
-
-    Args:
-        path: of the socket where they register. Theirs are beside it.
-        wake: called when what they have told is another.
-        log: the agent's.
-        clock: in seconds, for the time that calls take.
+    """All device plugins. Their sockets are in the directory of the registration socket. `wake` is called when a list of devices has
+    changed.
     """
 
     def __init__(
@@ -184,26 +180,26 @@ class DevicePlugins:
     ) -> None:
         self._directory = path.parent
         self._wake = wake
-        self.given: Callable[[], frozenset[str]] = frozenset
-        """Returns the resources that the configuration gives, which no plugin may."""
+        self.configured: Callable[[], frozenset[str]] = frozenset
+        """Returns the resources of configured devices, which no plugin may register."""
         self._log = log
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
-        """By resource."""
+        """Plugins by resource."""
         self._is_closed = False
         self._calls = _Calls(clock)
         self.begin_turn = self._calls.begin_turn
-        """Gives plugins the time for a turn from now on. Each of their answers is a sign of life."""
+        """Starts a turn with its time limit. The given heartbeat is called around each call."""
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
-        """Return the registration as gRPC. `on_bug` is called with what it raised."""
+        """Return the registration service as a gRPC dialogue. `on_bug` is called with an unexpected exception."""
         return Dialogue(GrpcServer.bounds, GrpcServer(self.methods(), on_bug).attend)
 
     def methods(self) -> dict[str, Method]:
         return {wire.REGISTER: self._register}
 
     def pools(self) -> tuple[DevicePool, ...]:
-        """Return what they have told, by resource."""
+        """Return the devices of all plugins, by resource."""
         now = time.monotonic()
         with self._lock:
             gone = [
@@ -217,15 +213,15 @@ class DevicePlugins:
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
     def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
-        """Let plugins that want it prepare the devices of a container that is about to start. None means that they have.
+        """Have plugins that require it prepare the devices of a container before its start. None means success.
 
-        No time ends what has begun: the plugins of one container are all asked in one turn.
+        All plugins of a container are called in one turn, even if that exceeds the time limit.
         """
         ids: dict[str, list[str]] = {}
         for device in held:
             ids.setdefault(device.resource, []).append(device.id)
         with self._lock:
-            # Others are no plugin's, or what the plugin wants is not known after a restart (as in kubelet).
+            # Other devices have no plugin, or a plugin whose options are unknown since a restart (as in kubelet).
             known = [plugin for resource in ids if (plugin := self._plugins.get(resource)) is not None]
         asked = [plugin for plugin in known if plugin.options.pre_start_required]
         try:
@@ -238,7 +234,7 @@ class DevicePlugins:
         return None
 
     def problems(self) -> tuple[str, ...]:
-        """Return what a person should know."""
+        """Return the problems with disconnected plugins."""
         with self._lock:
             gone = sorted(
                 (plugin.resource, plugin.why_ended) for plugin in self._plugins.values() if plugin.ended_at is not None
@@ -260,7 +256,7 @@ class DevicePlugins:
             asked = wire.registration(message)
         except ProtobufError as err:
             raise CallError(Status.INVALID_ARGUMENT, str(err)) from err
-        why = self._why_not(asked)
+        why = self._find_refusal(asked)
         if why:
             self._log.warning("device_plugin_refused", resource=asked.resource, problem=why)
             raise CallError(Status.UNKNOWN, why)
@@ -268,7 +264,7 @@ class DevicePlugins:
         with self._lock:
             before = self._plugins.get(asked.resource)
             if before is not None:
-                plugin.devices = before.devices  # unhealthy, until it has told its own
+                plugin.devices = before.devices  # unhealthy until the new plugin has reported its devices
             self._plugins[asked.resource] = plugin
         if before is not None:
             before.end("it has registered again")
@@ -279,23 +275,23 @@ class DevicePlugins:
         ).start()
         return wire.empty()
 
-    def _why_not(self, asked: wire.Registration) -> str:
-        """Explain what is wrong with a registration, in kubelet's words where it has them; empty: nothing."""
+    def _find_refusal(self, asked: wire.Registration) -> str:
+        """Return the reason to refuse a registration, in kubelet's words where it has some. Empty means none."""
         if asked.version != wire.VERSION:
             return f'requested API version "{asked.version}" is not supported by kubelet. Supported version is "{wire.VERSION}"'
         if not is_extended_resource(asked.resource):
             return f'the ResourceName "{asked.resource}" is invalid'
         if "/" in asked.endpoint or asked.endpoint in {"", ".", ".."} or "\0" in asked.endpoint:
             return f'the endpoint "{asked.endpoint}" is no name of a socket in this directory'
-        if asked.resource in self.given():
+        if asked.resource in self.configured():
             return f"{asked.resource} is given by the configuration (devices)"
         with self._lock:
             if asked.resource not in self._plugins and len(self._plugins) >= MOST_PLUGINS:
-                return f"{MOST_PLUGINS} device plugins have registered, and no more are taken"
+                return f"{MOST_PLUGINS} device plugins have registered, and no more are accepted"
         return ""
 
     def _follow(self, plugin: _Plugin) -> None:
-        """In its own thread: take in its lists until it ends."""
+        """Follow a plugin's list of devices until it ends, in a thread of its own."""
         try:
             self._watch(plugin)
             why = "it has ended its list"
@@ -304,7 +300,7 @@ class DevicePlugins:
         except Exception as err:  # noqa: BLE001 - whatever it is, nobody would follow the plugin, and its devices would stay healthy
             why = f"following it has failed: {type(err).__name__}: {err}"
         plugin.end(why)
-        plugin.has_told.set()
+        plugin.has_reported.set()
         with self._lock:
             is_current = self._plugins.get(plugin.resource) is plugin and not self._is_closed
         if is_current:
@@ -313,22 +309,21 @@ class DevicePlugins:
 
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
-        said = self._persistently(plugin, until)
-        plugin.options = wire.options(said)
+        plugin.options = wire.options(self._ask_options(plugin, until))
         with plugin.connection(None) as stream:
             plugin.stream = stream
             if plugin.is_over():
                 return
             for message in stream.watch(wire.LIST_AND_WATCH, wire.empty()):
-                told = wire.devices(message)
+                devices = wire.devices(message)
                 if plugin.is_over():
                     return
-                plugin.devices = told
-                plugin.has_told.set()
+                plugin.devices = devices
+                plugin.has_reported.set()
                 self._wake()
 
-    def _persistently(self, plugin: _Plugin, until: float) -> bytes:
-        """Ask for its options once it listens."""
+    def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
+        """Return the plugin's options. Retry until the plugin listens."""
         pause = threading.Event()
         while True:
             try:

@@ -1,1 +1,1 @@
-"""What the agent reports: logs, metrics, problems, and what it serves."""
+"""Reports of the agent: logs, metrics, problems, and the APIs that it serves."""

@@ -1,8 +1,7 @@
-"""Counters of what the kernel handled on exclusive CPUs besides running tasks: interrupts and softirqs, by container.
+"""Counters of interrupts and softirqs on exclusive CPUs, by container.
 
-Read when somebody scrapes, in the thread that serves, at most once a second, and not at all while nobody has exclusive CPUs: the kernel
-counts anyway, and on large machines its files are large. So a CPU counts from the first scrape that finds it with a container to the last
-one that does. Nothing else is a container's: what a CPU has counted before, or for another container.
+The kernel's files are read by the serving thread during a scrape, at most once a second, and only while a container has exclusive CPUs:
+on large machines these files are large. A CPU counts from the first to the last scrape that finds it with the same container.
 """
 
 import time
@@ -15,7 +14,7 @@ from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
-from nodeagent.edge.kernel.interrupts import interrupts_text, is_bound, softirqs_text
+from nodeagent.edge.kernel.interrupts import is_bound, read_interrupt_counters, read_softirq_counters
 from nodeagent.formats.kernel.cpu_counts import (
     CLAIMED,
     INTERRUPT_KINDS,
@@ -41,7 +40,7 @@ class Holder(NamedTuple):
 
 Held = Mapping[Holder, CpuSet]
 Claims = Mapping[Holder, tuple[str, ...]]
-"""Devices whose interrupts a container wants there; only of those that want some."""
+"""Devices whose interrupts a container requests on its CPUs. Other containers are missing."""
 
 
 class CpuCounters:
@@ -54,43 +53,45 @@ class CpuCounters:
             _CountedFile(
                 names.EXCLUSIVE_CPU_INTERRUPTS,
                 INTERRUPT_KINDS,
-                lambda: interrupts_text(root),
+                lambda: read_interrupt_counters(root),
                 lambda row: interrupt_kind(row, is_bound=row.label.isdecimal() and is_bound(int(row.label), root)),
             ),
             _CountedFile(
                 names.EXCLUSIVE_CPU_SOFTIRQS,
                 SOFTIRQS,
-                lambda: softirqs_text(root),
+                lambda: read_softirq_counters(root),
                 lambda row: row.label,
             ),
         )
         self._read_at = -_READ_AGAIN_SECONDS
         self._was_held = False
-        """Somebody had exclusive CPUs when the files were read: otherwise they were not."""
+        """Whether any container had exclusive CPUs at the last read. Otherwise the files were not read."""
 
     def follow(self, held: Held, claims: Claims) -> None:
-        """Replace who has which exclusive CPUs, and wants what there; called by the deciding thread. Neither is changed afterwards."""
+        """Replace the containers' exclusive CPUs and device requests. Called by the deciding thread, which changes neither later."""
         self._held, self._claims = held, claims
 
     def values(self) -> dict[Series, int]:
-        """Return the counters as they are now. Only ever asked for by one thread."""
+        """Return the current counters. Only one thread calls this."""
         held, claims, now = self._held, self._claims, self._clock()
         if now >= self._read_at + _READ_AGAIN_SECONDS or (held and not self._was_held):
             self._read_at, self._was_held = now, bool(held)
             interrupts, softirqs = self._files
-            interrupts.look(held, {one: self._rows_of(devices) for one, devices in claims.items()})
-            softirqs.look(held, {})
+            numbers = self._settings.interrupt_numbers_of
+            rows = {
+                holder: frozenset(str(number) for device in devices for number in numbers(device))
+                for holder, devices in claims.items()
+            }
+            interrupts.update(held, rows)
+            softirqs.update(held, {})
         found = Counter[Series]()
         for file in self._files:
             file.add_to(found, held)
         return dict(found)
 
-    def _rows_of(self, devices: tuple[str, ...]) -> frozenset[str]:
-        return frozenset(str(number) for device in devices for number in self._settings.interrupt_numbers_of(device))
-
 
 class _CountedFile:
-    """What one file has counted for each container."""
+    """Counts of one kernel file, by container."""
 
     def __init__(
         self, name: str, kinds: tuple[str, ...], text: Callable[[], bytes | None], kind: Callable[[Increase], str]
@@ -99,35 +100,35 @@ class _CountedFile:
         self._text, self._kind = text, kind
         self._last: CpuCounts | None = None
         self._held: Held = {}
-        """Who had what at that look."""
+        """Exclusive CPUs at the last read."""
         self._totals: dict[Holder, Counter[str]] = {}
 
-    def look(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
-        """Count what has happened since the last look.
-
-        Args:
-            held: who has which CPUs.
-            claimed: labels of the rows that are what a container wants.
-        """
+    def update(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
+        """Add the counts since the last read. `claimed` has the labels of the rows that a container has requested."""
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
-        stayed = {one: cpus & self._held[one] for one, cpus in held.items() if one in self._held}
-        self._totals = {one: self._totals.get(one, Counter()) for one in held}
+        stayed = {holder: cpus & self._held[holder] for holder, cpus in held.items() if holder in self._held}
+        self._totals = {holder: self._totals.get(holder, Counter()) for holder in held}
         if counts is not None and self._last is not None:
             all_stayed = CpuSet.from_ids(cpu for cpus in stayed.values() for cpu in cpus)
             for row in increases(self._last, counts, all_stayed):
                 kind = self._kind(row)
-                for one, cpus in stayed.items():
-                    own = CLAIMED if row.label in claimed.get(one, ()) else kind
-                    self._totals[one][own] += sum(row.by_cpu.get(cpu, 0) for cpu in cpus)
+                for holder, cpus in stayed.items():
+                    own_kind = CLAIMED if row.label in claimed.get(holder, ()) else kind
+                    self._totals[holder][own_kind] += sum(row.by_cpu.get(cpu, 0) for cpu in cpus)
         self._last, self._held = counts, held
 
     def add_to(self, found: Counter[Series], held: Held) -> None:
-        """Add a series for each container and kind; none if the kernel's file is missing or not understood."""
+        """Add a series for each container and kind. None is added if the kernel's file is missing or malformed."""
         if self._last is None:
             return
-        for one in held:
-            totals = self._totals.get(one, Counter())
+        for holder in held:
+            totals = self._totals.get(holder, Counter())
             for kind in self._kinds:
-                labels = {"container": one.container, "kind": kind, "namespace": one.namespace, "pod": one.pod}
+                labels = {
+                    "container": holder.container,
+                    "kind": kind,
+                    "namespace": holder.namespace,
+                    "pod": holder.pod,
+                }
                 found[Series(self._name, tuple(labels.items()))] += totals[kind]

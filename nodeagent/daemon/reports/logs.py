@@ -1,6 +1,6 @@
-"""The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per event, a fixed event name, fields with units.
+"""Log of the agent: structlog to stderr, as JSON for the journal and as text on a terminal. Each event is a line with a fixed name.
 
-In the journal each line has its priority, and its subject as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
+Each line in the journal has a priority, and its subject as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
 NODEAGENT_CONTAINER.
 """
 
@@ -66,11 +66,11 @@ AgentEvent = Literal[
     "pods_api_failed",
     "pods_api_answers",
 ]
-"""Every event but those of turns (EventKind). docs/how-to/logs.md explains each."""
+"""Names of all events except those of turns (EventKind). docs/how-to/logs.md explains each."""
 
 
 class Log(Protocol):
-    """structlog's logger, for these events only."""
+    """structlog's logger, restricted to the agent's events."""
 
     def info(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
 
@@ -81,7 +81,7 @@ class Log(Protocol):
 
 _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
-"""syslog priorities, by structlog method."""
+"""syslog priorities by structlog method."""
 _WARNINGS = frozenset(
     {
         EventKind.POD_REFUSED,
@@ -95,10 +95,10 @@ _WARNINGS = frozenset(
 
 
 def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ, journal: str = SOCKET) -> Log:
-    """Return the logger of this process; nothing global is configured.
+    """Return the logger of this process. No global state is configured.
 
     Args:
-        stream: receives the lines if it isn't connected to the journal, or the journal doesn't accept them.
+        stream: gets the lines unless the journal accepts them.
         environment: has JOURNAL_STREAM if the stream is connected to the journal.
         journal: path of the journal's socket.
     """
@@ -109,7 +109,7 @@ def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.en
     logger: object = structlog.PrintLogger(stream)
     if is_journal(stream, environment):
         logger = _JournalLogger(stream, journal)
-        processors.append(_with_fields)
+        processors.append(_journal_fields)
     elif stream.isatty():
         processors.append(structlog.dev.ConsoleRenderer())
     else:
@@ -122,7 +122,7 @@ def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.en
     return log
 
 
-def _with_fields(
+def _journal_fields(
     logger: object, method: str, event: structlog.typing.EventDict
 ) -> tuple[tuple[()], dict[str, dict[str, str]]]:
     fields = {
@@ -136,7 +136,7 @@ def _with_fields(
 
 
 class _JournalLogger:
-    """Receives structlog's lines. If the journal stops accepting them, they go to the stderr that systemd gave us."""
+    """Output of structlog to the journal. Lines that the journal doesn't accept go to stderr."""
 
     def __init__(self, stream: TextIO, path: str) -> None:
         self._stream = stream
@@ -155,23 +155,16 @@ class _JournalLogger:
     debug = info = warning = error = critical = msg
 
 
-def about(pod: Pod, container: str | None = None) -> dict[str, str]:
-    """Return the fields that find a line about a pod, or about one of its containers."""
+def pod_fields(pod: Pod, container: str | None = None) -> dict[str, str]:
+    """Return the log fields of a pod or of one of its containers."""
     fields = {"pod": pod.full_name, "pod_uid": pod.uid}
     return fields if container is None else {**fields, "container": container}
 
 
 def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
-    """Write the canonical line of one event.
-
-    Args:
-        log: where to.
-        event: what happened.
-        state: after the turn.
-        extra: figures of the whole turn (writes, duration).
-    """
+    """Log one event of a turn. `extra` are figures of the whole turn, such as its duration."""
     fields: dict[str, str | int] = {
-        **about(event.pod, event.container),
+        **pod_fields(event.pod, event.container),
         "source": event.origin.name,
         **dict(event.fields),
     }

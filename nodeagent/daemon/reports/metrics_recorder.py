@@ -1,4 +1,4 @@
-"""Counts what the metrics report, on the deciding thread; readers get one immutable snapshot per turn."""
+"""Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 
 from nodeagent import __version__
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_deltas
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, started_deltas
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
 from nodeagent.core.domains.domain import DomainCounts
@@ -31,16 +32,16 @@ from nodeagent.views.holdings.by_resource import promised_fields
 
 
 class Stopwatch(Struct):
-    """Durations of the decisions on pods, one after the other."""
+    """Durations of the decisions on pods."""
 
     clock: Callable[[], float] = time.monotonic
     took_ms: list[int] = field(default_factory=list)
-    """Whole milliseconds, as kubelet observes them: most are 0."""
+    """Whole milliseconds, as kubelet observes them. Most are 0."""
     alive: Callable[[], None] = lambda: None
-    """Called after each."""
+    """Heartbeat, called after each decision."""
 
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        """Decide as `step` does by default."""
+        """Decide as `step` does by default, and measure the duration."""
         began = self.clock()
         decision = admit_off_orphans(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
@@ -54,7 +55,7 @@ class MetricsRecorder:
         self._totals.add(started_deltas(node.managers, promises))
         self.cpu_counters = CpuCounters()
         self.served: dict[Series, int] = {}
-        """DomainCounts by the serving thread, which also asks for the text."""
+        """Counts of the serving thread, which also renders the metrics."""
         self.exposition = Exposition(
             self._snapshot({}),
             aliases=node.config.metrics_aliases,
@@ -64,13 +65,13 @@ class MetricsRecorder:
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
-        """Count one turn. `drift` is what was restored, by kind."""
+        """Count one turn. `drift` has the kinds of restored files."""
         self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
         for _, err in outcome.failed:
-            self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
+            self._totals.count(names.CGROUP_WRITE_ERRORS, names.find_error_label(err.errno))
         for what in drift:
             self._totals.count(names.DRIFT_CORRECTED, what)
         for event in decided.events:
@@ -83,7 +84,7 @@ class MetricsRecorder:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
     def count_domain(self, counted: DomainCounts) -> None:
-        """Count what has happened in a domain since the last time."""
+        """Count the events of a domain since the last turn."""
         self._totals.add(counted.deltas)
         for name, seconds in counted.durations:
             self._totals.observe(name, seconds)
@@ -92,12 +93,14 @@ class MetricsRecorder:
         self._totals.count(names.POD_REFUSALS, reason)
 
     def count_failed_save(self, error: int | None) -> None:
-        self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
+        self._totals.count(names.STATE_SAVE_ERRORS, names.find_error_label(error))
 
-    def publish(self, view: NodeView, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
-        """Publish the state as it is now."""
+    def publish(
+        self, view: NodeView, managers: Managers, *, decided_something: bool, manifest_problems: int, seconds: float
+    ) -> None:
+        """Publish the metrics of the current state."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
-        state, managers = view.state, view.node.managers
+        state = view.state
         values: dict[Series, int] = dict(gauges(managers, state.promises))
         held: dict[Holder, CpuSet] = {}
         claims: dict[Holder, tuple[str, ...]] = {}
@@ -109,7 +112,7 @@ class MetricsRecorder:
                 for container in entry.pod.containers:
                     level = isolation(managers, state.promises, entry.pod, container.name)
                     _add(values, names.CONTAINERS, ("isolation", level.value))
-                    values[_container_info(state.promises, entry.pod, container.name)] = 1
+                    values[_container_info_series(state.promises, entry.pod, container.name)] = 1
                     own = own_set_of(state.promises, entry.pod.uid, container.name)
                     if own is not None:
                         holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
@@ -123,7 +126,7 @@ class MetricsRecorder:
         values[Series(names.DEGRADED_CONTAINERS)] = sum(
             not cpus <= online for _, _, cpus in exclusive_sets(state.promises)
         )
-        values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
+        values[Series(names.STARVED_CONTAINERS)] = _count_starved(managers, state, online)
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
@@ -133,7 +136,7 @@ class MetricsRecorder:
         return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
 
 
-def _container_info(promises: Promises, pod: Pod, container: str) -> Series:
+def _container_info_series(promises: Promises, pod: Pod, container: str) -> Series:
     promised = promised_fields(promises.of_pod(pod.uid), container)
     labels = {
         "container": container,
@@ -145,8 +148,8 @@ def _container_info(promises: Promises, pod: Pod, container: str) -> Series:
     return Series(names.CONTAINER_INFO, tuple(labels.items()))
 
 
-def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
-    """Count the containers that still have to run but have no CPU to run on."""
+def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
+    """Count the containers that have no usable CPU and should run."""
     pool = shared_pool(managers, state.promises, online)
     if pool:
         return 0
@@ -160,5 +163,5 @@ def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
 
 
 def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:
-    one = Series(name, (label,))
-    values[one] = values.get(one, 0) + 1
+    series = Series(name, (label,))
+    values[series] = values.get(series, 0) + 1

@@ -1,4 +1,4 @@
-"""What kubelet's PodResources API answers here: from the published state, counted and limited as in kubelet. Runs in the serving thread."""
+"""kubelet's PodResources API, answered from the published view in the serving thread, with kubelet's rate limit and metrics."""
 
 import time
 from collections.abc import Callable
@@ -30,13 +30,7 @@ _CALLS_AT_ONCE = 10
 
 
 class PodResources:
-    """The three methods.
-
-    Args:
-        view: returns the node as it was published last.
-        counts: the API's metrics, which begin with 0 here and are counted up in place.
-        clock: in seconds.
-    """
+    """Methods of the PodResources API. Their metrics are set to 0 in `counts` and then counted up in place."""
 
     def __init__(
         self, view: Callable[[], NodeView], counts: dict[Series, int], clock: Callable[[], float] = time.monotonic
@@ -50,17 +44,17 @@ class PodResources:
         counts |= {_series(spec.name): 0 for spec in names.POD_RESOURCES_METRICS}
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
-        """Return them as gRPC. `on_bug` is called with what one of them raised."""
+        """Return the methods as a gRPC dialogue. `on_bug` is called with an unexpected exception of a method."""
         return Dialogue(GrpcServer.bounds, GrpcServer(self.methods(), on_bug).attend)
 
     def methods(self) -> dict[str, Method]:
-        """Return them by their path."""
+        """Return the methods by gRPC path."""
         return {
-            f"/{SERVICE}/List": self._method(LIST_REQUEST, names.LIST_REQUESTS, self._listed),
+            f"/{SERVICE}/List": self._method(LIST_REQUEST, names.LIST_REQUESTS, self._encode_list),
             f"/{SERVICE}/GetAllocatableResources": self._method(
-                ALLOCATABLE_REQUEST, names.ALLOCATABLE_REQUESTS, self._allocatable
+                ALLOCATABLE_REQUEST, names.ALLOCATABLE_REQUESTS, self._encode_allocatable
             ),
-            f"/{SERVICE}/Get": self._method(GET_REQUEST, names.GET_REQUESTS, self._found),
+            f"/{SERVICE}/Get": self._method(GET_REQUEST, names.GET_REQUESTS, self._encode_pod),
         }
 
     def _method(self, request: MessageType, counter: str, answer: Callable[[Message], bytes]) -> Method:
@@ -69,39 +63,36 @@ class PodResources:
                 asked = decode(request, message)
             except ProtobufError as err:
                 raise CallError(Status.INVALID_ARGUMENT, str(err)) from err
-            self._limit()
+            now = self._clock()
+            self._left = min(_CALLS_AT_ONCE, self._left + (now - self._at) * _CALLS_PER_SECOND)
+            self._at = now
+            if self._left < 1:
+                raise CallError(Status.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            self._left -= 1
             self._count(names.REQUESTS)
             self._count(counter)
             return answer(asked)
 
         return call
 
-    def _listed(self, _: Message) -> bytes:
-        """Spell each view once: a flood of calls must not take the deciding thread's time."""
+    def _encode_list(self, _: Message) -> bytes:
+        """Encode each view once, so that many calls don't take CPU time from the deciding thread."""
         view = self._view()
         if self._list is None or self._list[0] is not view:
             self._list = view, encode(LIST_RESPONSE, listed(view.state, node_name()))
         return self._list[1]
 
-    def _allocatable(self, _: Message) -> bytes:
+    def _encode_allocatable(self, _: Message) -> bytes:
         view = self._view()
-        return encode(ALLOCATABLE_RESPONSE, allocatable(view.node.managers, view.state.promises, view.pools))
+        return encode(ALLOCATABLE_RESPONSE, allocatable(view.node.rules, view.state.promises, view.pools))
 
-    def _found(self, asked: Message) -> bytes:
+    def _encode_pod(self, asked: Message) -> bytes:
         namespace, name = asked["pod_namespace"], asked["pod_name"]
         pod = found(self._view().state, namespace, name, node_name())
         if pod is None:
             self._count(names.GET_ERRORS)
             raise CallError(Status.UNKNOWN, f"pod {name} in namespace {namespace} not found")
         return encode(GET_RESPONSE, pod)
-
-    def _limit(self) -> None:
-        now = self._clock()
-        self._left = min(_CALLS_AT_ONCE, self._left + (now - self._at) * _CALLS_PER_SECOND)
-        self._at = now
-        if self._left < 1:
-            raise CallError(Status.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        self._left -= 1
 
     def _count(self, name: str) -> None:
         self._counts[_series(name)] += 1

@@ -1,4 +1,4 @@
-"""Current problems, in the words that `inspect` shows."""
+"""Texts of current problems, as `inspect` shows them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -15,52 +15,52 @@ from nodeagent.errors import printable
 from nodeagent.views.holdings.devices import list_unrecovered
 
 
-def duplicate(event: TurnEvent) -> tuple[str, str]:
-    """Return the file that doesn't count, and why."""
+def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
+    """Return a manifest file that is ignored because of a duplicate, with the reason."""
     fields = dict(event.fields)
     return event.origin.name, (
-        f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
+        f"pod {event.pod.full_name} has the same {fields['same']} as a pod in {fields['first_source']}, which is used: "
         "remove one of the two manifests"
     )
 
 
-def unserved_containers(state: NodeState) -> str:
-    """Explain why a container runtime's containers hold what they were promised, though nobody tells of them."""
+def describe_unserved_containers(state: NodeState) -> str:
+    """Explain that pods of an unserved container runtime keep their allocations."""
     pods = ", ".join(entry.pod.full_name for entry in state.requested_entries())
     return (
-        f"{pods}: their container runtime isn't served any more; what they were promised stays theirs until their processes have ended "
-        "(end them, or set nriSocket again)"
+        f"{pods}: the agent doesn't serve their container runtime any more, so they keep their allocations until their processes have "
+        "ended (end them, or set nriSocket again)"
     )
 
 
-def refused_containers(state: NodeState) -> Iterator[str]:
-    """Tell of containers that were refused to pods which have others; a pod that was refused as a whole is shown itself."""
+def describe_refused_containers(state: NodeState) -> Iterator[str]:
+    """Describe refused containers of running pods. A pod that is refused as a whole is shown itself."""
     for entry in state.requested_entries():
         for refused in state.runtime.refused_of(entry.pod.uid):
             name = entry.pod.full_name
             room = f"make room, and: nodeagent retry {name}"
-            hint = "undo the resize, or make the pod again" if refused.is_of_update else room
+            hint = "undo the resize, or create the pod again" if refused.is_of_update else room
             yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 
 
-def misnamed_pods(state: NodeState) -> Iterator[str]:
-    """Tell of pods of a container runtime's that are refused for their names, and shown nowhere else."""
+def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
+    """Describe the runtime's pods that are refused for their names and shown nowhere else."""
     known = {entry.pod.uid for entry in state.entries}
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
             yield (
-                f"a pod, container {printable(refused.key.name[:63])} is refused: {refused.reason} (see `crictl pods`, and make it anew)"
+                f"a pod, container {printable(refused.key.name[:63])} is refused: {refused.reason} (see `crictl pods`, and create it again)"
             )
 
 
-def refused_change(entry: PodEntry) -> str | None:
-    """Explain why a changed manifest is not followed; None: it is."""
+def describe_refused_change(entry: PodEntry) -> str | None:
+    """Explain why a changed manifest isn't applied. None means that it is."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None
     if refusal.reason == RESIZE_DEFERRED:
         return (
-            f"pod {name} waits for other amounts, and keeps running as it was: {refusal.message} "
+            f"pod {name} waits for its changed amounts, and keeps running as it was: {refusal.message} "
             "(end a pod that holds them, or undo the change)"
         )
     return (
@@ -69,64 +69,64 @@ def refused_change(entry: PodEntry) -> str | None:
     )
 
 
-def units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Tell of systemd's units that no CPU is left for; empty: there are none. Nobody can freeze them."""
+def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
+    """Describe pinned units without a usable CPU. Empty if there are none. The agent can't freeze a unit."""
     units = [
         unit_at(want.path) for want in wanted if is_pinned(want.path) and want.goes_back_to is None and not want.cpus()
     ]
     return (
-        f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses where "
-        "they run (bring a reserved CPU back online, or end a pod that has exclusive CPUs)"
+        f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses "
+        "their CPUs (bring a reserved CPU online, or end a pod with exclusive CPUs)"
         if units
         else ""
     )
 
 
-def units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
-    """Tell of pinned units whose pods aren't known since the state was lost, as manifests can't be read; with the CPUs that they are on."""
+def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
+    """Describe pinned units whose pods are unknown, as the state was lost and some manifests can't be read."""
     said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
     return (
-        f"{said}, where a pod has pinned {'it' if len(units) == 1 else 'them'}: whose manifest that is can't be known while some can't be "
-        "read (correct what is said of manifests here, or `nodeagent pin` anew: others get none of these CPUs before)"
+        f"{said}: a pod has pinned {'it' if len(units) == 1 else 'them'}, and is unknown while some manifests can't be read. No other pod "
+        "gets these CPUs meanwhile (correct the manifests that are reported here, or run `nodeagent pin` again)"
     )
 
 
-def lost_pods_problem(lost: Iterable[UnrecoveredPod]) -> str:
-    """Tell of pods that aren't known since the state was lost, and have devices by records; empty: there are none."""
+def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
+    """Describe lost pods whose devices are known from records. Empty if there are none."""
     said = "; ".join(
-        f"pod {one.name or one.uid} has {', '.join(devices)}" for one in lost if (devices := list_unrecovered((one,)))
+        f"pod {pod.name or pod.uid} has {', '.join(devices)}" for pod in lost if (devices := list_unrecovered((pod,)))
     )
     return (
-        f"{said}: records say so, as the state that knew the pod was lost; nobody else gets it before the pod is known again, or has no "
-        "processes (bring back its manifest, or end it; what a container runtime runs is known once that is connected)"
+        f"{said}, according to records, as the state was lost: no other pod gets these devices before the pod is known again or has no "
+        "processes (restore its manifest, or end it; a container runtime's pods are known once the runtime is connected)"
         if said
         else ""
     )
 
 
-def waiting_units(state: NodeState) -> Iterator[str]:
-    """Tell of units that have given back their CPUs, are active again, and can't have them."""
+def describe_waiting_units(state: NodeState) -> Iterator[str]:
+    """Describe pods that released their CPUs while their units were inactive, and that can't get them back."""
     for entry in state.entries:
         refusal = entry.idle_refusal
         if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
             units = ", ".join(entry.pod.units)
             yield (
-                f"no room for pod {entry.pod.full_name}, which gave back its CPUs while {units} wasn't active: {refusal.reason}: "
-                f"{refusal.message} (make room: until then it runs in the shared pool; `nodeagent pin --while-inactive keep` keeps them)"
+                f"no room for pod {entry.pod.full_name}, which released its CPUs while {units} was inactive: {refusal.reason}: "
+                f"{refusal.message} (free CPUs: until then it runs in the shared pool; `nodeagent pin --while-inactive keep` keeps CPUs)"
             )
 
 
-def refused_partitions(cpus: CpuSet) -> str:
+def describe_refused_partitions(cpus: CpuSet) -> str:
     return (
-        f"CPUs {cpus} are in no partition of the cpuset, which is tried again: meanwhile systemd is to keep the host off them "
-        "(AllowedCPUs of its topmost units; see `nodeagent explain`)"
+        f"no cpuset partition could be created for CPUs {cpus}, which is tried again: meanwhile systemd keeps the host's processes off "
+        "them (AllowedCPUs= of its topmost units; see `nodeagent explain`)"
     )
 
 
-def unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
-    """Explain which interrupts don't come where pods' annotations want them; empty: all do."""
+def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
+    """Explain which requested interrupts don't arrive on the container's CPUs. Empty if all do."""
     unknown = (
-        f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or no driver has it "
+        f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or it has no driver "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
     )
     return "; ".join(
@@ -146,8 +146,8 @@ def unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners
     )
 
 
-def withheld_problem(kept: Withheld) -> str:
+def describe_withheld(kept: Withheld) -> str:
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
-        f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
+        f"(see its cpuset.cpus; for a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
     )

@@ -1,1 +1,1 @@
-"""Where pods come from: the manifest directory."""
+"""Sources of pods: the manifest directory."""

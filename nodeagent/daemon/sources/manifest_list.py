@@ -1,8 +1,8 @@
-"""The manifest directory as the deciding thread uses it: pods in order, problems with files, nothing parsed twice."""
+"""Manifest directory as a source of pods, with the problems of its files. Unchanged files aren't parsed again."""
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.edge.files.manifest_watch import ManifestWatch, ManifestWatchError
-from nodeagent.edge.files.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
+from nodeagent.edge.files.manifests import ManifestDirectoryError, ManifestScan, scan_manifests
 from nodeagent.edge.processes.open_files import find_writers
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
@@ -31,49 +31,46 @@ class ManifestList:
         clock: Callable[[], float] = time.monotonic,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        self.directory = directory
+        self._directory = directory
         self._watch = watch
-        self.patience_seconds = patience_seconds
-        """How long a file may be open for writing, or exist without being a manifest, or the directory keep changing, before that is a
-        problem.
-        """
-        self._clock = clock
+        self._overdue = _OverdueFiles(directory, patience_seconds, clock)
         self._alive = alive
-        """Called after each file: thousands of new files take time."""
-        self._open: dict[str, _OpenFile] = {}
-        self._others: dict[str, float] = {}
-        """Files whose names are not those of manifests, with the time when each was first seen: files of editors disappear soon."""
-        self._partial_since: float | None = None
-        """When the directory was first found changing while it was read; None: it was not at the last look."""
+        """Heartbeat, called after each file, as thousands of new files take time."""
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
+        """Content and documents of each file, as of the last read."""
         self._last: PodSource | None = None
+        """None before the first read."""
 
     def follow(self, config: Config) -> None:
         """Apply the parts of the configuration that can change."""
-        self.patience_seconds = config.file_check_frequency_ms / 1000
+        self._overdue.patience_seconds = config.file_check_frequency_ms / 1000
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
+        """Return the valid pods: with `rescan`, or at the first call, from the directory, otherwise the last ones."""
         if self._last is None or rescan:
             self._last = self._read()
         return self._last
 
     def _read(self) -> PodSource:
-        draft = _LookDraft()
+        draft = _SourceDraft()
         try:
             self._watch.renew()
         except ManifestWatchError as err:
-            draft.problems.append(ManifestProblem(self.directory, f"{err.message} ({err.hint})"))
+            draft.problems.append(ManifestProblem(self._directory, f"{err.message} ({err.hint})"))
         try:
-            scan = scan_manifests(self.directory)
+            scan = scan_manifests(self._directory)
         except ManifestDirectoryError as err:
-            problem = ManifestProblem(self.directory, f"{err.message} ({err.hint})")
+            problem = ManifestProblem(self._directory, f"{err.message} ({err.hint})")
             return PodSource(is_blind=True, problems=(problem,))
         parsed: dict[str, tuple[bytes, Documents]] = {}
-        self._follow_writers(scan)
+        self._overdue.update(scan)
         for file in scan.files:
             if file.content is None:
-                draft.add_unreadable(file, self._open.get(file.name))
+                draft.unreadable.add(file.name)
+                if not file.being_written:  # otherwise the end of the write wakes the agent
+                    draft.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
+                elif (overdue := self._overdue.find_open_problem(file.name)) is not None:
+                    draft.problems.append(ManifestProblem(file.name, overdue))
                 continue
             before = self._parsed.get(file.name)
             documents = (
@@ -87,23 +84,8 @@ class ManifestList:
         self._parsed = parsed
         draft.resolve_claims()
         if scan.unread:
-            draft.problems.append(ManifestProblem(self.directory, f"too many files: {scan.unread} were not read"))
-        now = self._clock()
-        if not scan.is_partial:
-            self._partial_since = None
-        elif self._partial_since is None:
-            self._partial_since = now
-        elif now - self._partial_since >= self.patience_seconds:
-            text = (
-                f"it has kept changing while it was read for over {self.patience_seconds:.0f} s: until it rests, pods whose manifests "
-                f"are missing are not ended (`inotifywait -m {self.directory}` shows what changes)"
-            )
-            draft.problems.append(ManifestProblem(self.directory, text))
-        self._others = {name: self._others.get(name, now) for name in scan.others}
-        for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
-            way_out = f"name it so, or hide it: `mv {shlex.quote(name)} .{shlex.quote(name)}`"
-            text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
-            draft.problems.append(ManifestProblem(name, text))
+            draft.problems.append(ManifestProblem(self._directory, f"too many files: {scan.unread} were not read"))
+        draft.problems += self._overdue.problems()
         return PodSource(
             tuple(draft.pods),
             frozenset(draft.unreadable),
@@ -111,22 +93,6 @@ class ManifestList:
             tuple(draft.problems),
             is_partial=scan.is_partial,
         )
-
-    def _follow_writers(self, scan: ManifestScan) -> None:
-        now = self._clock()
-        written = [file.name for file in scan.files if file.being_written]
-        self._open = {name: self._open.get(name, _OpenFile(now)) for name in written}
-        for name, file in self._open.items():
-            if file.problem is None and now - file.since >= self.patience_seconds:
-                path = name if name == self.directory else f"{self.directory}/{name}"
-                writers = (
-                    ", ".join(f"process {w.pid} ({w.name})" for w in find_writers(path))
-                    or f"a process that `fuser -v {shlex.quote(path)}` shows"
-                )
-                file.problem = (
-                    f"still open for writing after {self.patience_seconds:.0f} s, by {writers}, so it is not read: "
-                    "let it close the file, or write elsewhere and rename it into place"
-                )
 
     def close(self) -> None:
         self._watch.stop()
@@ -136,26 +102,73 @@ class _OpenFile(Struct):
     """A file that a process has open for writing."""
 
     since: float
-    """When it was first seen open, by the list's clock."""
+    """Time at which the file was first seen open."""
     problem: str | None = None
-    """Set once, after it has been open for too long, and not looked up again: the writing process."""
+    """Set once, when the file has been open for too long. The writing process isn't looked up again."""
 
 
-class _LookDraft(Struct):
+class _OverdueFiles:
+    """States of the directory that are normal for a short time, and a problem after `patience_seconds`."""
+
+    def __init__(self, directory: str, patience_seconds: float, clock: Callable[[], float]) -> None:
+        self.patience_seconds = patience_seconds
+        self._directory = directory
+        self._clock = clock
+        self._open: dict[str, _OpenFile] = {}
+        self._others: dict[str, float] = {}
+        """Files without a manifest's name, each with the time when it was first seen. Editors remove theirs soon."""
+        self._partial_since: float | None = None
+        """Time since which the directory has changed during each scan. None means that the last scan was complete."""
+
+    def update(self, scan: ManifestScan) -> None:
+        """Take over a scan, and look up the processes that have kept files open for too long."""
+        now = self._clock()
+        self._others = {name: self._others.get(name, now) for name in scan.others}
+        if not scan.is_partial:
+            self._partial_since = None
+        elif self._partial_since is None:
+            self._partial_since = now
+        written = [file.name for file in scan.files if file.being_written]
+        self._open = {name: self._open.get(name, _OpenFile(now)) for name in written}
+        for name, file in self._open.items():
+            if file.problem is None and now - file.since >= self.patience_seconds:
+                path = name if name == self._directory else f"{self._directory}/{name}"
+                writers = (
+                    ", ".join(f"process {w.pid} ({w.name})" for w in find_writers(path))
+                    or f"a process that `fuser -v {shlex.quote(path)}` shows"
+                )
+                file.problem = (
+                    f"still open for writing after {self.patience_seconds:.0f} s, by {writers}, so it is not read: "
+                    "let it close the file, or write elsewhere and rename it into place"
+                )
+
+    def find_open_problem(self, name: str) -> str | None:
+        """Return the problem with a file that has been open for too long."""
+        file = self._open.get(name)
+        return None if file is None else file.problem
+
+    def problems(self) -> Iterator[ManifestProblem]:
+        """Return the problems with a directory that keeps changing, and with files that are no manifests."""
+        now = self._clock()
+        if self._partial_since is not None and now - self._partial_since >= self.patience_seconds:
+            text = (
+                f"the directory has changed during each read for over {self.patience_seconds:.0f} s: until it stays the same, pods "
+                f"without manifests are not ended (`inotifywait -m {self._directory}` shows what changes)"
+            )
+            yield ManifestProblem(self._directory, text)
+        for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
+            way_out = f"rename the file, or hide it: `mv {shlex.quote(name)} .{shlex.quote(name)}`"
+            text = f"the file is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
+            yield ManifestProblem(name, text)
+
+
+class _SourceDraft(Struct):
     pods: list[Manifest] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
     claims: "list[tuple[str, ClaimDocument]]" = field(default_factory=list)
-    """Documents that pods' claims mean, each with its file."""
-
-    def add_unreadable(self, file: ManifestFile, written: _OpenFile | None) -> None:
-        self.unreadable.add(file.name)
-        if written is not None:  # temporary, and its end wakes us
-            if written.problem is not None:
-                self.problems.append(ManifestProblem(file.name, written.problem))
-        else:
-            self.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
+    """Claim documents, each with its file."""
 
     def add_documents(self, source: str, documents: Documents) -> None:
         for document in documents:
@@ -172,16 +185,18 @@ class _LookDraft(Struct):
                 self.misspelt.add(document.name)
 
     def resolve_claims(self) -> None:
-        """Tell pods what their claims ask for. One that needs a document which isn't there waits for it: it is neither new nor gone."""
+        """Resolve the claims of all pods. A pod without a claim's document waits for the document: it is neither new nor removed."""
         if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
             return
         from nodeagent.formats.manifest.claim_documents import ClaimDocuments, missing_documents  # noqa: PLC0415 - few nodes have claims
 
         documents = ClaimDocuments(document for _, document in self.claims)
-        doubled = {id(document) for document in documents.doubled}  # equal ones are told apart
+        doubled = {
+            id(document) for document in documents.doubled
+        }  # compared by identity, as equal documents may be in two files
         for source, document in self.claims:
             if id(document) in doubled:
-                text = f"{document.kind} {document.name} is in another file, too, which counts: remove one of them"
+                text = f"{document.kind} {document.name} is also in another file, which is used: remove one of the two"
                 self.problems.append(ManifestProblem(source, text))
         pods = []
         for manifest in self.pods:

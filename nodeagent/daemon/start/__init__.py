@@ -1,1 +1,1 @@
-"""From files to a running node and back: startup, recovery, reload, release."""
+"""Start, recovery, reload and release of a node."""

@@ -1,7 +1,7 @@
-"""Releases a node while the agent isn't running: its own turns until no pod is left, then its cgroups and files.
+"""Release of a node without a running agent: turns until no pod is left, then removal of cgroups and files.
 
-It makes the same decisions, checkpoints and writes as the running agent, one after the other in this process, with its lock. No manifest is
-read, so nothing new is admitted.
+This process holds the agent's lock and makes the same decisions and writes as the agent. It brings no manifests into its turns, so
+nothing new is admitted.
 """
 
 import io
@@ -18,21 +18,18 @@ from nodeagent.core.cgroups.write_order import RemoveCgroup
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.domains.all import domains_of
-from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
-from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
+from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.sources.manifest_list import ManifestList
-from nodeagent.daemon.start.recovery import Evidence, start_state
+from nodeagent.daemon.start.recovery import Evidence, read_evidence, start_state
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, LAST_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.claim_statuses import ClaimStatuses
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import Machine
 from nodeagent.daemon.turn.placements import Placements, placement_directory
-from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.runs import Runner
@@ -55,18 +52,16 @@ class DrainError(NodeAgentError):
 
 
 class Pods(Struct, frozen=True):
-    """Where the pods are, and what started them."""
+    """The pods' cgroup and the launcher."""
 
     tree: CgroupTree
     runner: Runner
 
 
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
-    """Find the pods' cgroup and the launcher. None: there is no such cgroup, so nothing runs.
+    """Find the pods' cgroup and the launcher. None means that no such cgroup exists, so nothing runs.
 
-    Args:
-        config: the agent's.
-        installed: the cgroup of the pods' unit, used if neither configuration nor launcher names another.
+    If neither configuration nor launcher name a cgroup, the `installed` cgroup of the pods' unit is used.
 
     Raises:
         DrainError: pods have processes, but no launcher runs that could end them in order.
@@ -87,40 +82,34 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
 
 
 def load_agent(node: NodeSetup, pods: Pods) -> Agent:
-    """Create an agent that knows what the last one knew, and ends all pods in its next turns.
+    """Create an agent with the last agent's state. Its next turns end all pods.
 
     Raises:
-        DrainError: what runs can't be read.
+        DrainError: the running processes can't be read.
     """
-    config, problem = node.config, ""
-
+    config, problems = node.config, ""
     watch = ManifestWatch(config.static_pod_path, lambda: None)
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         known = manifests.look(rescan=True).pods
 
     def look() -> Evidence | None:
-        nonlocal problem
-        runs = pods.runner.look()
-        if isinstance(runs, Problem):
-            problem = runs
-            return None
-        units = UnitCgroups(pods.tree, recorded=UnitRecords(config).look)
-        observed = read_cgroups(pods.tree, units, tuple(manifest.pod for manifest in known))
-        if units.last_read.unanswered:
-            problem = Problem(units.last_read.unanswered)
-            return None
-        return Evidence(observed, runs)
+        nonlocal problems
+        evidence = read_evidence(config, pods.tree, pods.runner, known)
+        if isinstance(evidence, Evidence):
+            return evidence
+        problems = "; ".join(evidence)
+        return None
 
     start = start_state(node, known, time.time_ns() // 1_000_000, look, devices=Machine().devices)
     if start is None:
         raise DrainError(
-            f"cannot find out which processes run: {problem}", hint="`systemctl status nodeagent-launcher`"
+            f"cannot find out which processes run: {problems}", hint="`systemctl status nodeagent-launcher`"
         )
-    log = make_log(io.StringIO())  # the caller reports what happens, from the states
+    log = make_log(io.StringIO())  # the caller reports the states
     edges = Edges(
         log=log,
         machine=Machine(),
-        domains=domains_of(config, pods.tree),
+        domains=make_domains(config, pods.tree),
         runner=pods.runner,
         tree=pods.tree,
         recorder=Recorder(
@@ -136,15 +125,10 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until no pod holds anything.
-
-    Args:
-        agent: does the turns.
-        report: gets each state.
-        deadline: by the monotonic clock.
+    """Run turns until no pod holds any resources, and report each state.
 
     Raises:
-        DrainError: it has passed.
+        DrainError: the deadline has passed.
     """
     agent.requests.put(TurnRequest(released=frozenset(entry.pod.uid for entry in agent.state.own_entries())))
     reasons = frozenset({WakeUpReason.START})
@@ -164,16 +148,14 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
 
 
-def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
-    """Give interrupts and the kernel's work the CPUs that they had before the agent changed that; return how many there were.
+def restore_host_settings(config: Config, *, forget: bool = False) -> int:
+    """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
-    Args:
-        config: the agent's.
-        forget: remove the record, too. Only without a running agent.
+    `forget` also removes the record, which is only allowed without a running agent.
 
     Raises:
-        DrainError: not all could be written.
-        NodeAgentError: it is unknown what they were.
+        DrainError: some settings could not be written.
+        NodeAgentError: the original values can't be read.
     """
     path = str(Path(config.state_directory) / HOST_SETTINGS)
     edges = HostEdges(write_directly, config.cgroup_root or "")
@@ -196,10 +178,10 @@ def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
 
 
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
-    """Remove every cgroup that the agent created and that has no process; return those that have.
+    """Remove the agent's cgroups without processes. Return the container cgroups that have processes.
 
     Raises:
-        CgroupError: one can't be removed, or read.
+        CgroupError: a cgroup can't be read or removed.
     """
     seen = tree.read(OWN_DIRECTORIES)
     for path in sorted(filter(None, seen), reverse=True):
@@ -208,11 +190,12 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
     return tuple(path for path, there in sorted(seen.items()) if path.count("/") and there.is_populated)
 
 
-def own_files(config: Config) -> Iterator[str]:
-    """Return the agent's files that exist: state, files set aside, its last configuration, lock, sockets."""
+def find_own_files(config: Config) -> Iterator[str]:
+    """Return the agent's existing files: state, files set aside, last configuration, lock, sockets."""
     directory = Path(config.state_directory)
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):
-        found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
+        aside = sorted(directory.glob(f"{name}.aside-*"))
+        found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *aside]
         yield from (str(path) for path in found if os.path.lexists(path))
     sockets = [Path(config.runtime_directory) / name for name in ("agent.sock", "jobs.sock")]
     address = parse_bind_address(config.metrics_bind_address) if config.metrics_bind_address else None
@@ -221,7 +204,3 @@ def own_files(config: Config) -> Iterator[str]:
     if config.pod_resources_socket:
         sockets.append(Path(config.pod_resources_socket))
     yield from (str(path) for path in (*sockets, directory / state_files.LOCK_NAME) if os.path.lexists(path))
-
-
-def _aside(directory: Path, name: str) -> list[Path]:
-    return sorted(directory.glob(f"{name}.aside-*"))

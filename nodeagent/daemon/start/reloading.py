@@ -1,8 +1,9 @@
-"""Whether the running agent can apply another configuration: its promises must fit, and some fields need a restart."""
+"""Check of another configuration for the running agent: the allocations must fit, and some fields need a restart."""
 
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import initial, resume
+from nodeagent.core.admission.node_rules import KnownNode
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.config import Config
@@ -26,25 +27,25 @@ _FIXED = (
 )
 
 
-def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> None:
-    """Judge another configuration by the current one and the promises made under it.
+def check_takeover(before: KnownNode, state: NodeState, after: NodeSetup) -> None:
+    """Check another configuration against the current one and its allocations.
 
     Raises:
-        StartError: it doesn't fit them, or changes a field that needs a restart.
+        StartError: the allocations don't fit, or a changed field needs a restart.
     """
     changed = [name for name in _FIXED if getattr(after.config, name) != getattr(before.config, name)]
-    if _job_group(before.config) != _job_group(after.config):
+    if _find_job_group(before.config) != _find_job_group(after.config):
         changed.append("jobs.group")
     if changed:
         raise StartError(
             f"changed fields need a restart: {', '.join(changed)}",
             hint="systemctl restart nodeagent (pods are not affected)",
         )
-    were, are = policies_of(before.config.placement), policies_of(after.config.placement)
-    if were != are and state.promises.pods:
-        broken: tuple[str, ...] = (f"the policies change from {were} to {are}",)
+    old, new = policies_of(before.config.placement), policies_of(after.config.placement)
+    if old != new and state.promises.pods:
+        broken: tuple[str, ...] = (f"the policies change from {old} to {new}",)
     else:
-        promises = promises_on(after, state.promises)
+        promises = adapt_promises(after, state.promises)
         broken = (
             (promises.message,)
             if isinstance(promises, StartRefused)
@@ -58,10 +59,10 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
         )
 
 
-def _job_group(config: Config) -> str | None:
+def _find_job_group(config: Config) -> str | None:
     return None if config.jobs is None else config.jobs.group
 
 
-def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
-    """Return the promises adapted to another machine or configuration. If no pod holds any, start afresh."""
+def adapt_promises(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
+    """Adapt the allocations to another machine or configuration. Without allocations, return initial ones."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.unrecovered)

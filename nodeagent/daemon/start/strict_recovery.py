@@ -1,6 +1,6 @@
-"""What was promised before a start, with `stateRecovery: strict`: the saved state, or kubelet's own files; what doesn't fit is refused.
+"""Recovery with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and refuse what doesn't fit.
 
-Apart from daemon/start/startup.py, because commands that only read a node don't need it.
+Commands that only read a node use daemon/start/startup.py without this module.
 """
 
 from pathlib import Path
@@ -26,24 +26,20 @@ from nodeagent.daemon.start.startup import (
     StartError,
     read_file,
 )
-from nodeagent.daemon.turn.claim_statuses import recorded_claims
+from nodeagent.daemon.turn.claim_statuses import read_recorded_claims
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 
 
 def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Find the promises that were made: in the truth file, else in kubelet's files (a node taken over), else none yet.
+    """Return the state of an earlier agent or, on a node taken over, of kubelet. Without either, return an empty state.
 
-    This is `stateRecovery: strict`, kubelet's way: what does not fit is refused. The other way is daemon/start/recovery.py.
-
-    Args:
-        node: as discovered.
-        manifests: the current pods; kubelet's promises to other pods are released.
-        now_ms: wall clock.
+    This is `stateRecovery: strict`, kubelet's way: a state that doesn't fit is refused. daemon/start/recovery.py adapts it instead.
+    kubelet's allocations to pods that are not in `manifests` are released.
 
     Raises:
-        StartError: the file is damaged, or has promises that this machine and configuration cannot keep.
+        StartError: the file is damaged, or its allocations don't fit this machine and configuration.
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
     way_out = (
@@ -52,7 +48,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
     )
     content = read_file(path, MAX_BYTES)
     if content is None:
-        return _imported(node, manifests, now_ms)
+        return _import_kubelet_state(node, manifests, now_ms)
     try:
         saved = decode_state(content)
     except NodeStateError as err:
@@ -71,12 +67,12 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
     return saved.state
 
 
-def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Take over what kubelet promised on this node (D3), or start with nothing."""
+def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+    """Take over kubelet's allocations on this node (D3), or start with none."""
     directory = Path(node.config.state_directory)
     cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
     memory = read_file(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
-    promises = start(node.managers, decoded_records(node, cpu, memory))
+    promises = start(node.managers, decode_checkpoints(node, cpu, memory))
     if isinstance(promises, StartRefused):
         raise StartError(
             promises.message,
@@ -84,21 +80,17 @@ def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> 
         )
     kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
-    promises = _with_devices(promises, kept, merge_records(_recorded_devices(directory), recorded_claims(node.config)))
+    path = str(directory / DEVICE_CHECKPOINT)
+    devices = decode_recorded_devices(read_file(path, MAX_CHECKPOINT_BYTES))
+    if isinstance(devices, Unreadable):
+        raise StartError(f"cannot use {path}: {devices.message}", hint="move it away, then `systemctl start nodeagent`")
+    promises = _restore_records(promises, kept, merge_records(devices, read_recorded_claims(node.config)))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
 
 
-def _recorded_devices(directory: Path) -> dict[str, PodPromises]:
-    path = str(directory / DEVICE_CHECKPOINT)
-    found = decoded_devices(read_file(path, MAX_CHECKPOINT_BYTES))
-    if isinstance(found, Unreadable):
-        raise StartError(f"cannot use {path}: {found.message}", hint="move it away, then `systemctl start nodeagent`")
-    return found
-
-
-def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, UnrecoveredPod]) -> Promises:
-    """Give back to each pod what it has by records; what others have stays theirs until it is known whether they run."""
+def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, UnrecoveredPod]) -> Promises:
+    """Give each pod the devices and claims in its record. Records of other pods stay reserved until their fate is known."""
     for manifest in kept:
         pod = manifest.pod
         if pod.uid in records:
@@ -106,8 +98,8 @@ def _with_devices(promises: Promises, kept: tuple[Manifest, ...], records: dict[
     return replace(promises, unrecovered=tuple(records.values()))
 
 
-def decoded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
-    """Read kubelet's file of devices: who has which, neither their kinds nor their names."""
+def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
+    """Decode kubelet's checkpoint of devices. It has device IDs by pod, without PCI addresses or names."""
     if content is None:
         return {}
     from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
@@ -121,8 +113,8 @@ def decoded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadabl
         return Unreadable(str(err))
 
 
-def decoded_records(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
-    """Read kubelet's two files, of whatever version."""
+def decode_checkpoints(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
+    """Decode kubelet's CPU and memory checkpoints of any version."""
     pod_level = node.config.placement.gate("PodLevelResourceManagers")
     return Records(
         cpu=None

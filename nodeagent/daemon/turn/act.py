@@ -1,4 +1,4 @@
-"""Act: let each domain finish the turn, start, signal and forget processes, and move back those that have left their cgroup."""
+"""Act: let each domain finish the turn, start and signal processes, forget ended runs, and move main processes back into their cgroups."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.domain import TurnDone
+from nodeagent.core.model.state import run_id
 from nodeagent.core.turn.actions import (
     Forget,
     KillCgroup,
@@ -17,29 +18,22 @@ from nodeagent.core.turn.actions import (
     list_stopping,
 )
 from nodeagent.core.turn.world import World
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem, as_problem, owner_fields, problem_if_failed
-from nodeagent.daemon.turn.reattach import reattach
+from nodeagent.edge.cgroups.cgroupfs import CgroupError
 
 
 class Acted(Struct, frozen=True):
     memory: TurnMemory
     moved_back: int
-    """Main processes that were moved back into their container's cgroup."""
+    """Number of main processes that were moved back into their containers' cgroups."""
     problems: tuple[Problem, ...]
 
 
 def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reattaches: bool) -> Acted:
-    """Do with processes what the saved state asks for.
-
-    Args:
-        edges: to do it by.
-        memory: with the saved state.
-        world: as the state was decided from.
-        done: the turn so far.
-        reattaches: look for main processes that have left their cgroup.
-    """
+    """Start and signal processes as the saved state requires. `reattaches` also moves main processes back into their cgroups."""
     state, tree, runner = memory.state, edges.tree, edges.runner
     problems: list[Problem | None] = [as_problem(text) for domain in edges.domains for text in domain.finish(done)]
     ending = list_stopping(state)
@@ -67,6 +61,34 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
     memory = replace(memory, signalled=signalled, asked=asked)
     moved_back = 0
     if reattaches:
-        moved_back, misplaced = reattach(state, world.runs or {}, done.ready, tree, edges.log)
+        moved_back, misplaced = _reattach(edges, memory, world, done.ready)
         memory = replace(memory, misplaced="; ".join(misplaced))
     return Acted(memory, moved_back, tuple(problem for problem in problems if problem is not None))
+
+
+def _reattach(edges: Edges, memory: TurnMemory, world: World, ready: frozenset[str]) -> tuple[int, list[str]]:
+    """Move main processes back into their containers' cgroups, without which they lack the allocated CPUs.
+
+    Returns:
+        The number of moved processes, and the problems with others.
+    """
+    moved_back, problems = 0, []
+    for entry in memory.state.entries:
+        for status in entry.containers:
+            run, path = (world.runs or {}).get(run_id(entry, status)), entry.container_path(status.name)
+            if run is None or run.pid is None or run.start_ticks is None or path not in ready:
+                continue
+            if status.stop_by_ms is not None:
+                continue
+            try:
+                if not edges.tree.has_left(path, run.pid, run.start_ticks):
+                    continue
+                edges.tree.bring_back(path, run.pid, run.start_ticks)
+            except CgroupError as err:
+                problems.append(
+                    f"the main process of {entry.pod.full_name} {status.name} is outside its cgroup: {err.message} ({err.hint})"
+                )
+                continue
+            moved_back += 1
+            edges.log.warning("process_brought_back", **pod_fields(entry.pod, status.name), cgroup=path, pid=run.pid)
+    return moved_back, problems

@@ -1,7 +1,7 @@
-"""The agent: one thread that wakes up, looks, decides, saves, plans, carries out, tells, acts and reports.
+"""The agent's turn: look, decide, save, plan, carry out, tell, act and report.
 
-Every turn is the same, whether it is the first after a start or caused by a timer or an event. This is the table of contents: each step is
-a module of its name, from values to values.
+All turns are alike: the first after a start, and those caused by timers and events. Each step is a module of its name, with values as
+input and output.
 """
 
 import time
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
-from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.start.recovery import Recovery
 from nodeagent.daemon.start.reloading import check_takeover
 from nodeagent.daemon.turn.act import act
 from nodeagent.daemon.turn.carry_out import carry_out
-from nodeagent.daemon.turn.clock import first_lead_ms
+from nodeagent.daemon.turn.clock import read_first_lead_ms
 from nodeagent.daemon.turn.decide import decide
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.execution import unvacated_cpus
@@ -33,11 +33,11 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.formats.node_view import NodeView
 
 _REATTACHES = frozenset({WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER})
-"""Reasons to look for main processes that have left their cgroup."""
+"""Reasons to look for main processes outside their cgroups."""
 
 
 class Agent:
-    """The deciding thread's object. Other threads use only `wakeups`, `requests` and the last `view`."""
+    """Agent, used by the deciding thread. Other threads use only `wakeups`, `requests` and the last `view`."""
 
     def __init__(
         self, node: NodeSetup, state: NodeState, edges: Edges, wakeups: Wakeups, recovery: Recovery | None = None
@@ -50,14 +50,14 @@ class Agent:
         self.memory = TurnMemory(
             node=node,
             state=state,
-            whole=node.topology,
-            lead_ms=first_lead_ms(latest_ms(state)),
+            full_topology=node.topology,
+            lead_ms=read_first_lead_ms(latest_ms(state)),
             adapted_to=node.managers,
             is_saved=recovery is None,
         )
         self.view = NodeView(node, state, str(edges.tree.root), is_live=True)
-        """The node as others see it: one immutable value per turn, replaced as a whole."""
-        edges.recorder.begin(node, state.promises)
+        """Node as readers see it: one immutable value, replaced as a whole in each turn."""
+        edges.recorder.expect_checkpoints(node, state.promises)
 
     @property
     def node(self) -> NodeSetup:
@@ -69,14 +69,14 @@ class Agent:
 
     @property
     def unit_directories(self) -> tuple[str, ...]:
-        """Cgroups of the units that pods stand for, where they are or will be."""
+        """Cgroup directories of the units that pods pin."""
         return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.memory.places.values())
 
     def change_node(self, node: NodeSetup) -> None:
         """Apply another configuration.
 
         Raises:
-            StartError: it doesn't fit the promises made, or changes a field that needs a restart. Nothing has changed then.
+            StartError: the configuration doesn't fit the allocations, or changes a field that needs a restart. Nothing has changed then.
         """
         check_takeover(self.node, self.state, node)
         self.memory = replace(self.memory, node=node)
@@ -84,7 +84,7 @@ class Agent:
             domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
-        """Have the next turn decide a refused pod again. Nothing waits for the answer."""
+        """Request another decision on a refused pod, without waiting for it."""
         self.requests.put(TurnRequest(retried=frozenset({uid})))
         self.wakeups.wake(WakeUpReason.REQUEST)
 
@@ -92,22 +92,22 @@ class Agent:
         """Do one turn.
 
         Args:
-            reasons: why the agent woke up.
+            reasons: reasons of the wake-up.
             standing: current problems of other parts of the agent.
 
         Returns:
-            Seconds after which to look again even if nothing wakes the agent.
+            Seconds until the next turn if nothing wakes the agent before.
         """
         began, edges = time.monotonic(), self.edges
         reporter = Reporter(edges, self.metrics, self.recovery, standing)
         seen = look(edges, self.memory, reasons)
         requests = self.requests.take()
         if isinstance(seen.domains, Problem):
-            reported = reporter.of_look(seen, began)
+            reported = reporter.report_undecided(seen, began)
             undone = {entry.pod.uid: str(seen.domains) for entry in self.state.entries}
         else:
             done = self._decide_and_do(seen, requests, reattaches=bool(reasons & _REATTACHES))
-            reported = reporter.of_turn(self.memory, seen, done, began)
+            reported = reporter.report_turn(self.memory, seen, done, began)
             undone = dict(done.saved.undone)
         self.memory, self.view = reported.memory, reported.view
         self.requests.answer(self.view, undone)
@@ -122,11 +122,11 @@ class Agent:
         carried = carry_out(edges, seen, planned)
         untold = tell(edges, state, carried.placed, rescan=seen.rescan)
         ready, unvacated = carried.result.ready, unvacated_cpus(carried.result)
-        so_far = TurnDone(
+        turn_done = TurnDone(
             saved.memory.shown_state, planned.wanted, ready, unvacated, carried.placed, carried.files_in_use
         )
-        acted = act(edges, carried.memory, world, so_far, reattaches=reattaches)
+        acted = act(edges, carried.memory, world, turn_done, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
-        waiting = (Problem(f"pod {pod.full_name} waits: {why}", about(pod)) for pod, why in decided.turn.postponed)
+        waiting = (Problem(f"pod {pod.full_name} waits: {why}", pod_fields(pod)) for pod, why in decided.turn.postponed)
         problems = (*unsaved, *waiting, *carried.problems, *untold, *acted.problems)
         return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)

@@ -1,8 +1,4 @@
-"""Carry out: move the host's work off exclusive CPUs, write the cgroups, take back devices.
-
-The host's work leaves before CPUs are granted: a partition changes the CPUs of kernel threads, too. If it then turns out that a partition
-is refused, or ends, that is made up for.
-"""
+"""Carry out: move the host's work off exclusive CPUs, write the cgroups in the plan's order, and take devices back."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,8 +14,8 @@ from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
-from nodeagent.daemon.host.host_settings import Wanted, alone_of
-from nodeagent.daemon.reports.problems import refused_partitions, unserved_interrupts
+from nodeagent.daemon.host.host_settings import WantedSettings, cpus_to_avoid
+from nodeagent.daemon.reports.problems import describe_refused_partitions, describe_unserved_interrupts
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.execution import ExecutionResult, execute, respond, uncreated_partitions
@@ -33,19 +29,19 @@ class CarriedOut(Struct, frozen=True):
     memory: TurnMemory
     result: ExecutionResult
     in_sync: Mapping[str, DesiredCgroup]
-    """The cgroups that have their desired values now, by path."""
+    """Cgroups that have their desired values now, by path."""
     placed: Mapping[str, ContainerPlacement]
-    """The placements of the containers in these cgroups, by path."""
+    """Placements of the containers in these cgroups, by path."""
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
     problems: tuple[Problem, ...]
     patient: frozenset[Problem]
-    """Those that are not tried again within a second: at the next rescan, or at their own time."""
+    """Problems that are not tried again within a second, but at the next rescan or at a time of their own."""
     conditions: tuple[str, ...]
 
 
 def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
-    """Carry out a plan, whose state is saved."""
+    """Carry out the plan of a saved state."""
     assert not isinstance(seen.domains, Problem)
     memory = planned.memory
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
@@ -53,12 +49,12 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     if refused is None:
         refused = find_unpartitioned_cpus(wanted, observed)
     recorded = [as_problem(text) for domain in edges.domains for text in domain.record(state, observed)]
-    disturbing, conditions = _keep_host_away(edges, memory, wanted, refused, rescan=seen.rescan)
+    disturbing, conditions = _update_host_settings(edges, memory, wanted, refused, rescan=seen.rescan)
     result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)
     failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
-        disturbing, conditions = _keep_host_away(edges, memory, wanted, found, rescan=False)
-    taken = take_back_all(edges.domains, state)  # before a domain starts a container with them
+        disturbing, conditions = _update_host_settings(edges, memory, wanted, found, rescan=False)
+    taken = take_back_all(edges.domains, state)  # before a domain starts a container with these devices
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
         Problem(
@@ -82,31 +78,34 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     )
 
 
-def _keep_host_away(
+def _update_host_settings(
     edges: Edges, memory: TurnMemory, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Move the host's work off exclusive CPUs. Return what could not be moved, and other problems.
+    """Move the host's work off exclusive CPUs. Return the problems and the conditions.
 
-    Where a partition is refused, systemd keeps its units off, as it does where the kernel has none.
+    If a partition is refused, its CPUs are treated like those of a kernel without partitions: systemd keeps its units off them.
     """
     edges.alive()
     node, exclusive = memory.node, exclusive_cpus(memory.state.promises)
     partitioned = CpuSet()
     for want in wanted:
         partitioned |= want.partition_cpus()
-    alone = alone_of(node.config, node.topology, exclusive, partitioned - refused)
-    asked = interrupt_requests(memory.state)
+    to_avoid = cpus_to_avoid(node.config, node.topology, exclusive, partitioned - refused)
+    interrupts = interrupt_requests(memory.state)
     places = memory.places
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in wanted
         if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
-    host = memory.whole.online - exclusive
-    problems = edges.host_settings.keep(Wanted(alone, host, asked, partitioned - refused, pinned), rescan=rescan)
+    host = memory.full_topology.online - exclusive
+    wanted_settings = WantedSettings(to_avoid, host, interrupts, partitioned - refused, pinned)
+    problems = edges.host_settings.keep(wanted_settings, rescan=rescan)
     conditions = (
         edges.host_settings.lost_record or "",
-        refused_partitions(refused) if refused else "",
-        unserved_interrupts(asked, edges.host_settings.claimed) if node.config.interrupt_isolation != "none" else "",
+        describe_refused_partitions(refused) if refused else "",
+        describe_unserved_interrupts(interrupts, edges.host_settings.interrupt_owners)
+        if node.config.interrupt_isolation != "none"
+        else "",
     )
     return problems, tuple(filter(None, conditions))

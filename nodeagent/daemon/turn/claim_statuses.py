@@ -1,6 +1,6 @@
-"""Keeps the status documents of resource claims: a file for each claim that a pod has, gone with the last one.
+"""Status documents of resource claims: one file per allocated claim, removed with its last pod.
 
-Others read them. The agent does so when its state is lost: no cgroup shows what a claim has.
+Other programs read them. The agent reads them only if its state is lost, because no cgroup shows a claim's allocation.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
-"""Of a file, with what is added to it while it is written: file systems have 255."""
+"""Limit on a file name. File systems allow 255 bytes, and a temporary name is longer."""
 
 
 def claim_directory(config: Config) -> str:
-    """Return the directory of all status documents: `NAMESPACE/NAME.json` below it."""
+    """Return the directory of the status documents. Each is in `NAMESPACE/NAME.json`."""
     return f"{config.runtime_directory}/claims"
 
 
-def _file_of(claim: str) -> str:
+def _file_name(claim: str) -> str:
     namespace, _, name = claim.partition("/")
     return f"{namespace}/{shorten_name(name, _LONGEST_NAME)}.json"
 
@@ -33,10 +33,10 @@ class ClaimStatuses:
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(claim_directory(config))
         self._held: dict[str, bytes | None] | None = None
-        """What each file says. None: something else; instead of all: not read yet."""
+        """Content by file, None for a file of other content. The attribute itself is None until the files have been read."""
 
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
-        """Make the files as the claims are. Returns what could not be done, once for each reason: it is tried again in the next turn."""
+        """Write the status documents of all allocated claims, and remove others. Return the problems, one for each cause."""
         wanted: dict[str, bytes] = {}
         if taken_claims(state.promises):
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
@@ -45,7 +45,7 @@ class ClaimStatuses:
             )
 
             node = node_name()
-            wanted = {_file_of(name): claim_text(claim, node) for name, claim in allocated_claims(state).items()}
+            wanted = {_file_name(name): claim_text(claim, node) for name, claim in allocated_claims(state).items()}
         if rescan or self._held is None:
             try:
                 self._held = self._files.read()
@@ -55,8 +55,8 @@ class ClaimStatuses:
         return keep_files(self._files, self._held, wanted, bytes, alive)
 
 
-def recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
-    """Return what pods have by the documents, as an earlier agent has left them; what can't be read is missing."""
+def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
+    """Return the allocations in the documents of an earlier agent process, without unreadable documents."""
     try:
         files = PlacementFiles(claim_directory(config)).read()
     except PlacementFileError:
@@ -69,7 +69,7 @@ def recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
-    # What it says itself of a claim's name is where it would be kept: be that anywhere.
+    # a document counts only in the file of the claim that it names
     return pods_on_record(
-        claim for name, claim in read if claim is not None and _file_of(claim.allocation.claim) == name
+        claim for name, claim in read if claim is not None and _file_name(claim.allocation.claim) == name
     )

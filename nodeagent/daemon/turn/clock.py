@@ -1,33 +1,33 @@
-"""The wall clock: the time, and its lead over the time since boot, which shows how the clock was set. Knows nothing of waits."""
+"""Wall clock: the time, and its lead over the time since boot. A changed lead shows that the clock was set."""
 
 import time
 from typing import NamedTuple
 
 _SMALLEST_STEP_MS = 1_000
-"""Smaller differences are ignored until they add up: the clocks are read one after the other, and pods wait for seconds."""
+"""Smaller steps are ignored until they add up: the two clocks are read one after the other."""
 _READING_MS = 100
 
 
 class ClockReading(NamedTuple):
     now_ms: int
     set_by_ms: int
-    """By how much the clock was set since the reading whose lead was given."""
+    """Change of the clock since the earlier reading."""
     lead_ms: int
-    """How much the wall clock is ahead of the time since boot, for the next reading."""
+    """Lead of the wall clock over the time since boot, for the next reading."""
 
 
-def first_lead_ms(passed_ms: int) -> int:
+def read_first_lead_ms(passed_ms: int) -> int:
     """Return the lead before the first reading.
 
     Args:
-        passed_ms: a time that has passed. A clock that is behind it was set back in the meantime, by at least the difference.
+        passed_ms: a time that has passed. A wall clock behind it was set back at least by the difference.
     """
     now_ms, lead_ms = _read()
     return lead_ms + max(0, passed_ms - now_ms)
 
 
 def read_clock(lead_ms: int) -> ClockReading:
-    """Read the wall clock, and compare its lead with an earlier one."""
+    """Read the wall clock, and compare its lead with an earlier lead."""
     now_ms, found_ms = _read()
     set_by_ms = found_ms - lead_ms
     if abs(set_by_ms) <= _SMALLEST_STEP_MS:
@@ -36,13 +36,13 @@ def read_clock(lead_ms: int) -> ClockReading:
 
 
 def _read() -> tuple[int, int]:
-    """Return the wall clock's time, and by how much it is ahead of the time since boot.
+    """Return the wall clock's time and its lead over the time since boot.
 
-    CLOCK_BOOTTIME can't be set, it keeps running while the machine sleeps, and NTP slows both clocks alike (clock_gettime(2)).
+    CLOCK_BOOTTIME can't be set, runs while the machine sleeps, and is slowed by NTP like the wall clock (clock_gettime(2)).
     """
     while True:
         before_ms, now_ms, after_ms = _boot_ms(), time.time_ns() // 1_000_000, _boot_ms()
-        if after_ms - before_ms <= _READING_MS:  # else this process was delayed between the two
+        if after_ms - before_ms <= _READING_MS:  # otherwise the process was delayed between the readings
             return now_ms, now_ms - after_ms
 
 

@@ -1,4 +1,4 @@
-"""Decide: what the state should be after this turn, given what was found and requested. Nothing is done yet."""
+"""Decide: find the state after this turn, from the world and the requests. Nothing is done yet."""
 
 import os
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import decide_all
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
-from nodeagent.daemon.start.reloading import promises_on
-from nodeagent.daemon.start.startup import begin_turn
+from nodeagent.daemon.start.node_builder import begin_turn
+from nodeagent.daemon.start.reloading import adapt_promises
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import TurnMemory
@@ -32,15 +32,15 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Decided(Struct, frozen=True):
-    """A decision that is still to be saved."""
+    """A decision that isn't saved yet."""
 
     turn: Turn
     world: World
     memory: TurnMemory
     has_room: bool
-    """Whether a domain has released resources that refused pods can have in the next turn."""
+    """Whether a domain has released resources for refused pods in the next turn."""
     took_ms: tuple[int, ...]
-    """How long the decision on each new pod took."""
+    """Duration of the decision on each new pod."""
 
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
@@ -51,9 +51,10 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     if edges.plugins is not None:
         edges.plugins.begin_turn(edges.alive)
     plugged = edges.plugin_pools()
-    given = frozenset(pool.resource for pool in plugged if pool.healthy)
-    memory = replace(memory, given=given, due=memory.due | _waiting_for(memory.state, given - memory.given))
-    retried = memory.due.union(*(request.retried for request in requests))
+    resources = frozenset(pool.resource for pool in plugged if pool.healthy)
+    waiting = _pods_waiting_for(memory.state, resources - memory.plugin_resources)
+    memory = replace(memory, plugin_resources=resources, to_retry=memory.to_retry | waiting)
+    retried = memory.to_retry.union(*(request.retried for request in requests))
     asks = needs_device_scan(
         list_manifests(seen.sources),
         memory.state.entries,
@@ -79,16 +80,16 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         retried=retried,
         released=frozenset[str]().union(*(request.released for request in requests)),
         down=seen.domains.down,
-        is_all_told=seen.domains.is_all_told,
+        has_reported_all=seen.domains.has_reported_all,
         asked=memory.asked,
         has_room=memory.has_room or memory.adapted_to is not node.managers,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )
     state = memory.state
     if memory.adapted_to is not node.managers:
-        promises = promises_on(node, state.promises)
+        promises = adapt_promises(node, state.promises)
         assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
-        state = replace(state, promises=promises)  # a proposal until a turn has saved it
+        state = replace(state, promises=promises)  # a proposal until it is saved
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)
     turn = decide_all(edges.domains, stepped, world)
@@ -98,8 +99,8 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     return Decided(turn, world, memory, has_room, tuple(watch.took_ms))
 
 
-def _waiting_for(state: NodeState, resources: frozenset[str]) -> frozenset[str]:
-    """Return the refused pods that ask for resources which a device plugin has begun to give. It may have registered after they came."""
+def _pods_waiting_for(state: NodeState, resources: frozenset[str]) -> frozenset[str]:
+    """Return the refused pods that ask for resources of which a device plugin now has healthy devices."""
     return frozenset(
         entry.pod.uid
         for entry in (state.own_entries() if resources else ())
@@ -116,5 +117,5 @@ def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:
 
 
 def device_pools(edges: Edges, memory: TurnMemory) -> "tuple[DevicePool, ...]":
-    """Return the devices that pods may ask for by number."""
+    """Return the device pools for extended resources."""
     return managers_with_devices(edges, memory).pools

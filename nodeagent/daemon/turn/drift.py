@@ -1,9 +1,9 @@
-"""Reports what others changed in the pods' cgroups, from the changes of the turn that corrected it."""
+"""Drift: cgroup files that others have changed, seen in the changes that corrected them."""
 
 from collections.abc import Mapping
 
 from nodeagent.core.cgroups.partitions import without_partition
-from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup, SetAttribute, is_of_partitions
+from nodeagent.core.cgroups.write_order import Change, GatherThreads, MakeCgroup, SetAttribute, concerns_partition
 from nodeagent.core.metrics.agent_metrics import REMOVED
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import NodeState
@@ -16,32 +16,22 @@ from nodeagent.daemon.turn.problem import owner_fields
 def log_corrected(
     outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Find the changes that restored what somebody else had changed.
+    """Log the changes that restored cgroup files, and return the metric's name of each file.
 
-    Args:
-        outcome: of this turn.
-        in_sync: the cgroups that had their desired values when the previous turn ended.
-        state: whose pods the cgroups belong to.
-        log: gets each change.
-
-    Returns:
-        What was restored, as the metric calls it.
+    `in_sync` has the cgroups with their desired values at the end of the previous turn.
     """
-    found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, in_sync)) is not None]
+    found = [
+        (change.path, fields)
+        for change in outcome.written
+        if (fields := _describe_correction(change, in_sync)) is not None
+    ]
     for path, fields in found:
         log.warning("cgroup_drift_corrected", **owner_fields(state, path), cgroup=path, **fields)
     return tuple(fields["file"] for _, fields in found)
 
 
 def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log) -> None:
-    """Log which containers' processes are back on the CPUs that are theirs.
-
-    Args:
-        world: as the turn saw it.
-        outcome: of the turn.
-        state: whose pods the cgroups belong to.
-        log: gets each container.
-    """
+    """Log the containers whose processes were moved back to their CPUs."""
     for change in outcome.written:
         if isinstance(change, GatherThreads):
             there = world.observed[change.path]
@@ -57,13 +47,13 @@ def cgroups_in_sync(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult)
     Cgroups with failed or deferred writes are left out, so that a later correction isn't taken for a foreign change.
     """
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]
-    of_partitions = {change.path for change in undone if is_of_partitions(change)}
-    others = {change.path for change in undone if not is_of_partitions(change)}
+    of_partitions = {change.path for change in undone if concerns_partition(change)}
+    others = {change.path for change in undone if not concerns_partition(change)}
     done = (want for want in wanted if want.path not in others and want.goes_back_to is None)
     return {want.path: without_partition(want) if want.path in of_partitions else want for want in done}
 
 
-def _corrected(change: Change, in_sync: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:
+def _describe_correction(change: Change, in_sync: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:
     before = in_sync.get(change.path)
     if before is None:
         return None

@@ -1,4 +1,4 @@
-"""What a turn reads and acts on: fixed while the agent runs. What changes from turn to turn is its memory."""
+"""Edges: the parts of the agent that a turn reads and acts through. They are fixed, while the turn's memory changes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DevicePluginsTold(Protocol):
-    """What device plugins have reported."""
+    """Device plugins, as a turn uses them."""
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
@@ -28,12 +28,12 @@ class DevicePluginsTold(Protocol):
 
 
 class Edges(Struct, frozen=True, kw_only=True):
-    """Parts of the agent that a turn uses. Each remembers at most what it has last read or written."""
+    """Parts of the agent that a turn uses. Each remembers at most its last readings and writes."""
 
     log: Log
     machine: Machine
     domains: tuple[Domain, ...]
-    """Owners of cgroups and processes, in the order in which their pods' manifests count."""
+    """Domains in the order in which their pods are admitted."""
     runner: Runner
     tree: CgroupTree
     recorder: Recorder
@@ -42,7 +42,7 @@ class Edges(Struct, frozen=True, kw_only=True):
     claim_statuses: ClaimStatuses
     plugins: DevicePluginsTold | None = None
     alive: Callable[[], None] = lambda: None
-    """Called after each part of a turn: a file, a decision, a write, an action."""
+    """Heartbeat, called after each part of a turn: a file, a decision, a write, an action."""
 
     def plugin_pools(self) -> "tuple[DevicePool, ...]":
         """Return the devices of device plugins."""

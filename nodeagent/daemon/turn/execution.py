@@ -1,6 +1,6 @@
-"""Carries out a plan, change by change, and reports the outcome: written, failed, held back. The order is the plan's.
+"""Execution of a plan: apply each change in order, and report the written, failed and held-back changes.
 
-core/cgroups/write_failures.py decides what a failure means; the response is here: look again at once, soon, or at the next reconcile.
+core/cgroups/write_failures.py decides what a failure means. This module decides when to look again: at once, soon, or at the next rescan.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +18,9 @@ from nodeagent.core.cgroups.write_order import (
     Plan,
     RemoveCgroup,
     SetAttribute,
-    is_of_limits,
-    is_of_partitions,
-    lowers,
+    concerns_limit,
+    concerns_partition,
+    lowers_limit,
     parent_of,
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
@@ -33,43 +33,37 @@ _RETRY_SECONDS = 1.0
 
 
 class CgroupWriter(Protocol):
-    """Carries out the changes of a plan."""
+    """Writer of a plan's changes."""
 
     def apply(self, change: Change) -> None:
-        """Carry out one change; raises CgroupError."""
+        """Carry out one change. Raises CgroupError."""
 
 
 class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Not tried: a cgroup above is missing, CPUs are not vacated or not available for thawing, a cgroup below is left, or has a limit that
-    should be lower.
+    """Changes that were not tried because a change that they depend on failed: a parent cgroup is missing, CPUs are not vacated, a child
+    cgroup was not removed, or a child's limit was not lowered.
     """
     ready: frozenset[str]
-    """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
+    """Leaf cgroups that hold what is allocated, with no other process on their exclusive CPUs."""
 
 
 class FailureResponse(Struct, frozen=True):
-    """The response to the failed writes of one turn."""
+    """Response to the failed writes of a turn."""
 
     has_vanished: bool = False
-    """A cgroup or file had disappeared before it was written."""
+    """Whether a cgroup or file had disappeared before its write."""
     problems: tuple[Problem, ...] = ()
     pause_seconds: float | None = None
-    """Time after which to look again. None: the next reconcile is soon enough."""
+    """Seconds until the next look. None means the next rescan."""
 
 
 def respond(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
-    """Respond to each failure by its class.
-
-    Args:
-        outcome: of this turn.
-        before: the response of the previous turn: if things were gone then too, looking again at once has not helped.
-        owner: returns the log fields of the pod that owns a cgroup path.
-    """
+    """Respond to each failure by its class. If a cgroup had vanished in the previous turn, too, the agent doesn't look again at once."""
     has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
     looks_at_once = has_vanished and not before.has_vanished
     problems = tuple(
@@ -84,7 +78,7 @@ def respond(
 
 
 def uncreated_partitions(outcome: ExecutionResult) -> CpuSet:
-    """Return the CPUs of the partitions that should have been created and could not."""
+    """Return the CPUs of the partitions that could not be created."""
     cpus = CpuSet()
     for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_PARTITION:
@@ -93,7 +87,7 @@ def uncreated_partitions(outcome: ExecutionResult) -> CpuSet:
 
 
 def unvacated_cpus(outcome: ExecutionResult) -> CpuSet:
-    """Return the CPUs on which processes may still run that could not be made to leave them."""
+    """Return the CPUs that processes could not be made to leave."""
     cpus = CpuSet()
     for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
         if isinstance(change, SetAttribute | GatherThreads):
@@ -101,32 +95,32 @@ def unvacated_cpus(outcome: ExecutionResult) -> CpuSet:
     return cpus
 
 
-class _Execution(Struct):
+class _Progress(Struct):
     occupied: CpuSet
     written: list[Change] = field(default_factory=list)
     failed: list[tuple[Change, CgroupError]] = field(default_factory=list)
     held_back: list[Change] = field(default_factory=list)
     unusable: set[str] = field(default_factory=set)
-    missing: set[str] = field(default_factory=set)
-    """They could not be created: none of their files exists."""
+    uncreated: set[str] = field(default_factory=set)
+    """Cgroups that could not be created."""
     misplaced: set[str] = field(default_factory=set)
-    """Their `cpuset.cpus` could not be written: processes thawed there may run on others' CPUs."""
-    not_handed_down: set[str] = field(default_factory=set)
-    """Cgroups whose `cpuset.cpus.exclusive` could not be written: no partition can begin there or below. Nothing else depends on them."""
-    left: set[str] = field(default_factory=set)
-    """They could not be removed, so those above them can't be either."""
+    """Cgroups whose `cpuset.cpus` could not be written. Thawed processes there may run on others' CPUs."""
+    without_exclusive: set[str] = field(default_factory=set)
+    """Cgroups whose `cpuset.cpus.exclusive` could not be written. No partition can be created there or below."""
+    unremoved: set[str] = field(default_factory=set)
+    """Cgroups that could not be removed. Their ancestors can't be removed either."""
     unlowered: set[tuple[str, Attribute]] = field(default_factory=set)
-    """Pods' cgroups, and the limits that containers of theirs still have and should not."""
+    """Pod cgroups, each with a limit that a container's cgroup should have lowered and has not."""
 
 
 def execute(
     plan: Plan, desired: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
 ) -> ExecutionResult:
-    """Apply a plan. A change that fails holds back those that depend on it; all others are still tried. `alive` is called before each."""
-    progress = _Execution(plan.occupied)
+    """Apply a plan. A failed change holds back the changes that depend on it. `alive` is called before each change."""
+    progress = _Progress(plan.occupied)
     for change in plan.changes:
         alive()
-        if _is_limit_to_wait(change, progress):
+        if _must_limit_wait(change, progress):
             progress.held_back.append(change)
             continue
         if _is_held_back(change, progress):
@@ -142,58 +136,63 @@ def execute(
             progress.failed.append((change, err))
             _note_unlowered(change, progress)
             if isinstance(err, MemoryInUseError):
-                continue  # it has more than it was promised, and nothing else depends on that
+                continue  # the cgroup uses more than the new limit, and no other change depends on it
             _note_undone(change, progress)
             if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates
         else:
             progress.written.append(change)
-    ready = frozenset(w.path for w in desired if w.is_leaf and not w.is_starved and _is_ready(w, progress))
+    ready = frozenset(
+        want.path
+        for want in desired
+        if want.is_leaf and not want.is_starved and not want.exclusive_cpus & progress.occupied
+        if want.path not in progress.unusable and not _is_below_unusable(want.path, progress)
+    )
     return ExecutionResult(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
 
 
-def _note_unlowered(change: Change, progress: _Execution) -> None:
-    if is_of_limits(change) and lowers(change):
+def _note_unlowered(change: Change, progress: _Progress) -> None:
+    if concerns_limit(change) and lowers_limit(change):
         progress.unlowered.add((parent_of(change.path), change.attribute))
 
 
-def _is_limit_to_wait(change: Change, progress: _Execution) -> bool:
-    """Whether the limits of a pod's containers would exceed its own then: nothing but the limits depends on it."""
-    if not is_of_limits(change):
+def _must_limit_wait(change: Change, progress: _Progress) -> bool:
+    """Return whether a limit would break the rule that a pod's limit is at least that of its containers."""
+    if not concerns_limit(change):
         return False
     if (change.path, change.attribute) in progress.unlowered:
         return True
-    return (parent_of(change.path), change.attribute) in progress.unlowered and not lowers(change)
+    return (parent_of(change.path), change.attribute) in progress.unlowered and not lowers_limit(change)
 
 
-def _note_undone(change: Change, progress: _Execution) -> None:
+def _note_undone(change: Change, progress: _Progress) -> None:
     if isinstance(change, RemoveCgroup):
-        progress.left.add(change.path)
-    elif is_of_partitions(change):
+        progress.unremoved.add(change.path)
+    elif concerns_partition(change):
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_EXCLUSIVE:
-            progress.not_handed_down.add(change.path)
+            progress.without_exclusive.add(change.path)
     else:
         progress.unusable.add(change.path)
     if isinstance(change, MakeCgroup):
-        progress.missing.add(change.path)
+        progress.uncreated.add(change.path)
     elif isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
         progress.misplaced.add(change.path)
 
 
-def _is_held_back(change: Change, progress: _Execution) -> bool:
+def _is_held_back(change: Change, progress: _Progress) -> bool:
     if is_pinned(change.path) and change.path in progress.misplaced:
         return True
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
             return True
-        case SetAttribute() if is_of_partitions(change):
+        case SetAttribute() if concerns_partition(change):
             return (
                 _is_out_of_reach(change.path, progress)
                 or bool(change.grants & progress.occupied)
-                or any(is_within(change.path, path) for path in progress.not_handed_down)
+                or any(is_within(change.path, path) for path in progress.without_exclusive)
             )
         case SetAttribute(vacates=vacated) if vacated:
-            return change.path in progress.missing or bool(change.grants & progress.occupied)
+            return change.path in progress.uncreated or bool(change.grants & progress.occupied)
         case SetAttribute(attribute=Attribute.FALLBACK_CPUS):
             return _is_out_of_reach(payload_path(change.path), progress)
         case SetAttribute():
@@ -203,18 +202,12 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
         case GiveUnitBack():
             return False
         case RemoveCgroup():
-            return any(path.startswith(change.path + "/") for path in progress.left)
+            return any(path.startswith(change.path + "/") for path in progress.unremoved)
 
 
-def _is_out_of_reach(path: str, progress: _Execution) -> bool:
-    return path in progress.missing or _is_below_unusable(path, progress)
+def _is_out_of_reach(path: str, progress: _Progress) -> bool:
+    return path in progress.uncreated or _is_below_unusable(path, progress)
 
 
-def _is_below_unusable(path: str, progress: _Execution) -> bool:
+def _is_below_unusable(path: str, progress: _Progress) -> bool:
     return any(above == "" or path.startswith(above + "/") for above in progress.unusable if above != path)
-
-
-def _is_ready(want: DesiredCgroup, progress: _Execution) -> bool:
-    if want.path in progress.unusable or _is_below_unusable(want.path, progress):
-        return False
-    return not want.exclusive_cpus & progress.occupied

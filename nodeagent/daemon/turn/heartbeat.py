@@ -1,6 +1,6 @@
-"""Signs of life from the deciding thread during a turn: a thousand pods at once take longer than the watchdog timeout.
+"""Heartbeat of the deciding thread during a turn. A turn with a thousand new pods takes longer than systemd's watchdog timeout.
 
-Only progress sends one, so a hanging turn is still noticed.
+Only progress sends a signal, so systemd still notices a hanging turn.
 """
 
 import time
@@ -11,16 +11,11 @@ from nodeagent.edge.systemd.service_manager import NotifyError, ServiceManager
 
 _SECONDS = 5.0
 _START_SECONDS = 90
-"""How long systemd lets a start take if it isn't asked for more (DefaultTimeoutStartSec=)."""
+"""systemd's default time limit for a start (DefaultTimeoutStartSec=)."""
 
 
 class Heartbeat:
-    """Reports progress to the service manager from time to time. Before the agent is ready, asks for more time to start.
-
-    Args:
-        manager: gets the notifications.
-        clock: in seconds.
-    """
+    """Notifications of progress to the service manager. Before the agent is ready, they ask for more time to start."""
 
     def __init__(self, manager: ServiceManager, clock: Callable[[], float] = time.monotonic) -> None:
         self._manager = manager
@@ -29,12 +24,12 @@ class Heartbeat:
         self.is_ready = False
 
     def beat(self) -> None:
-        """Send one if the last was a while ago. Call after each part of a turn; costs nothing in between."""
+        """Send a notification if the last is old enough. Called after each part of a turn."""
         now = self._clock()
         if now < self._due:
             return
         self._due = now + _SECONDS
-        # If the manager isn't listening, the next call tries again; the turn must not end here.
+        # If the manager isn't listening, the next call tries again.
         with suppress(NotifyError):
             if self.is_ready:
                 self._manager.ping_watchdog()

@@ -1,4 +1,4 @@
-"""Files of the runtime directory that are kept as something in the state is: written only when different, gone with it."""
+"""Files of the runtime directory that follow the state: written only if they differ, and removed with their pods."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -16,17 +16,17 @@ def keep_files(
     text: Callable[[T], bytes],
     alive: Callable[[], None],
 ) -> tuple[Problem, ...]:
-    """Make the files as they are wanted.
+    """Write and remove files until they match the wanted content.
 
     Args:
-        files: where they are.
-        held: what each file says, None: something else. It is brought up to date.
-        wanted: by name. None: the file, if any, stays as it is.
-        text: what is written.
-        alive: called before each file that is written or removed.
+        files: directory of the files.
+        held: content by file, None for a file of other content. It is updated.
+        wanted: content by file. None means that the file stays as it is.
+        text: encodes content.
+        alive: called before each write and removal.
 
     Returns:
-        What could not be done, once for each reason: to be tried again in the next turn.
+        Problems, one for each cause. The next turn tries again.
     """
     failed: dict[int | None, Problem] = {}
     for name in sorted(held.keys() - wanted.keys()):

@@ -13,11 +13,11 @@ from nodeagent.core.model.state import shift_times
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.all import observe_all
-from nodeagent.daemon.reports.problems import withheld_problem
-from nodeagent.daemon.start.reloading import promises_on
+from nodeagent.daemon.reports.problems import describe_withheld
+from nodeagent.daemon.start.reloading import adapt_promises
 from nodeagent.daemon.turn.clock import read_clock
 from nodeagent.daemon.turn.edges import Edges
-from nodeagent.daemon.turn.machine import on_what_is_there
+from nodeagent.daemon.turn.machine import adapt_to_topology
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason
@@ -26,18 +26,18 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 
 class Seen(Struct, frozen=True):
-    """What a turn has found."""
+    """Everything that a turn has found."""
 
     memory: TurnMemory
-    """On the machine and with the times as they are now."""
+    """Memory, adapted to the current machine and clock."""
     sources: tuple[PodSource, ...]
     runs: Mapping[str, Run] | None
     """Runs of the launcher. None means that it doesn't answer."""
     domains: DomainView | Problem
-    """What the domains have observed, or why the pods' cgroups can't be read or written."""
+    """Observations of the domains, or the reason why the pods' cgroups can't be read or written."""
     now_ms: int
     rescan: bool
-    """Whether everything is compared with what others may have changed."""
+    """Whether everything is compared with foreign changes."""
     problems: tuple[Problem, ...]
 
 
@@ -49,44 +49,44 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources))
     looked = edges.runner.look()
     runs = None if isinstance(looked, Problem) else looked
-    domains = _observe(edges, memory, DomainInput(memory.state, sources, rescan), has_launcher=runs is not None)
+    domains = _observe_domains(edges, memory, DomainInput(memory.state, sources, rescan), has_launcher=runs is not None)
     problems = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Problem))]
     now_ms = 0
     if not isinstance(domains, Problem):
         memory = replace(memory, places=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
-        if set_by_ms:  # the times that the state remembers are shifted as the clock was set
+        if set_by_ms:  # times in the state follow the clock
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=shift_times(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
 
 
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
-    """Find CPUs, memory or huge pages that have come or gone, and CPUs that were withheld from the pods or returned to them.
+    """Find changes of CPUs, memory and huge pages, and CPUs that are withheld from the pods.
 
-    No wake-up tells of CPUs that are withheld. So they are looked at before each decision, without a rescan too.
+    No wake-up reports withheld CPUs, so they are read in every turn.
     """
     try:
         chain = edges.tree.chain() or memory.chain
         if chain == memory.chain and not rescan and not memory.machine_problems:
             return memory
-        memory = replace(memory, whole=edges.machine.look(memory.whole), chain=chain)
+        memory = replace(memory, full_topology=edges.machine.look(memory.full_topology), chain=chain)
         kept = find_withheld(chain)
     except (SysfsError, CgroupError) as err:
         return replace(memory, machine_problems=(Problem.from_error(err),))
-    topology, before = memory.whole.without(kept.cpus), memory.node.topology
-    memory = replace(memory, withheld=withheld_problem(kept) if kept.cpus else "")
+    topology, before = memory.full_topology.without(kept.cpus), memory.node.topology
+    memory = replace(memory, withheld=describe_withheld(kept) if kept.cpus else "")
     if topology == before and not memory.machine_problems:
         return memory
-    node, refusals = on_what_is_there(memory.node, topology)
-    judged = None if refusals else promises_on(node, memory.state.promises)
-    if isinstance(judged, StartRefused):
-        node, refusals = replace(memory.node, topology=topology), (judged,)
+    node, refusals = adapt_to_topology(memory.node, topology)
+    adapted = None if refusals else adapt_promises(node, memory.state.promises)
+    if isinstance(adapted, StartRefused):
+        node, refusals = replace(memory.node, topology=topology), (adapted,)
     problems: tuple[Problem, ...] = ()
     if refusals:
         why = "; ".join(refused.text for refused in refusals)
-        way_out = "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
-        problems = (Problem(f"the machine has changed, and pods cannot be placed on it as it is: {why} ({way_out})"),)
+        way_out = "restore the missing hardware, or drain the node and correct what `nodeagent config validate` reports"
+        problems = (Problem(f"the machine has changed, and no pod can be placed on it now: {why} ({way_out})"),)
     if topology != before:
         edges.log.warning(
             "machine_changed",
@@ -98,18 +98,23 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     return replace(memory, node=node, machine_problems=problems)
 
 
-def _observe(edges: Edges, memory: TurnMemory, what: DomainInput, *, has_launcher: bool) -> DomainView | Problem:
-    """Return what the domains observe, or why the pods' cgroups can't be written. systemd alone creates the cgroups of its units (D9)."""
+def _observe_domains(
+    edges: Edges, memory: TurnMemory, domain_input: DomainInput, *, has_launcher: bool
+) -> DomainView | Problem:
+    """Observe each domain. Return the problem if the pods' cgroups can't be read or written.
+
+    systemd alone creates the pods' cgroup (D9).
+    """
     try:
-        seen = observe_all(edges.domains, what)
+        view = observe_all(edges.domains, domain_input)
     except CgroupError as err:
         return Problem.from_error(err)
     if memory.node.config.cgroup_root:
-        return seen
-    root = seen.cgroups.get("")
-    # Between creating it and starting the launcher, systemd puts the unit's first process there: no controllers then.
+        return view
+    root = view.cgroups.get("")
+    # Until the launcher runs, systemd may still put a first process into the new cgroup, so no controllers may be enabled.
     if root is not None and (has_launcher or root.subtree_control >= CONTROLLERS):
-        return seen
-    how = "is not there" if root is None else "is new"
+        return view
+    how = "does not exist" if root is None else "is new"
     way_out = "systemctl start nodeagent-pods nodeagent-launcher"
     return Problem(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")

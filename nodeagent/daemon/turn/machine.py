@@ -1,4 +1,4 @@
-"""Rereads the machine periodically: CPUs, memory and huge pages come and go while pods run."""
+"""Machine reader: CPUs, memory and huge pages may come and go while pods run."""
 
 import os
 from typing import TYPE_CHECKING
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def node_name() -> str:
-    """Return the node's name as Kubernetes has it, which is that of its pool in ResourceSlices."""
+    """Return the node's name in Kubernetes, which ResourceSlices use as the name of its pool."""
     return os.uname().nodename.lower()
 
 
 class Machine:
-    """The machine below a root, looked at repeatedly. Cheap while nothing changes."""
+    """Machine below a root directory. Repeated reads are cheap while nothing changes."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
         self._witness: Witness | None = None
 
     def look(self, known: Topology) -> Topology:
-        """Read the machine if it differs from the last look; the first look always reads it.
+        """Read the machine if its fingerprint has changed. The first call always reads it.
 
         Raises:
             SysfsError: a file is malformed, or the machine kept changing.
@@ -41,12 +41,12 @@ class Machine:
         if witness == self._witness:
             return known
         topology = topology_of(read_machine(self._root))
-        # Only now: a failed reading must be repeated.
+        # only after a successful reading, as a failed one must be repeated
         self._witness = witness
         return topology
 
     def devices(self, topology: Topology) -> "PlacedDevices":
-        """Look at its devices, which come, go and are renamed at any time."""
+        """Scan the machine's devices, which may come, go and be renamed at any time."""
         from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few agents have a pod that asks for one
         from nodeagent.formats.kernel.pci_devices import devices_of  # noqa: PLC0415 - as above
 
@@ -56,16 +56,16 @@ class Machine:
             return PlacedDevices(problem=err.message)
 
 
-def on_what_is_there(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
-    """Give a node on another machine. If its configuration is refused there, who runs keeps to the CPUs that there are even so."""
+def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
+    """Adapt a node to another topology. If its configuration is refused there, running pods still follow the topology."""
     found = on_machine(node.config, topology, node.reserved)
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 
 
-def without_withheld(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
-    """Give a node as its first turn will have it. Cgroups that cannot be read are left to that turn to report."""
+def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
+    """Adapt a node to the CPUs withheld by cgroups above. Unreadable cgroups count as withholding nothing; the first turn reports them."""
     try:
         kept = find_withheld(tree.chain() or ())
     except CgroupError:
         return node, NOTHING
-    return (on_what_is_there(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept
+    return (adapt_to_topology(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept

@@ -1,4 +1,4 @@
-"""What the deciding thread keeps from one turn to the next, as one value. A restart begins without it, and misses nothing."""
+"""Memory of the deciding thread between turns, as one value. A restarted agent begins with a new one."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -25,55 +25,55 @@ POLL_SECONDS = 0.05
 
 
 class Reported(Struct, frozen=True):
-    """Problems that are in the log and still last."""
+    """Logged problems that still last."""
 
     problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
     """Problems with manifests."""
     duplicates: tuple[tuple[str, str], ...] = ()
-    """Files whose pods don't count, because of a pod of the same name or UID, and why."""
+    """Manifest files that are ignored because of a duplicate name or UID, each with the reason."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = field(default_factory=dict)
-    """Promises that the machine can't keep, with the log fields of each."""
+    """Allocations that the machine can't keep, each with its log fields."""
 
 
 class TurnMemory(Struct, frozen=True):
-    """Everything that a turn needs of the turns before it. A turn makes the next value, and the agent replaces it once, at the turn's end.
+    """Everything that a turn needs to know about earlier turns. The agent replaces it once, at a turn's end.
 
-    So a turn that ends early has changed nothing but what it says here.
+    So a turn that ends early has changed nothing else.
     """
 
     node: NodeSetup
     state: NodeState
-    """The state as saved, or with endings that need not be saved."""
-    whole: Topology
-    """The machine, including the CPUs that cgroups above the pods' cgroup withhold."""
+    """State as saved, or with endings that need not be saved."""
+    full_topology: Topology
+    """Machine topology, including the CPUs that cgroups above the pods' cgroup withhold."""
     lead_ms: int
-    """How much the wall clock is ahead of the time since boot."""
+    """Lead of the wall clock over the time since boot."""
     adapted_to: Managers
-    """The managers whose machine the promises of the state match."""
+    """Managers of the machine that the state's allocations match."""
     is_saved: bool = True
     """Whether the state on disk is the current one."""
     save_failed: bool = False
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
-    """Pods that could have been admitted if the decision had been saved, each refused for that."""
+    """Pods whose admission could not be saved. Each is refused for that."""
     chain: tuple[tuple[str, CpuSet], ...] = ()
-    """The CPUs of the pods' cgroup and of all cgroups above it."""
+    """CPUs of the pods' cgroup and of each cgroup above it."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where the cgroups of what pods pin are, below the root of all cgroups, by its name; as of the last look."""
+    """Cgroups of pinned units below the cgroup root, by unit, as of the last read."""
     withheld: str = ""
-    """The problem with CPUs that one of these cgroups withholds. Empty means that none does."""
+    """Problem with CPUs that a cgroup above withholds. Empty means that none does."""
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
-    """Devices as of the last scan. None means that none was needed yet."""
-    given: frozenset[str] = frozenset()
-    """Resources of which device plugins had healthy devices at the last decision."""
-    due: frozenset[str] = frozenset()
-    """UIDs of refused pods to decide again, until a turn has done so and has saved that."""
+    """Devices of the last scan. None means that none was needed yet."""
+    plugin_resources: frozenset[str] = frozenset()
+    """Resources with healthy devices of device plugins at the last decision."""
+    to_retry: frozenset[str] = frozenset()
+    """UIDs of refused pods to decide again, until a saved turn has done so."""
     has_room: bool = True
-    """Whether a domain has released resources after the last turn's decision, or no turn has decided yet."""
+    """Whether a domain has released resources after the last decision, or no turn has decided yet."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
-    """The cgroups that had their desired values when the last turn ended."""
+    """Cgroups with their desired values at the end of the last turn, by path."""
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
     refused_partitions: CpuSet | None = None
@@ -81,22 +81,22 @@ class TurnMemory(Struct, frozen=True):
     failures: FailureResponse = FailureResponse()
     """Response to failed cgroup writes."""
     signalled: frozenset[str] = frozenset()
-    """Ids of the runs that are being stopped and whose processes got their SIGTERM."""
+    """IDs of the stopping runs whose processes got SIGTERM."""
     asked: frozenset[str] = frozenset()
-    """Those, and the runs to which SIGTERM could not be sent. That is tried again, but puts off no SIGKILL."""
+    """IDs of the stopping runs to which SIGTERM was sent or could not be sent. SIGKILL follows in time for both."""
     conditions: tuple[str, ...] = ()
     """Problems that the last whole turn has left, and that are no failures."""
     misplaced: str = ""
-    """The problem with main processes that are outside their cgroup, as of the last look. Empty means that all are inside."""
+    """Problem with main processes outside their cgroups. Empty means that all are inside."""
     has_reconciled: bool = False
-    """Whether a turn has been done from its beginning to its end, if only without being saved."""
+    """Whether a whole turn has been done, even if its decision could not be saved."""
     reported: Reported = Reported()
     poll_seconds: float = POLL_SECONDS
-    """Time until the next look at what sends no notification. It grows each time that nothing has changed."""
+    """Seconds until the next look at changes without notification. They grow while nothing changes."""
 
     @property
     def shown_state(self) -> NodeState:
-        """The state with the pods that are refused only because they could not be saved."""
+        """State including the pods that are refused only because they could not be saved."""
         if not self.unsaved:
             return self.state
         entries = (*self.state.entries, *self.unsaved)

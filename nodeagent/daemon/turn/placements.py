@@ -1,4 +1,4 @@
-"""Keeps every container's placement file as its cgroup is: written only when different, gone with the pod."""
+"""Placement files: one per container, with the values of its cgroup, removed with the pod."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,22 +12,22 @@ from nodeagent.formats.manifest.placement_variables import placement_text
 
 
 def placement_directory(config: Config) -> str:
-    """Return the directory of all placement files."""
+    """Return the directory of the placement files."""
     return f"{config.runtime_directory}/placement"
 
 
 def placement_name(uid: str, container: str) -> str:
-    """Return a container's file, relative to that directory. Legal UIDs and names are names of files, too."""
+    """Return a container's file name below that directory. Legal UIDs and names are legal file names."""
     return f"{uid}/{container}"
 
 
 class Placements:
-    """The files of all containers."""
+    """Placement files of all containers."""
 
     def __init__(self, files: PlacementFiles) -> None:
         self._files = files
         self._held: dict[str, ContainerPlacement | None] | None = None
-        """What each file tells. None: something that it is not to tell, or no file; instead of all: not read yet."""
+        """Placement by file, None for a file of other content. The attribute itself is None until the files have been read."""
 
     def keep(
         self,
@@ -37,16 +37,10 @@ class Placements:
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
     ) -> tuple[Problem, ...]:
-        """Make the files as the cgroups are.
-
-        Args:
-            state: whose containers have files.
-            placed: by the paths of their cgroups. The file of a container that is not among them stays as it is.
-            rescan: look whether somebody else has changed files.
-            alive: called before each file.
+        """Write the placement files of all containers, and remove others. A container without a placement in `placed` keeps its file.
 
         Returns:
-            What could not be done, once for each reason. It is tried again in the next turn.
+            Problems, one for each cause. The next turn tries again.
         """
         wanted = {
             placement_name(entry.pod.uid, container.name): placed.get(entry.container_path(container.name))
@@ -57,14 +51,12 @@ class Placements:
         if rescan or self._held is None:
             self._held = None
             try:
-                self._held = self._read(wanted)
+                files = self._files.read()
             except PlacementFileError as err:
                 return (Problem.from_error(err),)
+            self._held = {}
+            for name, content in files.items():
+                placement = wanted.get(name)
+                is_current = placement is not None and content == placement_text(placement)
+                self._held[name] = placement if is_current else None
         return keep_files(self._files, self._held, wanted, placement_text, alive)
-
-    def _read(self, wanted: Mapping[str, ContainerPlacement | None]) -> dict[str, ContainerPlacement | None]:
-        found: dict[str, ContainerPlacement | None] = {}
-        for name, content in self._files.read().items():
-            placement = wanted.get(name)
-            found[name] = placement if placement is not None and content == placement_text(placement) else None
-        return found

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
 
 
@@ -32,11 +33,11 @@ def as_problem(text: str) -> Problem:
     return text if isinstance(text, Problem) else Problem(text)
 
 
-def problem_if_failed(change: Callable[[], None], fields: Mapping[str, str]) -> Problem | None:
-    """Change a cgroup. Return the problem if the change failed."""
+def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | None = None) -> Problem | None:
+    """Change a cgroup or call the launcher. Return the problem if that failed."""
     try:
-        change()
-    except CgroupError as err:
+        call()
+    except (CgroupError, LauncherError) as err:
         return Problem.from_error(err, fields)
     return None
 
@@ -45,8 +46,8 @@ def owner_fields(state: NodeState, path: str) -> dict[str, str]:
     """Return the log fields of the pod or container that owns a cgroup. Empty for a cgroup without a pod."""
     for entry in state.entries:
         if path == entry.pod_path:
-            return about(entry.pod)
+            return pod_fields(entry.pod)
         for container in entry.pod.containers:
             if path == entry.container_path(container.name):
-                return about(entry.pod, container.name)
+                return pod_fields(entry.pod, container.name)
     return {}

@@ -1,4 +1,4 @@
-"""What is kept on disk: the source of truth first, then kubelet's two checkpoints, derived from it."""
+"""Files in the state directory: the state, and kubelet's checkpoints derived from it."""
 
 import shlex
 from pathlib import Path
@@ -29,7 +29,7 @@ from nodeagent.formats.config.config_text import config_fields, config_text
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.pools import DevicePool
 
-_MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows what is promised"
+_MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows the allocations"
 
 
 class Recorder:
@@ -37,25 +37,25 @@ class Recorder:
         self._directory = Path(directory)
         self._log = log
         self._unusable = unusable
-        """Files that a start could not use: nothing is written in their place before they are set aside."""
+        """Files that a start could not use. They are set aside before anything is written in their place."""
         self.set_aside: tuple[str, ...] = ()
-        """Where they are now."""
+        """Names of the files that were set aside."""
         self._encoder = StateEncoder()
         self._written: dict[str, bytes] = {}
-        """What this process last wrote to each checkpoint."""
-        self._left: dict[str, bytes] = {}
+        """Last written content by checkpoint."""
+        self._expected: dict[str, bytes] = {}
         self._has_devices = False
-        """Somebody has had devices since this process began."""
+        """Whether any pod has had devices since this process started."""
 
-    def begin(self, node: NodeSetup, promises: Promises) -> None:
-        """Remember what an agent with these promises left in kubelet's files: nobody else changed that."""
-        self._left = checkpoints(node, promises)
+    def expect_checkpoints(self, node: NodeSetup, promises: Promises) -> None:
+        """Remember the expected content of kubelet's checkpoints, which an earlier agent process with these allocations has written."""
+        self._expected = encode_checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState) -> None:
-        """Make a state durable: from here on it has happened.
+        """Save a state atomically.
 
         Raises:
-            StateFileError: it could not be written; the file holds the previous generation.
+            StateFileError: the state could not be written. The file still holds the previous generation.
         """
         content = self._encoder.encode(state, policies_of(node.config.placement))
         while self._unusable:
@@ -64,8 +64,8 @@ class Recorder:
             self._unusable = tuple(rest)
         state_files.write_atomically(str(self._directory / STATE_FILE), content)
 
-    def keep_config(self, config: Config) -> None:
-        """Save the configuration that the agent runs with. Only `inspect` uses it, while no agent runs."""
+    def save_config(self, config: Config) -> None:
+        """Save the configuration in use. Only `inspect` reads it, while no agent runs."""
         try:
             content = config_text(config_fields(config)).encode()
             state_files.write_atomically(str(self._directory / LAST_CONFIG), content)
@@ -75,7 +75,7 @@ class Recorder:
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))
         if aside in self.set_aside:
-            return  # keep the first name until something is written there
+            return  # an unchanged name means that nothing was written there since
         self._log.warning(
             "state_set_aside",
             file=name,
@@ -84,28 +84,24 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> tuple[Problem, ...]:
-        """Update kubelet's files from the truth. They are derived from it, so a failure here loses nothing.
-
-        Args:
-            node: as configured.
-            promises: as saved.
-            pools: the devices that there are.
-        """
+    def update_checkpoints(
+        self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
+    ) -> tuple[Problem, ...]:
+        """Update kubelet's checkpoints. They are derived from the state, so a failure loses nothing. Return the problems."""
         if self._unusable:
-            return ()  # the truth itself could not be saved yet
+            return ()  # the state could not be saved yet
         problems = []
-        for name, content in checkpoints(node, promises).items():
+        for name, content in encode_checkpoints(node, promises).items():
             try:
-                self._project_one(name, content)
+                self._write_checkpoint(name, content)
             except state_files.StateFileError as err:
                 problems.append(Problem.from_error(err))
         if pools or count_devices(promises) or self._has_devices:
-            problems += self._project_devices(promises, pools)
+            problems += self._write_device_checkpoint(promises, pools)
         return tuple(problems)
 
-    def _project_devices(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:
-        """Write kubelet's file of devices. What was there isn't judged: nothing is decided by it while the truth is there."""
+    def _write_device_checkpoint(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:
+        """Write kubelet's checkpoint of devices. Its earlier content isn't checked, as no decision uses it."""
         from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
 
         content = encode_devices(promises, pools).encode()
@@ -119,39 +115,28 @@ class Recorder:
         self._written[DEVICE_CHECKPOINT] = content
         return []
 
-    def _project_one(self, name: str, content: bytes) -> None:
+    def _write_checkpoint(self, name: str, content: bytes) -> None:
         path = str(self._directory / name)
         before = self._written.get(name)
         found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
-        if before is None and found is not None and found not in {content, self._left.get(name)}:
-            self._judge_what_was_there(name, found)
+        if before is None and found is not None and found not in {content, self._expected.get(name)}:
+            try:
+                is_intact = read_checkpoint(found).problem is None
+            except CheckpointError:
+                is_intact = False
+            if is_intact:  # written by another agent, or by an earlier process that died before updating it
+                self._log.info("checkpoint_differed", file=path, hint=_MADE_ANEW)
+            else:
+                self._set_aside(name)
         if before is not None and found != before:
-            self._log.warning(
-                "checkpoint_changed_by_others",
-                file=path,
-                hint=_MADE_ANEW,
-            )
+            self._log.warning("checkpoint_changed_by_others", file=path, hint=_MADE_ANEW)
         if found != content:
             state_files.write_atomically(path, content)
         self._written[name] = content
 
-    def _judge_what_was_there(self, name: str, found: bytes) -> None:
-        """Keep a damaged file. An intact one is another agent's, or was left by one of ours that died before this write."""
-        if _is_whole(found):
-            self._log.info("checkpoint_differed", file=str(self._directory / name), hint=_MADE_ANEW)
-        else:
-            self._set_aside(name)
 
-
-def _is_whole(content: bytes) -> bool:
-    try:
-        return read_checkpoint(content).problem is None
-    except CheckpointError:
-        return False
-
-
-def checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
-    """Return the exact content that kubelet 1.36 would have written for these promises, by file name."""
+def encode_checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
+    """Return the content of kubelet's checkpoints by file name, exactly as kubelet 1.36 writes them."""
     placement = node.config.placement
     pod_level = placement.gate("PodLevelResourceManagers")
     return {

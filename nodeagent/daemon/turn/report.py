@@ -1,4 +1,4 @@
-"""TurnReport: log what has happened, count it, write kubelet's files, and publish the node as readers see it."""
+"""Report: log and count the turn's events, write kubelet's checkpoints, and publish the node's view."""
 
 import time
 from collections.abc import Iterator
@@ -9,21 +9,20 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import shortfalls
 from nodeagent.core.metrics.agent_metrics import MOVED
-from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.world import EventKind, World
-from nodeagent.daemon.reports.logs import about, log_event
+from nodeagent.daemon.reports.logs import log_event, pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.reports.problems import (
-    duplicate,
-    misnamed_pods,
-    refused_change,
-    refused_containers,
-    waiting_units,
+    describe_duplicate,
+    describe_misnamed_pods,
+    describe_refused_change,
+    describe_refused_containers,
+    describe_waiting_units,
 )
-from nodeagent.daemon.start.recovery import Recovery, recovery_document, report_refused
+from nodeagent.daemon.start.recovery import Recovery, encode_recovery, log_refusal
 from nodeagent.daemon.turn.act import Acted
 from nodeagent.daemon.turn.carry_out import CarriedOut
 from nodeagent.daemon.turn.decide import device_pools, managers_with_devices
@@ -40,7 +39,7 @@ _LONGEST_POLL_SECONDS = 1.0
 
 
 class Done(Struct, frozen=True):
-    """What a whole turn has done after it had looked."""
+    """Results of a whole turn."""
 
     world: World
     saved: Saved
@@ -54,30 +53,23 @@ class TurnReport(Struct, frozen=True):
     memory: TurnMemory
     view: NodeView
     pause_seconds: float
-    """Time after which to look again even if nothing wakes the agent."""
+    """Seconds until the next turn if nothing wakes the agent before."""
 
 
 class Reporter(Struct, frozen=True):
-    """What reports are made of besides a turn.
-
-    Args:
-        edges: the log, and kubelet's files.
-        metrics: counts.
-        recovery: the report on a start that could not use its state as it was.
-        standing: problems of other parts of the agent.
-    """
+    """Reporter of turns. `standing` are the current problems of other parts of the agent."""
 
     edges: Edges
     metrics: MetricsRecorder
     recovery: Recovery | None
     standing: tuple[str, ...]
 
-    def of_look(self, seen: Seen, began: float) -> TurnReport:
-        """TurnReport a turn that could not read the cgroups: nothing was decided."""
+    def report_undecided(self, seen: Seen, began: float) -> TurnReport:
+        """Report a turn that decided nothing, as the cgroups could not be read."""
         return self._publish(seen.memory, seen, None, seen.problems, _RETRY_SECONDS, began)
 
-    def of_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
-        """TurnReport a whole turn."""
+    def report_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
+        """Report a whole turn."""
         edges, saved, carried = self.edges, done.saved, done.carried
         state, turn, memory = saved.memory.state, saved.turn, done.acted.memory
         if saved.problem is not None:
@@ -86,22 +78,27 @@ class Reporter(Struct, frozen=True):
         for entry in memory.unsaved:
             if entry.pod.uid not in known and entry.refusal is not None:
                 self.metrics.count_refusal(entry.refusal.reason)
-                report_refused(entry, edges.log)
+                log_refusal(entry, edges.log)
         took = {"writes": len(carried.result.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         duplicates = []
         for event in turn.events:
             if event.kind is not EventKind.MANIFEST_SHADOWED:
                 log_event(edges.log, event, state, took)
                 continue
-            duplicates.append(duplicate(event))
+            duplicates.append(describe_duplicate(event))
             if duplicates[-1] not in before.reported.duplicates:
                 log_event(edges.log, event, state, {})
         log_gathered(done.world, carried.result, state, edges.log)
         drift = log_corrected(carried.result, before.in_sync, state, edges.log)
         self.metrics.count(turn, carried.result, (*drift, *[MOVED] * done.acted.moved_back), saved.took_ms)
-        unprojected = edges.recorder.project(memory.node, state.promises, device_pools(edges, memory))
+        unprojected = edges.recorder.update_checkpoints(memory.node, state.promises, device_pools(edges, memory))
         problems = (*seen.problems, *done.problems, *unprojected)
-        unsettled = edges.host_settings.is_settling or self._is_unsettled(state, done.world)
+        runs = done.world.runs
+        unsettled = (  # whether a change is expected that sends no notification
+            edges.host_settings.is_settling
+            or any(domain.is_unsettled for domain in edges.domains)
+            or (runs is not None and any(is_unsettled(entry, runs, done.world.observed) for entry in state.entries))
+        )
         pauses = [memory.node.config.rescan_period_ms / 1000]
         if turn.wake_at_ms is not None:
             pauses.append(max(0.0, (turn.wake_at_ms - done.world.now_ms) / 1000))
@@ -121,13 +118,6 @@ class Reporter(Struct, frozen=True):
         )
         return self._publish(memory, seen, done, problems, min(pauses), began)
 
-    def _is_unsettled(self, state: NodeState, world: World) -> bool:
-        """Whether something is to change that sends no notification."""
-        if any(domain.is_unsettled for domain in self.edges.domains):
-            return True
-        runs = world.runs
-        return runs is not None and any(is_unsettled(entry, runs, world.observed) for entry in state.entries)
-
     def _publish(
         self,
         memory: TurnMemory,
@@ -137,14 +127,16 @@ class Reporter(Struct, frozen=True):
         pause_seconds: float,
         began: float,
     ) -> TurnReport:
-        """Log each problem once while it lasts, however many pods it affects, and publish what readers see."""
+        """Log each problem once while it lasts, and publish the view."""
         edges, state, known = self.edges, memory.state, memory.reported
         for domain in edges.domains:
             self.metrics.count_domain(domain.count())
         problems = tuple(dict.fromkeys(problems))
-        found = {
-            short: _about(short, state) for short in shortfalls(managers_with_devices(edges, memory), state.promises)
-        }
+        found: dict[Shortfall, dict[str, str]] = {}
+        for short in shortfalls(managers_with_devices(edges, memory), state.promises):
+            uid, container = short.holder or ("", None)
+            entry = state.entry(uid)
+            found[short] = {} if entry is None else pod_fields(entry.pod, container)
         self._log_problems(seen, known.manifests, known.problems, problems)
         for short, fields in found.items():
             if short not in known.shortfalls:
@@ -158,11 +150,15 @@ class Reporter(Struct, frozen=True):
             reported=replace(known, manifests=refused, problems=frozenset(problems), shortfalls=found),
         )
         runs = seen.runs
-        # An invalid manifest was logged when it was found: it is not a problem of the agent itself.
+        # invalid manifests have their own log lines and are no problem of the agent
         manifests = [
             *((problem.source, problem.text) for problem in refused),
             *known.duplicates,
-            *((entry.origin.name, text) for entry in state.entries if (text := refused_change(entry)) is not None),
+            *(
+                (entry.origin.name, text)
+                for entry in state.entries
+                if (text := describe_refused_change(entry)) is not None
+            ),
         ]
         view = NodeView(
             node=memory.node,
@@ -171,28 +167,29 @@ class Reporter(Struct, frozen=True):
             unit_cgroups=memory.places,
             pids=None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None},
             problems=(
-                *self._conditions(memory),
+                *self._find_conditions(memory),
                 *map(str, problems),
                 *(short.text for short in found),
-                *refused_containers(state),
-                *waiting_units(state),
-                *misnamed_pods(state),
+                *describe_refused_containers(state),
+                *describe_waiting_units(state),
+                *describe_misnamed_pods(state),
                 *(f"manifest {source}: {text}" for source, text in manifests),
             ),
-            recovery=None if self.recovery is None else recovery_document(self.recovery, edges.recorder.set_aside),
+            recovery=None if self.recovery is None else encode_recovery(self.recovery, edges.recorder.set_aside),
             is_live=True,
             is_ready=done is not None and runs is not None and not memory.save_failed,
             pools=device_pools(edges, memory),
         )
         self.metrics.publish(
             view,
+            memory.node.managers,
             decided_something=done is not None and bool(done.saved.turn.events),
             manifest_problems=len({source for source, _ in manifests}),
             seconds=time.monotonic() - began,
         )
         return TurnReport(memory, view, pause_seconds)
 
-    def _conditions(self, memory: TurnMemory) -> Iterator[str]:
+    def _find_conditions(self, memory: TurnMemory) -> Iterator[str]:
         """Return the problems that are no failures of this turn."""
         yield from self.standing
         domains = [domain.standing_problem() for domain in self.edges.domains]
@@ -217,10 +214,3 @@ class Reporter(Struct, frozen=True):
                 log.error("trouble", **problem.log_fields, problem=str(problem))
         for problem in sorted(known - set(problems)):
             log.info("trouble_over", **problem.log_fields, problem=str(problem))
-
-
-def _about(short: Shortfall, state: NodeState) -> dict[str, str]:
-    """Return the log fields of a promise that the machine can't keep."""
-    uid, container = short.holder or ("", None)
-    entry = state.entry(uid)
-    return {} if entry is None else about(entry.pod, container)

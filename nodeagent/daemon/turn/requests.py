@@ -1,6 +1,6 @@
-"""What other threads ask of the deciding one: a request waits in a queue for a turn, and is answered when that turn has ended.
+"""Requests of other threads to the deciding thread. Each waits in a queue for a turn and is answered at its end.
 
-What a turn could not do stays noted for the next one, but nobody waits for that.
+A request that a turn could not fulfil is kept for the next turn, although its caller was answered.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,47 +13,41 @@ from msgspec import Struct, field
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 
-_NOTED = "the agent keeps the request in mind until it can decide or is stopped: see `nodeagent inspect`"
+_NOTED = "the agent keeps the request until it can decide or is stopped: see `nodeagent inspect`"
 
 
 class TurnRequest(Struct, eq=False):
-    """What a turn should handle."""
+    """Request to a turn."""
 
     retried: frozenset[str] = frozenset()
-    """UIDs of pods to decide on again, or whose changed manifests to decide on again."""
+    """UIDs of refused pods, or pods with refused changes, to decide again."""
     released: frozenset[str] = frozenset()
-    """UIDs of pods to end whatever their manifests say."""
+    """UIDs of pods to end although they have manifests."""
     answer: Future[NodeView] = field(default_factory=Future)
-    """The node after the turn. An error: there was none, or it could not do it. Cancelled: nobody waits for it any more."""
+    """View after the turn, or an error if the turn could not fulfil the request. Cancelled if its caller has stopped waiting."""
 
 
 class Requests:
-    """Any thread may put; the deciding one does the rest. What is noted is about pods that there are, each once."""
+    """Queue of requests. Any thread may put requests; the deciding thread takes and answers them."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[TurnRequest] = SimpleQueue()
         self._taken: list[TurnRequest] = []
-        """By the turn that is under way; after it, as one, what it could not do."""
+        """Requests of the current turn. Between turns, one request with everything that the last turn could not fulfil."""
         self._is_closed = False
 
     def put(self, request: TurnRequest) -> None:
         self._waiting.put(request)
-        if self._is_closed:  # possibly after the last look into the queue
-            _refuse(self._drained())
+        if self._is_closed:  # the queue may have been emptied for the last time
+            _refuse(self._drain())
 
     def take(self) -> tuple[TurnRequest, ...]:
-        """Return what waits for a turn."""
-        self._taken += self._drained()
+        """Return the waiting requests."""
+        self._taken += self._drain()
         return tuple(self._taken)
 
     def answer(self, view: NodeView, undone: Mapping[str, str]) -> None:
-        """Give those whose requests were taken the node as it is after the turn.
-
-        Args:
-            view: the node.
-            undone: UIDs of pods for which the turn could not do what was asked, and why. It stays noted.
-
-        """
+        """Answer the taken requests. `undone` has the UIDs of pods with an unfulfilled request, each with the reason."""
         taken, self._taken = self._taken, []
         noted = TurnRequest()
         for request in taken:
@@ -70,12 +64,12 @@ class Requests:
             self._taken.append(noted)
 
     def close(self) -> None:
-        """Announce that there will be no further turn."""
+        """Refuse all waiting and future requests, as no turn will follow."""
         self._is_closed = True
-        _refuse([*self._taken, *self._drained()])
+        _refuse([*self._taken, *self._drain()])
         self._taken.clear()
 
-    def _drained(self) -> Iterator[TurnRequest]:
+    def _drain(self) -> Iterator[TurnRequest]:
         with suppress(Empty):
             while True:
                 yield self._waiting.get_nowait()

@@ -1,8 +1,9 @@
-"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. An unreachable launcher is a problem, not fatal."""
+"""Runs of the launcher, as the deciding thread uses them. An unreachable launcher is a problem, not an error."""
 
 import errno
 import time
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -12,9 +13,9 @@ from nodeagent.core.model.state import Exit
 from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.daemon.reports.logs import about
+from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.turn.placements import placement_directory, placement_name
-from nodeagent.daemon.turn.problem import Problem
+from nodeagent.daemon.turn.problem import Problem, problem_if_failed
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.manifest.variables import process_of
@@ -30,38 +31,38 @@ from nodeagent.formats.wire.launcher_protocol import (
 )
 
 START_ERROR_CODE = 128
-"""Exit code of a container that could not be started, as container runtimes report it (kubelet's StartError)."""
+"""Exit code of a container that could not be started. Container runtimes use the same code (kubelet's StartError)."""
 _SIGTERM = 15
 _SIGKILL = 9
 
 
 class Unprepared(Struct, frozen=True):
-    """Device plugins have not prepared the devices of a container."""
+    """Reason why device plugins have not prepared a container's devices."""
 
     why: str
     is_postponed: bool = False
-    """Whether they are asked again in the next turn. Otherwise the start has failed."""
+    """Whether the next turn asks again. Otherwise the start has failed."""
 
 
 class Runner:
-    """Every call that can fail returns the problem; None: it succeeded."""
+    """Caller of the launcher. Each method returns the problem, or None on success."""
 
     def __init__(
         self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
     ) -> None:
         self._client = client
         self._prepare = prepare
-        """Lets device plugins prepare the devices of a container that is about to start. None means that they have."""
+        """Has device plugins prepare a container's devices. None means success."""
         self._failed: dict[str, Run] = {}
-        """Starts that came to nothing: the launcher keeps no record of them."""
+        """Failed starts by run ID. The launcher keeps no record of them."""
 
     def look(self) -> dict[str, Run] | Problem:
-        """Return all runs, or why they can't be read."""
+        """Return all runs, or the problem."""
         try:
             statuses = self._client.list()
         except LauncherError as err:
             return Problem.from_error(err)
-        runs = {status.id: _run(status) for status in statuses}
+        runs = {status.id: _run_of_status(status) for status in statuses}
         self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
         return runs | self._failed
 
@@ -71,22 +72,23 @@ class Runner:
         unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
         if unprepared is not None and unprepared.is_postponed:
             return Problem(
-                f"{pod.full_name} {container.name} is not started yet: {unprepared.why}", about(pod, container.name)
+                f"{pod.full_name} {container.name} is not started yet: {unprepared.why}",
+                pod_fields(pod, container.name),
             )
         if unprepared is not None:
             self._fail(launch.run_id, unprepared.why)
             return None
-        of_plugins = _of_plugins(launch)
-        if isinstance(of_plugins, str):
-            self._fail(launch.run_id, of_plugins)
+        plugin_variables = _find_plugin_variables(launch)
+        if isinstance(plugin_variables, str):
+            self._fail(launch.run_id, plugin_variables)
             return None
-        process = process_of(container, (*of_plugins, *placement_variables(launch.placement), (PLACEMENT_FILE, file)))
-        if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
+        process = process_of(
+            container, (*plugin_variables, *placement_variables(launch.placement), (PLACEMENT_FILE, file))
+        )
+        if process is None:  # Manifests with longer values are refused, so only an old state has such a pod.
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
             return None
-        log_file = (
-            f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part fits a name
-        )
+        log_file = f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part is a legal file name
         request = StartRequest(
             id=launch.run_id,
             cgroup=f"{cgroup_root}/{payload_path(launch.path)}",
@@ -104,12 +106,12 @@ class Runner:
         except LauncherError as err:
             return Problem.from_error(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
-            # The cgroup was not ready: not the container's fault, so it waits until the cgroup is.
+            # The container isn't at fault: it waits until its cgroup is ready.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
-            return Problem(f"{why} ({advice})", about(pod, container.name))
+            return Problem(f"{why} ({advice})", pod_fields(pod, container.name))
         if isinstance(answer, StartFailed):
-            self._fail(launch.run_id, _why_not_started(answer, request))
+            self._fail(launch.run_id, _describe_failure(answer, request))
         return None
 
     def _fail(self, run_id: str, why: str) -> None:
@@ -117,31 +119,19 @@ class Runner:
         self._failed[run_id] = Run(run_id, now_ms, exit=Exit(now_ms, code=START_ERROR_CODE, start_error=why))
 
     def terminate(self, run_id: str) -> Problem | None:
-        try:
-            self._client.signal(run_id, _SIGTERM)
-        except LauncherError as err:
-            return Problem.from_error(err)
-        return None
+        return problem_if_failed(partial(self._client.signal, run_id, _SIGTERM))
 
     def kill(self, run_id: str) -> Problem | None:
-        try:
-            self._client.signal(run_id, _SIGKILL)
-        except LauncherError as err:
-            return Problem.from_error(err)
-        return None
+        return problem_if_failed(partial(self._client.signal, run_id, _SIGKILL))
 
     def forget(self, run_ids: tuple[str, ...]) -> Problem | None:
         for run_id in run_ids:
             self._failed.pop(run_id, None)
-        try:
-            self._client.ack(run_ids)
-        except LauncherError as err:
-            return Problem.from_error(err)
-        return None
+        return problem_if_failed(partial(self._client.ack, run_ids))
 
 
-def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...] | str:
-    """Return the variables that device plugins set; or why they can't be read."""
+def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
+    """Return the variables that device plugins set, or a text that says why an answer can't be read."""
     if not launch.placement.device_answers:
         return ()
     from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
@@ -149,15 +139,15 @@ def _of_plugins(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
     try:
         return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
-    except ProtobufError as err:  # it was read when it came; this is from a file
+    except ProtobufError as err:  # the answer was checked when it came, but this one is from a file
         return f"what a device plugin has answered: {err}"
 
 
-def _why_not_started(failed: StartFailed, request: StartRequest) -> str:
-    """Return what could not be done, and with what: the program, and where it was looked for."""
+def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
+    """Describe the failed step, the program, and the PATH of its search."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
-            # Values of a container's variables are confidential, this one included.
+            # variables of a container are confidential, including its PATH
             path = "the PATH from its env" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
             return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
         case StartStage.EXEC:
@@ -168,7 +158,7 @@ def _why_not_started(failed: StartFailed, request: StartRequest) -> str:
             return f"{stage}: {failed.message}"
 
 
-def _run(status: RunStatus) -> Run:
+def _run_of_status(status: RunStatus) -> Run:
     if not isinstance(status, Exited):
         return Run(status.id, status.started_at_ms, pid=status.pid, start_ticks=status.start_ticks)
     match status.end:

@@ -1,4 +1,4 @@
-"""Save: make the decision durable before anything acts on it. A decision that can't be saved has not happened."""
+"""Save: make the decision durable before anything acts on it. A decision that can't be saved has no effect."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, PodEntry, apply_endings
+from nodeagent.core.model.state import NodeState, apply_endings
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
@@ -23,22 +23,22 @@ _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind
 
 
 class Saved(Struct, frozen=True):
-    """The part of a decision that counts from now on."""
+    """Part of a decision that takes effect."""
 
     memory: TurnMemory
     turn: Turn
     took_ms: tuple[int, ...]
-    """How long each decision that counts took."""
+    """Duration of each decision that takes effect."""
     undone: Mapping[str, str]
-    """UIDs of pods that were not decided again although this was requested, each with the reason."""
+    """UIDs of pods that were to be decided again and were not, each with the reason."""
     problem: Problem | None = None
-    """Why the decision could not be saved. None means that it is saved."""
+    """Reason why the decision could not be saved. None means that it is saved."""
     error: int | None = None
-    """errno of that."""
+    """errno of the failed save."""
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision. If that fails, nothing is allocated or released, and pods that must end do so, which may free space."""
+    """Save a decision. If that fails, nothing is allocated or released, but pods still end, which may free disk space."""
     memory, turn = decided.memory, decided.turn
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
@@ -47,50 +47,42 @@ def save(edges: Edges, decided: Decided) -> Saved:
         try:
             edges.recorder.save(memory.node, state)
         except StateFileError as err:
-            return _not_saved(edges, decided, err)
+            return _keep_endings(edges, decided, err)
         _log_returned_cpus(edges, memory, state)
         memory = replace(memory, state=state)
-    undone = _undone(memory.state, decided, None)
+    undone = _not_decided_again(memory.state, decided, None)
     memory = replace(
         memory,
         adapted_to=memory.node.managers,
         is_saved=True,
         save_failed=False,
         unsaved=(),
-        due=memory.due & undone.keys(),
+        to_retry=memory.to_retry & undone.keys(),
         has_room=decided.has_room,
     )
     return Saved(memory, turn, decided.took_ms, undone)
 
 
-def _not_saved(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
-    """Keep of a decision only the pods that must end."""
-    memory, turn, why = decided.memory, decided.turn, Problem.from_error(err)
-    withdraw_all(edges.domains, why)
-    unsaved = _refused_unsaved(memory.state, turn.state, err)
-    state = apply_endings(memory.state, turn.state)
-    turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
-    # The next turn saves even if there is nothing left to decide: that shows whether the problem is over.
-    memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
-    return Saved(memory, turn, (), _undone(state, decided, why), why, err.errno)
-
-
-def _refused_unsaved(state: NodeState, decided: NodeState, err: StateFileError) -> tuple[PodEntry, ...]:
-    """Return the pods that a decision would have admitted, refused because it could not be saved (E22).
-
-    The refusal isn't part of the state: it ends with the problem.
-    """
-    known = {entry.pod.uid for entry in state.entries}
-    why = f"the admission could not be saved: {err.message} ({err.hint})"
-    return tuple(
+def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
+    """Keep only the endings of a decision. Pods that it would have admitted are refused until saving works again (E22)."""
+    memory, turn, problem = decided.memory, decided.turn, Problem.from_error(err)
+    withdraw_all(edges.domains, problem)
+    known = {entry.pod.uid for entry in memory.state.entries}
+    why = f"the admission could not be saved: {problem}"
+    unsaved = tuple(
         replace(entry, refusal=Waiting(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
-        for entry in decided.entries
+        for entry in turn.state.entries
         if entry.pod.uid not in known and entry.is_active
     )
+    state = apply_endings(memory.state, turn.state)
+    turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
+    # The next turn saves again even without a new decision, which shows whether the problem is over.
+    memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
+    return Saved(memory, turn, (), _not_decided_again(state, decided, problem), problem, err.errno)
 
 
-def _undone(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
-    """Return the refused pods that were not decided again although this was requested, each with the reason."""
+def _not_decided_again(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
+    """Return the refused pods that were to be decided again and were not, each with the reason."""
     events = () if problem is not None else decided.turn.events
     again = {event.pod.uid for event in events if event.kind in _DECISIONS}
     return {
@@ -104,7 +96,7 @@ def _undone(state: NodeState, decided: Decided, problem: Problem | None) -> dict
 
 
 def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
-    """Log the notes of CPU plugins on CPUs that have been released, once this is on disk."""
+    """Log the notes of CPU plugins on released CPUs, once the release is saved."""
     plugins, before = memory.node.managers.providers.of(CpuResource).manager.plugins, memory.state
     if not plugins or before.promises.pods == state.promises.pods:
         return
@@ -112,7 +104,7 @@ def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> No
 
     names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
     for note in notes_on(plugins, memory.node.topology, before.promises, state.promises):
-        # The pod's name is known: a pod that had CPUs had an entry.
+        # a pod with CPUs always had an entry
         log = edges.log.warning if note.has_failed else edges.log.info
         whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
         log("cpus_returned", plugin=note.plugin, **whose, note=note.text)

@@ -1,4 +1,4 @@
-"""Tell: write what containers and the users of claims read about their CPUs, memory and devices."""
+"""Tell: write the files in which containers and users of claims find their CPUs, memory and devices."""
 
 from collections.abc import Mapping
 
@@ -11,6 +11,6 @@ from nodeagent.daemon.turn.problem import Problem
 def tell(
     edges: Edges, state: NodeState, placed: Mapping[str, ContainerPlacement], *, rescan: bool
 ) -> tuple[Problem, ...]:
-    """Write the placement files of containers and the status documents of claims. Return what could not be written."""
+    """Write the placement files of containers and the status documents of claims. Return the problems."""
     unwritten = edges.placements.keep(state, placed, rescan=rescan, alive=edges.alive)
     return unwritten + edges.claim_statuses.keep(state, rescan=rescan, alive=edges.alive)

@@ -1,4 +1,4 @@
-"""Wake-ups of the deciding thread: each is a reason to look again and carries no data, so any number can coalesce."""
+"""Wake-ups of the deciding thread. Each is a reason without data, so that any number can coalesce."""
 
 import enum
 import threading
@@ -22,20 +22,20 @@ class WakeUpReason(enum.Enum):
 
 
 READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons for which sources of pods are read anew; a turn for any other takes what they had at the last look."""
+"""Reasons to read the sources of pods again. A turn for other reasons uses the last pods."""
 READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons for which the machine is discovered anew."""
+"""Reasons to read the machine again."""
 
 
 class Rescans:
-    """Makes sure that TIMER comes in every period, however often something else wakes the thread in between."""
+    """Timer that adds the reason TIMER once per period, however often the thread wakes for other reasons."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_seconds = clock()
 
-    def among(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
-        """Return the reasons of the turn that is about to begin; TIMER is added if there was none for a period."""
+    def add_timer(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
+        """Return the reasons of the next turn, with TIMER if the period has passed without it."""
         now = self._clock()
         if now - self._last_seconds >= period_seconds:
             reasons |= {WakeUpReason.TIMER}
@@ -45,7 +45,7 @@ class Rescans:
 
 
 class Wakeups:
-    """A set of reasons: any thread (or a signal handler of the deciding one) adds to it, and the deciding thread empties it."""
+    """Set of reasons. Any thread or signal handler adds to it, and the deciding thread empties it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._condition = threading.Condition(threading.RLock())
@@ -58,7 +58,7 @@ class Wakeups:
             self._condition.notify()
 
     def wait(self, timeout_seconds: float) -> frozenset[WakeUpReason]:
-        """Wait for a reason, and take all of them. If the time ends without one, the reason is TIMER."""
+        """Wait for a reason and take all. After the timeout, the reason is TIMER."""
         deadline = self._clock() + timeout_seconds
         with self._condition:
             while not self._reasons:

@@ -1,1 +1,1 @@
-"""Files on disk: state, manifests, and what containers are told."""
+"""Files on disk: state files, manifests and placement files."""

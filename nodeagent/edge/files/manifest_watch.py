@@ -1,4 +1,4 @@
-"""Watch of the manifest directory. It wakes the agent when the directory may have changed, and carries no data."""
+"""Watch of the manifest directory, which wakes the agent when the directory may have changed."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Events without opening, and closing after reading. The agent's own scan does both, and would wake it forever."""
+"""Events of interest. The agent's own scan opens and closes files, and must not wake the agent again."""
 
 _DirectoryIdentity = tuple[int, int]
 
@@ -49,54 +49,43 @@ class ManifestWatchError(NodeAgentError):
 
 
 class ManifestWatch:
-    """Watch of the directory, and of its parent for its creation and removal.
+    """Watch of the directory, and of its parent, where the directory may be created or removed.
 
-    `renew` is cheap and belongs before every scan. It starts the watch, and moves it when the directory was created, replaced or removed
-    meanwhile.
+    Args:
+        directory: absolute path of the directory, which need not exist.
+        wake: called from the watch's thread, often. It must be quick and must not raise.
     """
 
     def __init__(self, directory: str, wake: Callable[[], None]) -> None:
-        """Prepare a watch.
-
-        Args:
-            directory: absolute path; it may be absent.
-            wake: function called often from the watch's thread; it must be quick and must not raise.
-        """
         self._directory = directory
         self._parent = str(Path(directory).parent)
         self._wake = wake
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._replaced = threading.Event()
-        """Whether the directory was created or removed. Its inode doesn't show it, because a new directory often gets the old number."""
+        """Set when the directory was created or removed. Inode numbers don't show this, as a new directory often gets the old number."""
 
     def renew(self) -> bool:
-        """Watch what exists now.
-
-        Returns:
-            Whether the directory itself is watched. False means that it doesn't exist.
+        """Watch the directory as it is now, and return whether it exists. This is cheap, and belongs before every scan.
 
         Raises:
             ManifestWatchError: the kernel refuses.
         """
         if self._observer is None:
-            self._observer = self._started()
+            try:
+                observer = Observer()
+            except OSError as err:  # Observer opens an inotify instance
+                raise ManifestWatchError(self._directory, err) from err
+            observer.start()
+            self._observer = observer
         if self._replaced.is_set():
             self._replaced.clear()  # reset before the scan, because events from here on set it again
             self._forget(self._directory)
         self._watch(self._parent)
         return self._watch(self._directory)
 
-    def _started(self) -> BaseObserver:
-        try:
-            observer = Observer()
-        except OSError as err:  # the first inotify instance is opened here
-            raise ManifestWatchError(self._directory, err) from err
-        observer.start()
-        return observer
-
     def stop(self) -> None:
-        """End the watch and its threads. Harmless without a watch."""
+        """End the watch and its threads, if there are any."""
         if self._observer is not None:
             self._observer.stop()
             self._observer.join()
@@ -105,7 +94,11 @@ class ManifestWatch:
 
     def _watch(self, path: str) -> bool:
         assert self._observer is not None
-        identity = _identity(path)
+        try:
+            status = Path(path).stat()
+            identity = status.st_dev, status.st_ino
+        except OSError:
+            identity = None
         known = self._watches.get(path)
         if known is not None and known[0] == identity:
             return True
@@ -113,11 +106,11 @@ class ManifestWatch:
         if identity is None:
             return False
         try:
-            # Watch the link's target: inotify watches the target of a path, and watchdog doesn't follow links.
+            # watchdog doesn't follow a link, so its target is watched
             handler = _ManifestHandler(self._directory, self._replaced, self._wake)
             watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
         except FileNotFoundError:
-            return False  # gone again, as the watch of its parent reports
+            return False  # removed since stat; the watch of the parent reports it
         except OSError as err:
             raise ManifestWatchError(path, err) from err
         self._watches[path] = (identity, watch)
@@ -144,11 +137,3 @@ class _ManifestHandler(FileSystemEventHandler):
         }:
             self._replaced.set()
         self._wake()
-
-
-def _identity(path: str) -> _DirectoryIdentity | None:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -1,7 +1,6 @@
-"""Placement files, which tell containers' processes where they run: one per container, in a directory per pod, readable by all users.
+"""Placement files, which tell containers' processes their CPUs: one per container, in a directory per pod, readable by all users.
 
-A file is replaced as a whole, so that readers never see half of it, and a watch of its directory reports one rename. It isn't durable,
-because the container doesn't outlive the boot either. Knows nothing of the contents.
+A file is replaced atomically, so that readers never see half a file, and a watch of its directory reports one rename.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ _DIRECTORY_MODE = 0o755
 
 
 class PlacementFileError(NodeAgentError):
-    """A file could not be read, written or removed. `errno` is the kernel's answer."""
+    """A placement file could not be read, written or removed."""
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -26,7 +25,9 @@ class PlacementFileError(NodeAgentError):
         self.errno = error
 
 
-_IN_THE_WAY = "something else is where the agent keeps its files: see `ls -la` of it, and move it away"
+_IN_THE_WAY = (
+    "an entry of another kind has the name of a file or directory of the agent: see `ls -la` of it, and move it away"
+)
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the quota of the agent's user (`quota`); the agent tries again by itself",
@@ -37,11 +38,11 @@ _HINTS = {
 }
 
 
-def _failure(doing: str, path: Path, err: OSError) -> PlacementFileError:
+def _make_error(verb: str, path: Path, err: OSError) -> PlacementFileError:
     number = err.errno or 0
     hint = _HINTS.get(number, "`ls -la` of the directory and dmesg may say more")
     return PlacementFileError(
-        f"cannot {doing} {path}: {os.strerror(number)}", path=str(path), error=err.errno, hint=hint
+        f"cannot {verb} {path}: {os.strerror(number)}", path=str(path), error=err.errno, hint=hint
     )
 
 
@@ -52,7 +53,7 @@ class PlacementFiles:
         self._directory = Path(directory)
 
     def read(self) -> dict[str, bytes | None]:
-        """Return the content of each file by name. The content is None for an entry that `write` didn't create, and for an empty directory.
+        """Return the content of each file by name. None means an entry that `write` didn't create, or an empty directory.
 
         Raises:
             PlacementFileError: the directory can't be read.
@@ -61,12 +62,15 @@ class PlacementFiles:
         try:
             with os.scandir(self._directory) as pods:
                 for pod in pods:
-                    files = _files(pod)
-                    found |= {f"{pod.name}/{name}": content for name, content in files.items()} or {pod.name: None}
+                    files: dict[str, bytes | None] = {}
+                    if pod.is_dir(follow_symlinks=False):
+                        with os.scandir(pod.path) as entries:
+                            files = {f"{pod.name}/{entry.name}": _read(entry) for entry in entries}
+                    found |= files or {pod.name: None}
         except FileNotFoundError:
             return {}  # no file was written yet
         except OSError as err:
-            raise _failure("read", self._directory, err) from err
+            raise _make_error("read", self._directory, err) from err
         return found
 
     def write(self, name: str, content: bytes) -> None:
@@ -78,17 +82,19 @@ class PlacementFiles:
         path = self._directory / name
         try:
             for directory in (self._directory, path.parent):
-                _ensure(directory)
+                directory.mkdir(exist_ok=True)
+                if stat.S_IMODE(directory.stat().st_mode) != _DIRECTORY_MODE:
+                    directory.chmod(_DIRECTORY_MODE)
             temporary = path.with_name(f".{path.name}.new")
             with temporary.open("wb") as file:
-                os.fchmod(file.fileno(), _FILE_MODE)  # independent of the umask
+                os.fchmod(file.fileno(), _FILE_MODE)  # the mode of open is reduced by the umask
                 file.write(content)
             temporary.replace(path)
         except OSError as err:
-            raise _failure("write", path, err) from err
+            raise _make_error("write", path, err) from err
 
     def remove(self, name: str) -> None:
-        """Remove an entry that `read` found, and the pod's directory with its last file.
+        """Remove an entry that `read` found. With the last file, the pod's directory is removed, too.
 
         Raises:
             PlacementFileError: the entry is still there.
@@ -100,26 +106,13 @@ class PlacementFiles:
             else:
                 path.unlink(missing_ok=True)
         except OSError as err:
-            raise _failure("remove", path, err) from err
+            raise _make_error("remove", path, err) from err
         if path.parent != self._directory:
-            with contextlib.suppress(OSError):  # files of the pod's other containers are there
+            with contextlib.suppress(OSError):  # the directory has files of other containers
                 path.parent.rmdir()
 
 
-def _files(pod: os.DirEntry[str]) -> dict[str, bytes | None]:
-    if not pod.is_dir(follow_symlinks=False):
-        return {}
-    with os.scandir(pod.path) as files:
-        return {file.name: _content(file) for file in files}
-
-
-def _content(file: os.DirEntry[str]) -> bytes | None:
-    there = file.stat(follow_symlinks=False)
-    as_written = stat.S_ISREG(there.st_mode) and stat.S_IMODE(there.st_mode) == _FILE_MODE
-    return Path(file.path).read_bytes() if as_written and there.st_size <= MAX_BYTES else None
-
-
-def _ensure(directory: Path) -> None:
-    directory.mkdir(exist_ok=True)
-    if stat.S_IMODE(directory.stat().st_mode) != _DIRECTORY_MODE:
-        directory.chmod(_DIRECTORY_MODE)
+def _read(file: os.DirEntry[str]) -> bytes | None:
+    status = file.stat(follow_symlinks=False)
+    is_ours = stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == _FILE_MODE
+    return Path(file.path).read_bytes() if is_ours and status.st_size <= MAX_BYTES else None

@@ -1,7 +1,4 @@
-"""Files that must survive a crash: written as a whole, read with a limit, set aside when broken, locked against a second daemon.
-
-Knows nothing of their contents. Every system call that changes something is visible here, in its order.
-"""
+"""Files that survive a crash: written atomically, read with a size limit, set aside when broken, locked against a second agent."""
 
 import contextlib
 import errno
@@ -39,28 +36,25 @@ _HINTS = {
     errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
     errno.EIO: "the disk fails: see `dmesg` and `smartctl`; the file holds its old or its new content, nothing between",
     errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another stateDirectory",
-    errno.ENOTDIR: "there is a file where a directory is expected: move it away, or set another stateDirectory",
-    errno.EISDIR: "there is a directory where the file is expected: see `ls -ld` of it, and move it away",
-    errno.ELOOP: "there is a symbolic link where the file is expected: see `ls -l` of it, and move it away",
+    errno.ENOTDIR: "a file is where a directory is expected: move it away, or set another stateDirectory",
+    errno.EISDIR: "a directory is where the file is expected: see `ls -ld` of it, and move it away",
+    errno.ELOOP: "a symbolic link is where the file is expected: see `ls -l` of it, and move it away",
 }
 
 
-def _failure(doing: str, path: str, err: OSError, hint: str | None = None) -> StateFileError:
+def _make_error(verb: str, path: str, err: OSError, hint: str | None = None) -> StateFileError:
     number = err.errno or 0
     hint = hint or _HINTS.get(number, "`ls -la` of the directory and dmesg may say more")
-    return StateFileError(f"cannot {doing} {path}: {os.strerror(number)}", path=path, error=err.errno, hint=hint)
+    return StateFileError(f"cannot {verb} {path}: {os.strerror(number)}", path=path, error=err.errno, hint=hint)
 
 
 def temporary_path(path: str) -> str:
-    """Return the file that holds the next content of `path` while it is being written.
-
-    Its name is fixed, so that the next write finds and removes a file left by a crash without a search.
-    """
+    """Return the path of the temporary file for writing `path`. The name is fixed, so that the next write removes one left by a crash."""
     return str(Path(path).parent / f".{Path(path).name}.new")
 
 
 def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str | None = None) -> None:
-    """Replace the file's content, durably: after a crash at any time it is the old content or the new one.
+    """Replace the file's content durably. After a crash at any time, the file has either its old or its new content.
 
     The caller holds the directory's lock, so there is one writer.
 
@@ -68,49 +62,43 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
         path: the file.
         content: the complete content.
         mode: permissions of the file.
-        hint: next step after a failure, for a file that is not one of the agent's own.
+        hint: next step after a failure, for a file outside of the state directory.
 
     Raises:
-        StateFileError: the file has its old content. Only if the directory could not be synced at the end it has the new one, which a power
-            failure may undo. Writing again is right in every case.
+        StateFileError: the file has its old content, or new content that isn't durable yet. The write can be repeated.
     """
     temporary = temporary_path(path)
     try:
-        _remove_if_there(temporary)
+        Path(temporary).unlink(missing_ok=True)
         try:
             _write_new(temporary, content, mode)
             os.replace(temporary, path)  # noqa: PTH105 - system calls are named as such here
         except OSError:
             with contextlib.suppress(OSError):  # report the first failure; the next write removes the file anyway
-                _remove_if_there(temporary)
+                Path(temporary).unlink(missing_ok=True)
             raise
         _sync_directory(str(Path(path).parent))
     except OSError as err:
-        raise _failure("write", path, err, hint) from err
+        raise _make_error("write", path, err, hint) from err
 
 
 def remove(path: str) -> None:
-    """Remove a file, and its temporary file from a crash. A missing file is not an error.
+    """Remove a file, and a temporary file left by a crash. Either may be missing.
 
     Raises:
         StateFileError: the file is still there.
     """
     try:
-        _remove_if_there(path)
-        _remove_if_there(temporary_path(path))
+        Path(path).unlink(missing_ok=True)
+        Path(temporary_path(path)).unlink(missing_ok=True)
     except OSError as err:
-        raise _failure("remove", path, err) from err
-
-
-def _remove_if_there(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108 - as above
+        raise _make_error("remove", path, err) from err
 
 
 def _write_new(path: str, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)  # not by os.open, because the umask would change it
+        os.fchmod(descriptor, mode)  # the mode of os.open is reduced by the umask
         left = memoryview(content)
         while left:
             left = left[os.write(descriptor, left) :]
@@ -129,30 +117,39 @@ def _sync_directory(path: str) -> None:
 
 
 def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes | None:
-    """Return the file's content, or None if the file doesn't exist.
+    """Return the file's content. None means that the file doesn't exist.
 
     Args:
         path: the file.
-        max_bytes: a larger file is refused before it is read into memory.
-        follow_symlinks: whether the last part of the path may be a symbolic link (right for files that an administrator installs, wrong for
-            files that only the agent writes).
+        max_bytes: limit of the content.
+        follow_symlinks: whether the last part of the path may be a symbolic link, as it may for files that an administrator installs.
 
     Raises:
-        StateFileError: it cannot be read, is not a regular file, or is too large.
+        StateFileError: the file cannot be read, is not a regular file, or is too large.
     """
-    # O_NONBLOCK: opening a FIFO that nobody writes to must not hang the daemon
+    # O_NONBLOCK: without it, opening a FIFO would wait for a writer
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_symlinks else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
         return None
     except OSError as err:
-        raise _failure("read", path, err) from err
+        raise _make_error("read", path, err) from err
+    content = bytearray()
     try:
-        _check_regular(path, os.fstat(descriptor))
-        content = _read_up_to(descriptor, max_bytes + 1)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a directory fails with EISDIR
+            raise StateFileError(
+                f"cannot read {path}: it is not a regular file",
+                path=path,
+                error=None,
+                hint=f"a device, FIFO or socket is where the file is expected: see `ls -l {shlex.quote(path)}`; "
+                "put a regular file there, or name another",
+            )
+        while len(content) <= max_bytes and (part := os.read(descriptor, min(max_bytes + 1 - len(content), 1 << 20))):
+            content += part
     except OSError as err:
-        raise _failure("read", path, err) from err
+        raise _make_error("read", path, err) from err
     finally:
         os.close(descriptor)
     if len(content) > max_bytes:
@@ -160,65 +157,38 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
             f"cannot read {path}: it is larger than {max_bytes} bytes",
             path=path,
             error=None,
-            hint=f"nodeagent never writes one this large: check what it is (`file {shlex.quote(path)}`), and move it away",
+            hint=f"nodeagent never writes such a large file: check it (`file {shlex.quote(path)}`), and move it away",
         )
-    return content
-
-
-def _check_regular(path: str, status: os.stat_result) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(status.st_mode):
-        raise StateFileError(
-            f"cannot read {path}: it is not a regular file",
-            path=path,
-            error=None,
-            hint=f"there is a device, FIFO or socket where the file is expected: see `ls -l {shlex.quote(path)}`; "
-            "put a regular file there, or name another",
-        )
-
-
-def _read_up_to(descriptor: int, limit_bytes: int) -> bytes:
-    parts = []
-    while limit_bytes > 0 and (part := os.read(descriptor, min(limit_bytes, 1 << 20))):
-        parts.append(part)
-        limit_bytes -= len(part)
-    return b"".join(parts)
+    return bytes(content)
 
 
 def set_aside(path: str) -> str:
-    """Give an unusable file (or other entry) a second name, `PATH.aside-N`. No file is ever overwritten.
+    """Give an unusable file a second name, `PATH.aside-N`, and return that name. No file is ever overwritten.
 
-    A file keeps its first name until the next write replaces it, so a start after a crash in between finds it again, and creates no third
-    name.
-    Anything but a regular file is renamed.
-
-    Returns:
-        The second name.
+    The file keeps its first name until the next write replaces it. A start after a crash in between finds the second name, and adds no
+    third. Entries that aren't regular files are renamed.
 
     Raises:
-        StateFileError: it could not be created.
+        StateFileError: the second name could not be created.
     """
     try:
-        aside = _second_name(path)
+        aside = _add_second_name(path)
         _sync_directory(str(Path(path).parent))
     except OSError as err:
-        raise _failure("set aside", path, err) from err
+        raise _make_error("set aside", path, err) from err
     return aside
 
 
-def _second_name(path: str) -> str:
+def _add_second_name(path: str) -> str:
     directory, name = Path(path).parent, Path(path).name
     pattern = re.compile(re.escape(name) + r"\.aside-([1-9][0-9]{0,8})")
     taken = [int(match[1]) for entry in directory.iterdir() if (match := pattern.fullmatch(entry.name))]
     highest = max(taken, default=0)
-    here = os.lstat(path)
-    if taken:
-        there = os.lstat(f"{path}.aside-{highest}")
-        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
-            return f"{path}.aside-{highest}"
+    entry_stat = os.lstat(path)
+    if taken and os.path.samestat(os.lstat(f"{path}.aside-{highest}"), entry_stat):
+        return f"{path}.aside-{highest}"
     aside = f"{path}.aside-{highest + 1}"  # the name is free, because this process holds the directory's lock
-    if stat.S_ISREG(here.st_mode):
+    if stat.S_ISREG(entry_stat.st_mode):
         try:
             os.link(path, aside, follow_symlinks=False)
         except OSError as err:
@@ -231,7 +201,7 @@ def _second_name(path: str) -> str:
 
 
 class DirectoryLock:
-    """Lock held from creation until `release()`, or until the process ends, however it ends."""
+    """Lock that is held until `release`, or until the process ends."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -252,49 +222,38 @@ class DirectoryLock:
 
 
 def lock_directory(path: str) -> DirectoryLock:
-    """Make sure that no other daemon uses this directory.
+    """Lock a directory against other agents.
 
-    The directory itself is locked, which needs no space and no writable file system. A file in it names the holder of the lock.
+    The directory itself is locked, which works on a full or read-only file system. A file there has the pid of the lock's holder.
 
     Raises:
-        StateFileError: another daemon uses it (its pid is in the message), or the directory cannot be opened.
+        StateFileError: another agent uses the directory, or the directory cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
-        raise _failure("lock", path, err) from err
-    try:
-        _take(descriptor, path)
-    except OSError as err:
-        os.close(descriptor)
-        raise _failure("lock", path, err) from err
-    except StateFileError:
-        os.close(descriptor)
-        raise
-    with contextlib.suppress(OSError):  # a full disk must not keep the daemon from starting
-        _say_who(str(Path(path) / LOCK_NAME))
-    return DirectoryLock(path, descriptor)
-
-
-def _take(descriptor: int, path: str) -> None:
+        raise _make_error("lock", path, err) from err
+    lock_file = Path(path, LOCK_NAME)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as err:
+        os.close(descriptor)
         holder = ""
         with contextlib.suppress(OSError):
-            holder = Path(path, LOCK_NAME).read_bytes()[:_PID_BYTES].decode(errors="replace").strip()
+            holder = lock_file.read_bytes()[:_PID_BYTES].decode(errors="replace").strip()
         raise StateFileError(
             f"another nodeagent (pid {holder or 'unknown'}) works in {path}",
             path=path,
             error=err.errno,
             hint="stop it (`systemctl stop nodeagent`), or give this one another stateDirectory",
         ) from err
-
-
-def _say_who(path: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    finally:
+    except OSError as err:
         os.close(descriptor)
+        raise _make_error("lock", path, err) from err
+    with contextlib.suppress(OSError):  # the agent starts even if the disk is full
+        file = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, f"{os.getpid()}\n".encode())
+        finally:
+            os.close(file)
+    return DirectoryLock(path, descriptor)

@@ -1,1 +1,1 @@
-"""The kernel's files and events outside of cgroups: /sys, /proc, tracefs, uevents, interrupts, threads."""
+"""Files and events of the kernel outside of cgroups: /sys, /proc, tracefs, uevents, interrupts, kernel threads."""

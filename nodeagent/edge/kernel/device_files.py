@@ -1,4 +1,4 @@
-"""Finder of the files in /dev of a PCI function. They are looked up each time, because device numbers may change with each boot."""
+"""The device files of a PCI function. They are looked up each time, because device numbers may change with each boot."""
 
 import os
 from collections.abc import Iterator
@@ -10,59 +10,54 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Limit below one function. A card with 128 RDMA queues has about a thousand."""
+"""Limit of directories below a function. A card with 128 RDMA queues has about a thousand."""
 _WITHOUT_FILES = frozenset({"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"})
 
 
-def files_of(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
-    """Return the device files of a function, by path. A function without any, such as a network interface, has none.
+def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
+    """Return the device files of a function, by path. A network interface has none.
 
     Raises:
-        SysfsError: the function is absent, or its entry in /sys can't be read.
+        SysfsError: the function is absent, or its directory in /sys can't be read.
     """
     sys = Path(root) / "sys"
     function = Path(root) / PCI / address
     if not is_address(address) or not function.is_dir():
-        raise SysfsError(str(function), "there is no such device: it was unplugged, or `remove` was written to")
-    own = {file.path: file for file in _below(function, sys)}
-    shared = shared_files(_linked(function / "driver"), _linked(function / "iommu_group"), tuple(own.values()))
-    for name in shared:
-        own |= {file.path: file for file in _at(sys / "class" / name)}
+        raise SysfsError(str(function), "there is no such device: it was unplugged or removed through sysfs (`remove`)")
+    own = {file.path: file for file in _find_below(function, sys / "class/block")}
+    driver, iommu_group = _read_link(function / "driver"), _read_link(function / "iommu_group")
+    for name in shared_files(driver, iommu_group, tuple(own.values())):
+        own |= {file.path: file for file in _read_file_in(sys / "class" / name)}
     return tuple(own[path] for path in sorted(own))
 
 
-def _below(function: Path, sys: Path) -> Iterator[DeviceFile]:
-    """Return the directories below a function, without those of functions behind it (of a bridge)."""
+def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
+    """Find device files below a function, and of multipath disks, but not of functions behind a bridge."""
     for count, (directory, below, _) in enumerate(os.walk(function)):
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
         for name in below:
             if disk := disk_of_paths(name):
-                yield from _disk(sys / "class/block", disk)
+                for path in sorted(disks.glob(f"{disk}*")):  # the disk and its partitions
+                    if path.name == disk or path.name.removeprefix(f"{disk}p").isdecimal():
+                        yield from _read_file_in(path)
         below[:] = [name for name in below if name not in _WITHOUT_FILES and not is_address(name)]
-        yield from _at(Path(directory))
+        yield from _read_file_in(Path(directory))
 
 
-def _disk(block: Path, name: str) -> Iterator[DeviceFile]:
-    """Return the files of a disk and its partitions."""
-    for path in sorted(block.glob(f"{name}*")):
-        if path.name == name or path.name.removeprefix(f"{name}p").isdecimal():
-            yield from _at(path)
-
-
-def _at(directory: Path) -> Iterator[DeviceFile]:
+def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
     try:
         dev = (directory / "dev").read_text(encoding="ascii", errors="backslashreplace")
         uevent = (directory / "uevent").read_text(encoding="ascii", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
-        return  # the file is absent, or gone
+        return  # the directory is of no device, or gone
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
-    yield device_file(str(directory), dev, uevent, is_block=_linked(directory / "subsystem") == BLOCK)
+    yield device_file(str(directory), dev, uevent, is_block=_read_link(directory / "subsystem") == BLOCK)
 
 
-def _linked(path: Path) -> str:
-    """Return the last part of a link's target, or an empty text."""
+def _read_link(path: Path) -> str:
+    """Return the last part of a link's target. Empty means that there is no link."""
     try:
         return path.readlink().name
     except OSError:

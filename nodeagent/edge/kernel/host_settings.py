@@ -1,8 +1,8 @@
-"""Host settings that name CPUs, as the kernel has them now. A process with the right can also write them."""
+"""Settings of the host whose values are CPUs, read from /proc and /sys, and written by a process that may."""
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,99 +21,93 @@ from nodeagent.formats.kernel.host_files import (
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
-"""Errors for a setting that is gone or absent, such as XPS with only one queue. EINVAL: a queue is in no traffic class, or another device
+"""Errors for a missing setting, such as XPS with only one queue. EINVAL means that a queue is in no traffic class, or that another device
 has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
-
-
 _NODES = "sys/devices/system/node"
 
 
 class HostSettingsFiles:
-    """Files below /proc and /sys."""
+    """Settings that are files below /proc and /sys."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
-        """Return the settings of these kinds that can be changed. A setting that goes away meanwhile is left out.
+        """Read the settings of these kinds that can be changed. Settings that disappear are left out.
 
         Raises:
             HostFileError: a setting is not a set of CPUs, or can't be read.
         """
         found = {}
-        for setting in self._settings(kinds):
+        for setting in self._list_settings(kinds):
             path = Path(self.path(setting))
+            requested = path.with_name(REQUESTED)
             try:
                 if path.stat().st_mode & WRITABLE:
-                    found[setting] = read_cpus(setting, self._shown_in(path).read_text("ascii", "replace"))
+                    shown = requested if path.name == CPUMASK and requested.exists() else path
+                    found[setting] = read_cpus(setting, shown.read_text("ascii", "replace"))
             except OSError as err:
                 if err.errno not in _ABSENT:
-                    raise _unreadable(path, err) from err
+                    raise _make_error(path, err) from err
         return found
 
     def facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return further facts of settings that are interrupts or network queues.
+        """Return facts of interrupts and network queues that identify their instance, and the CPUs near an interrupt's device.
 
-        The directory of an interrupt in /sys comes and goes with it, and its inode number is never reused. A renamed interface keeps its
-        index.
+        An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
         """
-        near = dict(self._nodes())
+        numbers = _parse_numbers(self._names(_NODES), "node")
+        cpus_near = {str(number): _read_cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist")) for number in numbers}
         indices: dict[str, int | None] = {}
         found = {}
         for setting in settings:
             if setting.kind is SettingKind.IRQ:
-                found[setting] = self._of_interrupt(setting.name, near)
+                instance, node = None, ""
+                with suppress(OSError):
+                    node = Path(f"{self._root}/{IRQS}/{setting.name}/node").read_text(encoding="ascii").strip()
+                    instance = Path(f"{self._root}/sys/kernel/irq/{setting.name}").stat().st_ino
+                found[setting] = Facts(instance, cpus_near.get(node, CpuSet()))
             elif setting.kind is SettingKind.QUEUE:
                 interface = setting.name.partition("/")[0]
                 if interface not in indices:
-                    indices[interface] = self._index(interface)
+                    indices[interface] = None
+                    with suppress(OSError, ValueError):
+                        text = Path(f"{self._root}/{QUEUES}/{interface}/ifindex").read_text(encoding="ascii")
+                        indices[interface] = int(text)
                 found[setting] = Facts(indices[interface])
         return found
 
-    def _of_interrupt(self, number: str, near: Mapping[str, CpuSet]) -> Facts:
-        instance, node = None, ""
-        with suppress(OSError):
-            node = Path(f"{self._root}/{IRQS}/{number}/node").read_text(encoding="ascii").strip()
-            instance = Path(f"{self._root}/sys/kernel/irq/{number}").stat().st_ino
-        return Facts(instance, near.get(node, CpuSet()))
-
-    def comes_to(self, interrupt: Setting) -> CpuSet:
-        """Return the CPUs that the kernel delivers an interrupt to, or nothing if they are unknown or the interrupt is gone."""
+    def effective_cpus(self, interrupt: Setting) -> CpuSet:
+        """Return the CPUs to which the kernel delivers an interrupt. An empty set means that they are unknown, or the interrupt is gone."""
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
                 return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
         return CpuSet()
 
-    def _index(self, interface: str) -> int | None:
-        with suppress(OSError, ValueError):
-            return int(Path(f"{self._root}/{QUEUES}/{interface}/ifindex").read_text(encoding="ascii"))
-        return None
-
-    def _nodes(self) -> Iterator[tuple[str, CpuSet]]:
-        """Return the online CPUs of each NUMA node, by its number."""
-        for number in _numbers(self._names(_NODES), "node"):
-            yield str(number), _cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist"))
-
     def nodes(self) -> tuple[CpuSet, ...]:
-        """Return the CPUs of each NUMA node that has any, including offline ones.
+        """Return the CPUs of each NUMA node, including offline ones. Nodes without CPUs are left out.
 
         Raises:
-            HostFileError: they can't be listed.
+            HostFileError: a directory can't be listed.
         """
-        found = (CpuSet.from_ids(_numbers(self._names(f"{_NODES}/{node}"), "cpu")) for node in self._names(_NODES))
+        names = (self._names(f"{_NODES}/{node}") for node in self._names(_NODES))
+        found = (CpuSet.from_ids(_parse_numbers(of_node, "cpu")) for of_node in names)
         return tuple(cpus for cpus in found if cpus)
 
     def interrupt_numbers(self) -> tuple[int, ...]:
         """Return the numbers of all interrupts.
 
         Raises:
-            HostFileError: they can't be listed.
+            HostFileError: /proc/irq can't be listed.
         """
         return tuple(int(name) for name in self._names(IRQS) if name.isdigit())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
-        """Return the interrupts of a PCI device, by its address (`0000:3b:00.0`), or of a network interface. An absent device has none."""
+        """Return the interrupts of a PCI device (an address such as `0000:3b:00.0`) or of a network interface.
+
+        The interrupts of a virtio device are those of the PCI device above it. A missing device has none.
+        """
         for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
             place = Path(self._root or "/", start)
             if place.exists():
@@ -121,8 +115,12 @@ class HostSettingsFiles:
         else:
             return frozenset()
         place = place.resolve()
-        for at in (place, *place.parents):  # the interrupts of a virtio device are those of the PCI device above it
-            names = self._names(str((at / "msi_irqs").relative_to(self._root or "/"))) or _line_interrupt(at / "irq")
+        for at in (place, *place.parents):
+            names = self._names(str((at / "msi_irqs").relative_to(self._root or "/")))
+            if not names:
+                with suppress(OSError):  # a device without message-signalled interrupts
+                    line = (at / "irq").read_text(encoding="ascii").strip()
+                    names = [line] if line.isdigit() and line != "0" else []
             if names:
                 return frozenset(Setting(SettingKind.IRQ, name) for name in names)
             if PCI_ADDRESS.fullmatch(at.name) or at.name == "devices":
@@ -130,7 +128,7 @@ class HostSettingsFiles:
         return frozenset()
 
     def interrupt_numbers_of(self, device: str) -> frozenset[int]:
-        """Return the numbers of a device's interrupts for display. Empty also if they can't be listed."""
+        """Return the numbers of a device's interrupts, for display. The set is empty if they can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
         except HostFileError:
@@ -139,22 +137,18 @@ class HostSettingsFiles:
     def path(self, setting: Setting) -> str:
         return f"{self._root}/{path_of(setting)}"
 
-    def _shown_in(self, path: Path) -> Path:
-        requested = path.with_name(REQUESTED)
-        return requested if path.name == CPUMASK and requested.exists() else path
-
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write to these files. Returns for each None, or the reason of the failure."""
-        return tuple(self._write(path, value) for path, value in writes)
+        """Write files, given as path and content. Return the error of each write, or None."""
+        results: list[str | None] = []
+        for path, value in writes:
+            try:
+                Path(path).write_text(value, encoding="ascii")
+                results.append(None)
+            except OSError as err:
+                results.append(os.strerror(err.errno or 0))
+        return tuple(results)
 
-    def _write(self, path: str, value: str) -> str | None:
-        try:
-            Path(path).write_text(value, encoding="ascii")
-        except OSError as err:
-            return os.strerror(err.errno or 0)
-        return None
-
-    def _settings(self, kinds: AbstractSet[SettingKind]) -> Iterator[Setting]:
+    def _list_settings(self, kinds: AbstractSet[SettingKind]) -> Iterator[Setting]:
         if SettingKind.IRQ in kinds:
             yield from (Setting(SettingKind.IRQ, str(number)) for number in self.interrupt_numbers())
         if SettingKind.NEW_IRQS in kinds:
@@ -173,72 +167,65 @@ class HostSettingsFiles:
             return sorted(entry.name for entry in path.iterdir())
         except OSError as err:
             if err.errno not in _ABSENT:
-                raise _unreadable(path, err) from err
+                raise _make_error(path, err) from err
             return []
 
 
-def _numbers(names: Iterable[str], kind: str) -> list[int]:
-    """Return the numbers in names of a kind, such as `node0`."""
+def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
+    """Return the numbers of names of a kind, such as `node0`."""
     numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
     return [int(number) for number in numbers if number.isdigit()]
 
 
-def _line_interrupt(file: Path) -> list[str]:
-    """Return the interrupt of a device without message-signalled interrupts."""
-    with suppress(OSError):
-        name = file.read_text(encoding="ascii").strip()
-        return [name] if name.isdigit() and name != "0" else []
-    return []
-
-
 def possible_cpus(root: str = "/") -> CpuSet:
-    """Return all CPUs that the machine can have.
+    """Read the CPUs that the machine can ever have.
 
     Raises:
-        HostFileError: the kernel doesn't show them.
+        HostFileError: the kernel's file can't be read.
     """
-    return _cpus(Path(root, "sys/devices/system/cpu/possible"))
+    return _read_cpus(Path(root, "sys/devices/system/cpu/possible"))
 
 
 def online_cpus(root: str = "/") -> CpuSet:
-    """Return the online CPUs.
+    """Read the online CPUs.
 
     Raises:
-        HostFileError: the kernel doesn't show them.
+        HostFileError: the kernel's file can't be read.
     """
-    return _cpus(Path(root, "sys/devices/system/cpu/online"))
+    return _read_cpus(Path(root, "sys/devices/system/cpu/online"))
 
 
 def host_cpus(root: str = "/") -> CpuSet:
-    """Return the CPUs of the root cgroup, which are online and in no partition.
+    """Read the CPUs of the root cgroup, which are online and in no partition.
 
     Raises:
-        HostFileError: the kernel doesn't show them.
+        HostFileError: the kernel's file can't be read.
     """
-    return _cpus(Path(root, "sys/fs/cgroup/cpuset.cpus.effective"))
+    return _read_cpus(Path(root, "sys/fs/cgroup/cpuset.cpus.effective"))
 
 
-def uevents_sent(root: str = "/") -> int:
-    """Return the number of device events that the kernel has sent since boot, or 0 if it doesn't count them."""
+def count_uevents(root: str = "/") -> int:
+    """Return the number of uevents since boot, or 0 if it is unknown."""
     with suppress(OSError, ValueError):
         return int(Path(root, "sys/kernel/uevent_seqnum").read_text(encoding="ascii"))
     return 0
 
 
-def _cpus(file: Path) -> CpuSet:
+def _read_cpus(file: Path) -> CpuSet:
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
     except (OSError, ValueError) as err:
-        raise _unreadable(file, err) from err
+        raise _make_error(file, err) from err
 
 
-def _unreadable(path: Path, err: Exception) -> HostFileError:
-    why = err.strerror if isinstance(err, OSError) else str(err)
-    return HostFileError(f"cannot read {path}: {why}", hint="see `nodeagent check`; it is tried again")
+def _make_error(path: Path, err: Exception) -> HostFileError:
+    reason = err.strerror if isinstance(err, OSError) else str(err)
+    hint = "see `nodeagent check`; the agent reads the file again at the next sync"
+    return HostFileError(f"cannot read {path}: {reason}", hint=hint)
 
 
 def boot_id(root: str = "/") -> str:
-    """Return the id of this boot, beyond which no setting lasts. Empty means unknown."""
+    """Return the id of this boot. Empty means unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

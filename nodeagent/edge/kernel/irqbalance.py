@@ -1,8 +1,7 @@
-"""Client of irqbalance, which distributes interrupts every few seconds, to keep it off certain CPUs. Uses its socket, as root.
+"""Client of irqbalance's socket, for root. irqbalance distributes interrupts every few seconds, and can be kept off CPUs.
 
-irqbalance forgets requests when it restarts. A request replaces the CPUs banned by its configuration or the kernel's command line
-(IRQBALANCE_BANNED_CPULIST; isolcpus, nohz_full), so it must include these. irqbalance doesn't confirm requests: read again after its next
-scan.
+irqbalance forgets requests when it restarts, and doesn't confirm them. A request replaces the CPUs banned by its configuration
+(IRQBALANCE_BANNED_CPULIST) or the kernel's command line (isolcpus, nohz_full), so the request must include them.
 """
 
 import socket
@@ -24,9 +23,9 @@ from nodeagent.formats.kernel.irqbalance import (
 
 DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
-"""Time for each step of a call. irqbalance doesn't answer while it scans."""
+"""Timeout of each step of a call. irqbalance doesn't answer while it scans."""
 _MAX_ANSWER_BYTES = 1 << 20
-"""Limit of an answer, which has a hundred bytes for each interrupt that irqbalance leaves alone."""
+"""Limit of an answer, which has about a hundred bytes for each excluded interrupt."""
 _HINT = "see `systemctl status irqbalance`"
 
 
@@ -35,7 +34,7 @@ class IrqbalanceError(NodeAgentError):
 
 
 def read(directory: Path = DIRECTORY) -> Irqbalance | None:
-    """Return the settings of irqbalance, or None if none answers.
+    """Return the settings of irqbalance. None means that irqbalance doesn't run.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -50,7 +49,7 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Keep interrupts off exactly these CPUs, from the next scan on. Does nothing without irqbalance.
+    """Keep interrupts off exactly these CPUs, from irqbalance's next scan on. Do nothing without irqbalance.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -66,9 +65,9 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Exclude exactly these interrupts from moves, from the next scan on. Does nothing without irqbalance.
+    """Exclude exactly these interrupts from moves, from irqbalance's next scan on. Do nothing without irqbalance.
 
-    This replaces the interrupts that its command line names (--banirq), so include these.
+    The interrupts replace those of irqbalance's command line (--banirq), and so must include them.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -84,7 +83,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Restore irqbalance's own configuration, from the next scan on. Does nothing without irqbalance.
+    """Restore irqbalance's own configuration, from its next scan on. Do nothing without irqbalance.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -93,12 +92,11 @@ def unban(directory: Path = DIRECTORY) -> None:
 
 
 def _ask(request: bytes, directory: Path) -> str | None:
-    """Return the answer of the running irqbalance. One that was killed leaves its socket behind."""
     for path in sorted(directory.glob("irqbalance*.sock")):
         try:
             return _exchange(path, request)
         except (ConnectionRefusedError, FileNotFoundError):
-            continue
+            continue  # a killed irqbalance leaves its socket behind
         except BlockingIOError as err:
             raise IrqbalanceError(f"no answer from irqbalance at {path} for {CALL_SECONDS:g} s", hint=_HINT) from err
         except OSError as err:
@@ -107,14 +105,11 @@ def _ask(request: bytes, directory: Path) -> str | None:
 
 
 def _exchange(path: Path, request: bytes) -> str:
-    """Send one request, and read until irqbalance closes the connection, which means that it has read the request.
-
-    Time limits are the kernel's, because connect with Python's own would fail at once while another client is served.
-    """
+    """Send one request, and read until irqbalance closes the connection. With settimeout, connect would fail while the backlog is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
-        limit = struct.pack("ll", int(CALL_SECONDS), int(CALL_SECONDS % 1 * 1_000_000))
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        timeval = struct.pack("ll", int(CALL_SECONDS), int(CALL_SECONDS % 1 * 1_000_000))
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         channel.connect(str(path))
         channel.sendall(request)
         answer = bytearray()

@@ -1,9 +1,7 @@
 """Kernel threads that are not bound to one CPU, and their affinities.
 
-The agent's own filter of system calls forbids to move them, so the launcher does it. New threads don't inherit the affinity of kthreadd, so
-they have to be found again. Workers of unbound workqueues follow /sys/devices/virtual/workqueue/cpumask. If there are cpuset partitions,
-the
-kernel itself keeps all others off these.
+New threads don't inherit the affinity of kthreadd, and so have to be found again. Workers of unbound workqueues follow
+/sys/devices/virtual/workqueue/cpumask. The kernel itself keeps all other threads off the CPUs of cpuset partitions.
 """
 
 import errno
@@ -24,11 +22,11 @@ class KernelThreadsError(NodeAgentError):
 
 
 class ThreadKey(Struct, frozen=True, order=True):
-    """Identity of a thread, because another thread may get its id after it has ended."""
+    """Identity of a thread, with the start time because ids are reused."""
 
     pid: int
     start_ticks: int
-    """Start time since boot, field 22."""
+    """Start time since boot, field 22 of /proc/PID/stat."""
 
 
 class KernelThread(Struct, frozen=True):
@@ -36,13 +34,13 @@ class KernelThread(Struct, frozen=True):
     cpus: CpuSet
     """Affinity, including offline CPUs."""
     is_movable: bool
-    """Whether it can be moved. The kernel refuses (EINVAL) for a workqueue's worker or rescuer, which moves by itself."""
+    """Whether the thread can be moved. The kernel refuses to move workers and rescuers of workqueues (EINVAL)."""
 
 
-def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
-    """Let a thread run on these CPUs only. Returns the reason of a failure, or None."""
+def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
+    """Set the affinity of a thread. Return the error, or None."""
     try:
-        if _stat(thread.pid).start_ticks != thread.start_ticks:
+        if _read_stat(thread.pid).start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
         os.sched_setaffinity(thread.pid, cpus)
     except OSError as err:
@@ -50,49 +48,37 @@ def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
     return None
 
 
-def _stat(pid: int) -> TaskStat:
-    return parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace"))
-
-
-def _allowed(pid: int) -> CpuSet:
-    """Return the affinity. Unlike sched_getaffinity(2) it includes offline CPUs."""
-    return parse_allowed_cpus(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="backslashreplace"))
-
-
-def _is_of_nobody(pid: int) -> bool:
-    """Whether the thread is in the root cgroup. A thread that works for a process (vhost for a virtual machine) is in its cgroup."""
-    return Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace").strip().endswith("0::/")
-
-
-def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[ThreadKey, KernelThread]:
-    """Return all movable threads by id. Threads that end meanwhile, or that are bound to one CPU, are left out."""
+def find_unbound_threads(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[ThreadKey, KernelThread]:
+    """Return the kernel threads that may run on more than one CPU or can be moved. Threads that end meanwhile are left out."""
     found = {}
     try:
         pids = tuple(process_ids())
     except OSError as err:
-        raise KernelThreadsError(
-            f"cannot list /proc: {err.strerror}", hint="see `ulimit -n`; it is tried again"
-        ) from err
+        raise KernelThreadsError(f"cannot list /proc: {err.strerror}", hint=_HINT) from err
     for pid in pids:
         try:
-            seen = _unbound(pid)
+            stat = _read_stat(pid)
+            if not stat.is_kernel_thread:
+                continue
+            # unlike sched_getaffinity(2), /proc/PID/status has offline CPUs, too
+            cpus = parse_allowed_cpus(_read(pid, "status"))
+            # a thread that works for a process, such as vhost for a virtual machine, is in the process's cgroup
+            is_movable = not stat.is_bound and _read(pid, "cgroup").strip().endswith("0::/")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        except OSError as err:  # to leave it out would mean that it has ended
-            raise KernelThreadsError(
-                f"cannot read /proc/{pid}: {err.strerror}", hint="see `ulimit -n`; it is tried again"
-            ) from err
-        if seen is not None:
-            found[seen[0]] = seen[1]
+        except OSError as err:  # a thread that is left out would count as ended
+            raise KernelThreadsError(f"cannot read /proc/{pid}: {err.strerror}", hint=_HINT) from err
+        if is_movable or len(cpus) > 1:
+            found[ThreadKey(pid, stat.start_ticks)] = KernelThread(stat.name, cpus, is_movable)
     return found
 
 
-def _unbound(pid: int) -> tuple[ThreadKey, KernelThread] | None:
-    stat = _stat(pid)
-    if not stat.is_kernel_thread:
-        return None
-    cpus = _allowed(pid)
-    is_movable = not stat.is_bound and _is_of_nobody(pid)
-    if not is_movable and len(cpus) <= 1:
-        return None
-    return ThreadKey(pid, stat.start_ticks), KernelThread(stat.name, cpus, is_movable)
+_HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
+
+
+def _read_stat(pid: int) -> TaskStat:
+    return parse_task_stat(_read(pid, "stat"))
+
+
+def _read(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Reader of a root file system's description of the machine. Validates nothing; formats/kernel/sysfs.py does."""
+"""Reader of the files that describe the machine. formats/kernel/sysfs.py parses and validates them."""
 
 import errno
 import os
@@ -20,17 +20,16 @@ from nodeagent.formats.kernel.sysfs_sample import (
 from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
-"""Number of readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
+"""Limit of readings, each of about 0.1 s, of a machine whose CPUs come and go."""
 
 MAX_FILE_BYTES = 32 * 2**20
 """/proc/cpuinfo has about 1.5 KiB per CPU; everything else is at most a page."""
 
 _LINK = "@"
-"""Suffix of a wanted name that is a link, whose target is read as its text."""
+"""Suffix of a pattern for links, whose target is read as text."""
 
 _Files = dict[str, "_Files | None"]
-"""Wanted names of a directory. None means a file to read; an empty tree means that only the name counts."""
-
+"""Wanted names of a directory. None means a file to read. An empty tree means that only the name is wanted."""
 
 _ROOT_HINT = "name the copy of a node's file system: --root DIR"
 
@@ -45,16 +44,16 @@ def read_devices(root: str = "/") -> SysfsSample:
     Raises:
         SysfsError: a file can't be read.
     """
-    from nodeagent.formats.kernel.pci_devices import CLASSES, wanted_of  # noqa: PLC0415 - only where somebody asks for devices
+    from nodeagent.formats.kernel.pci_devices import CLASSES, wanted_of  # noqa: PLC0415 - only where devices are needed
 
     return read_files(wanted_of(read_files(CLASSES, root)), root)
 
 
 def read_machine(root: str = "/") -> SysfsSample:
-    """Read all that discovery needs as a consistent set, without a CPU hotplug event in between.
+    """Read all files that discovery needs, without a CPU hotplug event in between.
 
     Raises:
-        SysfsError: a file can't be read or isn't a regular file, or the machine kept changing; the error names the path.
+        SysfsError: a file can't be read or isn't a regular file, or the machine kept changing.
     """
     base = root.rstrip("/") if root else "."
     try:
@@ -62,7 +61,7 @@ def read_machine(root: str = "/") -> SysfsSample:
     except FileNotFoundError as err:
         raise SysfsError(base, "there is no such directory", hint=_ROOT_HINT) from err
     except OSError as err:
-        raise _failed(base, err, listed=False) from err
+        raise _make_error(base, err, listed=False) from err
     if not is_directory:
         raise SysfsError(base, "it is not a directory", hint=_ROOT_HINT)
     failure: SysfsError | None = None
@@ -85,7 +84,7 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
     """Read files below the root by patterns: `#` is a decimal number, `*` any name, and `@` at the end marks a link.
 
     Raises:
-        SysfsError: a file can't be read, or some kept vanishing; the error names the path.
+        SysfsError: a file can't be read, or files kept vanishing.
     """
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
@@ -98,16 +97,16 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
 
 
 def read_witness(root: str = "/") -> SysfsSample:
-    """Read only what shows whether the machine has changed; see formats/kernel/sysfs_witness.py.
+    """Read the few files that change with the machine; see formats/kernel/sysfs_witness.py.
 
     Raises:
-        SysfsError: a file is missing or can't be read; the error names the path.
+        SysfsError: a file is missing or can't be read.
     """
     return _read(root.rstrip("/") if root else ".", WITNESS)
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the settings of kernel and services that `nodeagent check` judges. Unreadable ones are listed, and are no error."""
+    """Read the settings of the kernel and of services that `nodeagent check` checks. The result lists unreadable ones."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -140,7 +139,7 @@ def write_setting(path: str, text: str, root: str = "/") -> None:
     except OSError as err:
         raise SysfsError(
             full,
-            f"'{text}' cannot be written: {err.strerror}",
+            f"cannot write '{text}': {err.strerror}",
             hint=f"run this as root, or write it yourself: echo {text} | sudo tee {full}",
         ) from err
 
@@ -148,15 +147,6 @@ def write_setting(path: str, text: str, root: str = "/") -> None:
 def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
-    for path, found in _walk(base, "", _tree(wanted), listed=False):
-        if isinstance(found, str):
-            files[_ascii(path)] = found
-        else:
-            directories[_ascii(path)] = tuple(map(_ascii, found))
-    return SysfsSample(MappingProxyType(files), MappingProxyType(directories), base)
-
-
-def _tree(wanted: Iterable[str]) -> _Files:
     tree: _Files = {}
     for pattern in wanted:
         *parents, last = pattern.split("/")
@@ -167,20 +157,27 @@ def _tree(wanted: Iterable[str]) -> _Files:
             branch = below
         if last:
             branch[last] = None
-    return tree
+    for path, found in _walk(base, "", tree, listed=False):
+        if isinstance(found, str):
+            files[_escape(path)] = found
+        else:
+            directories[_escape(path)] = tuple(map(_escape, found))
+    return SysfsSample(MappingProxyType(files), MappingProxyType(directories), base)
 
 
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """Yield each wanted file's text and each listed directory's wanted names, by path below the root.
+    """Yield the text of each wanted file and the wanted names of each listed directory, by path below the root.
 
-    `listed` says that the directory above was listed and names this one, so that it must exist. Missing files under a fixed path are absent
-    without a listing (that of /proc is long).
+    `listed` means that the parent directory was listed and has this one, so that it must exist. Directories on a fixed path aren't listed.
     """
     entries = list(tree.items())
     if listed or any("#" in name or name == "*" for name in tree):
-        names = _list(base, path, listed=listed)
-        if names is None:
-            return
+        try:
+            names = sorted(os.listdir(f"{base}/{path}"))  # noqa: PTH208  only names are needed, of hundreds of directories
+        except OSError as err:
+            if _is_absent(f"{base}/{path}", err, listed=listed):
+                return
+            raise _make_error(f"{base}/{path}", err, listed=listed) from err
         found = [(name, wanted, branch) for name in names for wanted, branch in tree.items() if _matches(wanted, name)]
         yield path, tuple(name for name, _, _ in found)
         entries = [(f"{name}{_LINK if wanted.endswith(_LINK) else ''}", branch) for name, wanted, branch in found]
@@ -191,7 +188,7 @@ def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple
             yield from _walk(base, below, branch, listed=listed)
         elif branch is None:
             is_link, below = below.endswith(_LINK), below.removesuffix(_LINK)
-            text = (_target if is_link else _text)(base, below, listed=listed)
+            text = (_read_target if is_link else _read_text)(base, below, listed=listed)
             if text is not None:
                 yield below, text
 
@@ -204,31 +201,20 @@ def _matches(wanted: str, name: str) -> bool:
     return re.fullmatch(f"{re.escape(before)}[0-9]+{re.escape(after)}", name) is not None
 
 
-def _list(base: str, path: str, *, listed: bool) -> list[str] | None:
-    try:
-        return sorted(os.listdir(f"{base}/{path}"))  # noqa: PTH208  only names are needed, of hundreds of directories
-    except OSError as err:
-        if _absent(f"{base}/{path}", err, listed=listed):
-            return None
-        raise _failed(f"{base}/{path}", err, listed=listed) from err
-
-
-def _ascii(name: str) -> str:
-    """Return a name as text that can be saved and sent. The name of a network interface may have any bytes; the name itself opens the
-    file.
-    """
+def _escape(name: str) -> str:
+    """Return a name as ASCII text for documents. The name of a network interface may have any bytes."""
     return os.fsencode(name).decode("ascii", "backslashreplace")
 
 
-def _text(base: str, path: str, *, listed: bool) -> str | None:
+def _read_text(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        # O_NONBLOCK, because opening a pipe in a hostile root must not wait for a writer.
+        # O_NONBLOCK: a copied root may have a pipe here, and opening it would wait for a writer
         descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
-        if _absent(full, err, listed=listed):
+        if _is_absent(full, err, listed=listed):
             return None
-        raise _failed(full, err, listed=listed) from err
+        raise _make_error(full, err, listed=listed) from err
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise SysfsError(full, "expected a regular file")
@@ -240,33 +226,32 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
     except OSError as err:
         if FIRMWARE_ANSWERS in path:
             return None
-        raise _failed(full, err, listed=listed) from err
+        raise _make_error(full, err, listed=listed) from err
     finally:
         os.close(descriptor)
     return content.decode("ascii", "backslashreplace")
 
 
-def _target(base: str, path: str, *, listed: bool) -> str | None:
+def _read_target(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        return _ascii(str(Path(full).readlink()))
+        return _escape(str(Path(full).readlink()))
     except OSError as err:
-        if (
+        is_copied = (
             err.errno == errno.EINVAL and Path(full).is_dir()
-        ):  # a copied root may have the target of a link instead of the link
+        )  # a copied root may have the link's target instead
+        if is_copied or _is_absent(full, err, listed=listed):
             return None
-        if _absent(full, err, listed=listed):
-            return None
-        raise _failed(full, err, listed=listed) from err
+        raise _make_error(full, err, listed=listed) from err
 
 
-def _absent(full: str, err: OSError, *, listed: bool) -> bool:
-    if listed:  # copied roots have links (to cpufreq policies) whose targets weren't copied
+def _is_absent(full: str, err: OSError, *, listed: bool) -> bool:
+    if listed:  # a copied root may have a link (to a cpufreq policy) without the target
         return err.errno == errno.ENOENT and Path(full).is_symlink()
     return err.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
-def _failed(full: str, err: OSError, *, listed: bool) -> SysfsError:
+def _make_error(full: str, err: OSError, *, listed: bool) -> SysfsError:
     if listed and err.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EBUSY):
         return VanishedError(
             full,

@@ -1,8 +1,8 @@
-"""Counters of what ran on some CPUs, kept by the kernel: histogram triggers in a tracefs instance that goes with this process.
+"""Counters of the tasks and interrupts that run on some CPUs, kept by the kernel in a tracefs instance (histogram triggers).
 
-No events are recorded one by one, and other users of tracing are not disturbed. The kernel removes an instance only on request, so a shell
-waits for the end of this process and removes it if need be. The instance's name has this process's id, so that the next run removes it if
-both are killed (`Documentation/trace/histogram.rst`, `ftrace.rst`).
+Events are only counted, and other users of tracing are not disturbed. The kernel removes an instance only on request. A shell therefore
+waits for the end of this process and removes the instance. Its name has this process's id, so that the next run can remove an instance
+that is left (`Documentation/trace/histogram.rst`, `ftrace.rst`).
 """
 
 import errno
@@ -25,10 +25,10 @@ _JOINS = "cgroup/cgroup_attach_task"
 _SWITCHES = "sched/sched_switch"
 _INTERRUPT_ENTRIES, _INTERRUPT_EXITS = "irq/irq_handler_entry", "irq/irq_handler_exit"
 _SOFTIRQ_ENTRIES, _SOFTIRQ_EXITS = "irq/softirq_entry", "irq/softirq_exit"
-# Sums of timestamps are enough to know how long: see formats/kernel/cpu_use.py. common_pid is the task that is switched from.
+# formats/kernel/cpu_use.py computes durations from sums of timestamps. common_pid is the task that is switched from.
 _TIMES = "vals=common_timestamp:clock=mono"
 _COUNTED = {
-    # ends first, so that each start that is counted has its end counted, too
+    # exits are counted first, so that every counted entry has a counted exit
     _INTERRUPT_EXITS: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _INTERRUPT_ENTRIES: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _SOFTIRQ_EXITS: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
@@ -36,8 +36,8 @@ _COUNTED = {
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Shell script that waits for the end of its input. It is in a session of its own, because with a unit's main process systemd ends all
-others, too (SIGTERM). The dying process may keep files of the instance open for a moment longer.
+"""Shell script that waits for the end of its input, and removes a directory. It ignores SIGTERM, which systemd sends to all processes of a
+unit, and tries several times, because the ending process may keep files open for a moment.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -48,11 +48,11 @@ _HINTS = {
 
 
 class TracefsError(NodeAgentError):
-    """The kernel cannot count what runs, or forbids it."""
+    """The kernel lacks tracing, or refuses it."""
 
 
 class CpuRecording:
-    """Counters of one instance. Made by `recording`, and from then on the kernel notes who starts whom."""
+    """Counters of one tracefs instance. Made by `recording`."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance
@@ -60,13 +60,12 @@ class CpuRecording:
         self._began: dict[str, tuple[int, int]] = {}
 
     def prepare(self) -> None:
-        """Count forks and changes of cgroup, and prepare the other counters without starting them.
+        """Start the counters of forks and changes of cgroup, and prepare the other counters.
 
         Raises:
-            TracefsError: the kernel refuses one.
+            TracefsError: the kernel refuses a counter.
         """
-        # the smallest buffers, because nothing is recorded in them
-        self._write("buffer_size_kb", "1")
+        self._write("buffer_size_kb", "1")  # no events are recorded
         self._trigger(_FORKS, f"hist:keys=parent_pid,child_pid:size=8192 {self._condition}")
         self._trigger(_JOINS, "hist:keys=pid,dst_id:size=2048")
         for event, histogram in _COUNTED.items():
@@ -86,13 +85,11 @@ class CpuRecording:
     def end(self) -> CpuHistograms:
         """Stop all counters at one moment, and read them.
 
-        Events of tasks that are not in set_event_pid reach no trigger, and this process alone has none of interest.
-
         Raises:
-            TracefsError: they cannot be read.
+            TracefsError: a counter cannot be read.
         """
         ended_ns = time.monotonic_ns()
-        self._write("set_event_pid", str(os.getpid()))
+        self._write("set_event_pid", str(os.getpid()))  # the events of all other tasks reach no trigger any more
         counted = {event: Counted(self._read(event), *began) for event, began in self._began.items()}
         return CpuHistograms(
             switches=counted[_SWITCHES],
@@ -111,47 +108,47 @@ class CpuRecording:
     def _write(self, name: str, text: str) -> None:
         path = self._instance / name
         try:
-            # not O_TRUNC, which removes existing triggers
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # O_TRUNC would remove triggers
             try:
                 os.write(descriptor, text.encode())
             finally:
                 os.close(descriptor)
         except OSError as err:
-            raise _failure(f"write '{text}' to {path}", err) from err
+            raise _make_error(f"write '{text}' to {path}", err) from err
 
     def _read(self, event: str) -> bytes:
         path = self._instance / "events" / event / "hist"
         try:
             return path.read_bytes()
         except OSError as err:
-            raise _failure(f"read {path}", err) from err
+            raise _make_error(f"read {path}", err) from err
 
 
 @contextmanager
 def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
-    """Count what runs on these CPUs, in an instance that is removed afterwards.
+    """Make a tracefs instance with prepared counters of these CPUs, and remove it afterwards.
 
     Raises:
-        TracefsError: counting failed; the error has the reason.
+        TracefsError: the kernel lacks tracing, or refuses it.
     """
-    _check(tracefs)
+    _check_tracefs(tracefs)
     remove_abandoned(tracefs)
-    with passing_directory(tracefs / "instances" / f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}") as instance:
+    name = f"{_PREFIX}{os.getpid()}-{_read_start_ticks(os.getpid())}"
+    with temporary_directory(tracefs / "instances" / name) as instance:
         counters = CpuRecording(instance, cpus)
         counters.prepare()
         yield counters
 
 
 @contextmanager
-def passing_directory(path: Path) -> Iterator[Path]:
-    """Make a directory that is removed afterwards, also if this process is killed.
+def temporary_directory(path: Path) -> Iterator[Path]:
+    """Make a directory that is removed afterwards, even if this process is killed.
 
     Raises:
-        TracefsError: it can't be made; the error has the reason.
+        TracefsError: the directory can't be made.
     """
     try:
-        # a session of its own, so that signals of a terminal or shell to the whole command don't end it
+        # the remover has its own session, so that a terminal's signals to the command don't end it
         remover = subprocess.Popen(
             ["/bin/sh", "-c", _REMOVES, str(path)],
             stdin=subprocess.PIPE,
@@ -160,52 +157,51 @@ def passing_directory(path: Path) -> Iterator[Path]:
             start_new_session=True,
         )
     except OSError as err:
-        raise _failure("start /bin/sh", err) from err
+        raise _make_error("start /bin/sh", err) from err
     with remover:
         try:
             path.mkdir()
         except OSError as err:
-            raise _failure(f"make {path}", err) from err
+            raise _make_error(f"make {path}", err) from err
         try:
             yield path
         finally:
-            with suppress(OSError):  # a process has it open; the next run removes it
+            with suppress(OSError):  # another process has it open; the next run removes it
                 path.rmdir()
             remover.kill()
 
 
 def remove_abandoned(tracefs: Path = TRACEFS) -> None:
-    """Remove instances whose process has ended without doing so."""
+    """Remove instances that are left by ended processes."""
     try:
         found = sorted(path for path in (tracefs / "instances").iterdir() if path.name.startswith(_PREFIX))
     except OSError as err:
-        raise _failure(f"read {tracefs / 'instances'}", err) from err
+        raise _make_error(f"read {tracefs / 'instances'}", err) from err
     for instance in found:
         pid, _, start = instance.name.removeprefix(_PREFIX).partition("-")
-        if pid.isdecimal() and start.isdecimal() and _start_ticks(int(pid)) != int(start):
-            with suppress(OSError):  # a process has it open
+        if pid.isdecimal() and start.isdecimal() and _read_start_ticks(int(pid)) != int(start):
+            with suppress(OSError):  # another process has it open
                 instance.rmdir()
 
 
-def _check(tracefs: Path) -> None:
-    """Check the preconditions before anything is changed."""
+def _check_tracefs(tracefs: Path) -> None:
     try:
-        if not _is_there(tracefs / "instances"):
+        if not _exists(tracefs / "instances"):
             raise TracefsError(
                 f"there is no tracefs at {tracefs}",
                 hint=f"mount it: `mount -t tracefs tracefs {tracefs}`; if that fails, the kernel is built without tracing (CONFIG_FTRACE)",
             )
-        if not _is_there(tracefs / "events" / _SWITCHES / "hist"):
+        if not _exists(tracefs / "events" / _SWITCHES / "hist"):
             raise TracefsError(
                 f"this kernel keeps no histograms: {tracefs}/events/{_SWITCHES} has no file hist",
                 hint="use a kernel that is built with CONFIG_HIST_TRIGGERS=y, as those of Debian are: see `uname -r`",
             )
     except OSError as err:
-        raise _failure(f"look into {tracefs}", err) from err
+        raise _make_error(f"look into {tracefs}", err) from err
 
 
-def _is_there(path: Path) -> bool:
-    """Whether it exists. Where access is denied, the result of Path.exists depends on Python's version."""
+def _exists(path: Path) -> bool:
+    """Return whether a path exists. Raise OSError where access is denied, unlike Path.exists of some versions."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -213,8 +209,8 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _start_ticks(pid: int) -> int | None:
-    """Return the start time of a process, which is unique together with its id, or None if it has ended."""
+def _read_start_ticks(pid: int) -> int | None:
+    """Return the start time of a process. None means that the process has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -222,6 +218,6 @@ def _start_ticks(pid: int) -> int | None:
     return parse_task_stat(stat).start_ticks
 
 
-def _failure(doing: str, err: OSError) -> TracefsError:
+def _make_error(action: str, err: OSError) -> TracefsError:
     hint = _HINTS.get(err.errno or 0, "dmesg and /sys/kernel/tracing/error_log may have the kernel's reason")
-    return TracefsError(f"cannot {doing}: {os.strerror(err.errno or 0)}", hint=hint)
+    return TracefsError(f"cannot {action}: {os.strerror(err.errno or 0)}", hint=hint)

@@ -1,4 +1,4 @@
-"""Watch for CPUs, memory, NUMA nodes or PCI devices that come or go (uevents over netlink). It carries no data."""
+"""Watch for hotplug of CPUs, memory, NUMA nodes and PCI devices (uevents over netlink)."""
 
 import enum
 import errno
@@ -12,20 +12,18 @@ from collections.abc import Iterator
 from nodeagent.errors import NodeAgentError
 
 _SUBSYSTEMS = frozenset({"cpu", "memory", "node", "pci"})
-"""Subsystems of interest. A PCI device brings its interrupts; its event `bind` tells that a driver may have set their affinity."""
+"""Subsystems of interest. A PCI device has interrupts, whose affinity its driver may set on the event `bind`."""
 _NETLINK_KOBJECT_UEVENT = 15
-"""Constant of the kernel's linux/netlink.h."""
+"""Constant of linux/netlink.h."""
 _KERNEL_GROUP = 1
-"""UDEV_MONITOR_KERNEL of libudev; 2 is udev's."""
+"""Group of the kernel's own messages (UDEV_MONITOR_KERNEL of libudev). Group 2 is udev's."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
-"""Limit of a message. The kernel's have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
+"""Limit of a message. The kernel's messages have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 LOADS_AFTER_SECONDS = 60.0
-"""Delay before the filter for uevents is loaded, which takes a tenth of a second that a start needs for its pods. Until then, each uevent
-counts.
-"""
+"""Delay before the filter of uevents is imported, which takes a tenth of a second. Until then, each uevent wakes the agent."""
 
 
 class UeventError(NodeAgentError):
@@ -56,11 +54,11 @@ def open_uevent_socket() -> socket.socket:
             channel.close()
             raise
     except OSError as err:
-        raise _refused(err) from err
+        raise _make_error(err) from err
     return channel
 
 
-def _refused(err: OSError) -> UeventError:
+def _make_error(err: OSError) -> UeventError:
     return UeventError(
         f"cannot listen to the kernel's uevents: {os.strerror(err.errno or 0)}",
         hint="the unit needs AF_NETLINK in RestrictAddressFamilies=; without uevents hotplug is seen at the next period",
@@ -71,8 +69,8 @@ class Uevents:
     """Iterator over wake-ups, for a thread of its own.
 
     Args:
-        channel: socket of `open_uevent_socket()`; closed when the iteration ends.
-        loads_after_seconds: when to load the filter, counted from the start of the iteration.
+        channel: socket of `open_uevent_socket`, which is closed when the iteration ends.
+        loads_after_seconds: time from the start of the iteration until the filter is imported.
 
     Raises:
         UeventError: there are no more file descriptors. The channel is closed.
@@ -85,13 +83,13 @@ class Uevents:
             self._stopped, self._stop = socket.socketpair()
         except OSError as err:
             channel.close()
-            raise _refused(err) from err
+            raise _make_error(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents and return one wake-up for all that came together since the last. Ends after `close()`.
+        """Wait for uevents, and yield once for all that are pending. The iteration ends after `close`.
 
         Raises:
-            UeventError: the socket broke.
+            UeventError: the socket can't be read.
         """
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
@@ -100,11 +98,12 @@ class Uevents:
         try:
             while True:
                 if not loaded and time.monotonic() >= load_at:
-                    _parser()
+                    _load_parser()
                     loaded = True
-                if self._stopped.fileno() in dict(poller.poll(None if loaded else _ms_until(load_at))):
+                timeout_ms = None if loaded else math.ceil(max(0.0, load_at - time.monotonic()) * 1000)
+                if self._stopped.fileno() in dict(poller.poll(timeout_ms)):
                     return
-                wake = drain(self._channel, sorted_out=loaded)
+                wake = drain(self._channel, is_filtered=loaded)
                 if wake is not None:
                     yield wake
         finally:
@@ -112,23 +111,19 @@ class Uevents:
             self._stopped.close()
 
     def close(self) -> None:
-        """End the iteration, from any thread. Harmless after its end."""
+        """End the iteration, from any thread."""
         self._stop.close()  # the other end becomes readable
 
 
-def _ms_until(moment: float) -> int:
-    return math.ceil(max(0.0, moment - time.monotonic()) * 1000)
-
-
-def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
-    """Read all pending messages, a limited number of times, so that a storm of events doesn't delay the wake-up.
+def drain(channel: socket.socket, *, is_filtered: bool = True) -> Hotplug | None:
+    """Read the pending messages, up to a limit, so that a storm of events doesn't delay the wake-up.
 
     Args:
-        channel: socket of `open_uevent_socket()`.
-        sorted_out: whether to ignore messages about other things, which needs pyroute2.
+        channel: socket of `open_uevent_socket`.
+        is_filtered: whether messages of other subsystems are ignored, which needs pyroute2.
 
     Raises:
-        UeventError: the socket broke.
+        UeventError: the socket can't be read.
     """
     wake = None
     for _ in range(_MAX_MESSAGES):
@@ -144,24 +139,20 @@ def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
                 ) from err
             wake = Hotplug.OVERFLOW
             continue
-        if wake is None and sender[0] == _KERNEL_PORT and (not sorted_out or _concerns_us(message)):
+        if wake is None and sender[0] == _KERNEL_PORT and (not is_filtered or _is_of_interest(message)):
             wake = Hotplug.CHANGED
     return wake
 
 
-def _concerns_us(message: bytes) -> bool:
-    """Whether a message is about a subsystem of interest. One that can't be parsed counts, because an extra scan is harmless."""
+def _is_of_interest(message: bytes) -> bool:
     try:
-        return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _parser()().parse(message))
+        return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _load_parser()().parse(message))
     except ValueError:
-        return True
+        return True  # an unnecessary scan is harmless
 
 
-def _parser() -> type:
-    """Load pyroute2's parser. It loads all of pyroute2, which is as large as the rest of the agent, so it has to wait until there is
-    time.
-    """
-    from pyroute2.netlink.uevent import MarshalUevent  # noqa: PLC0415 - see above
+def _load_parser() -> type:
+    from pyroute2.netlink.uevent import MarshalUevent  # noqa: PLC0415 - as large as the agent, and not needed at first
 
     parser: type = MarshalUevent
     return parser

@@ -1,4 +1,4 @@
-"""Usage as the kernel counts it: CPU times from psutil, and the raw text of cgroup files and scheduler statistics."""
+"""Counters of CPU and memory use: CPU times from psutil, and the raw text of cgroup files and scheduler statistics."""
 
 import os
 from collections.abc import Mapping
@@ -7,18 +7,15 @@ from msgspec import Struct
 
 
 class UsageText(Struct, frozen=True):
-    """Texts of two files of a cgroup. None means that a file can't be read, as when the cgroup has just gone or its controller is off."""
+    """Texts of two files of a cgroup. None means that the file can't be read, for instance because its controller is off."""
 
     cpu_stat: str | None
     numa_stat: str | None
 
 
 def cpu_times_us() -> tuple[tuple[int, int], ...]:
-    """Return busy and total time of every online CPU, in id order, in microseconds since boot.
-
-    Waiting for a device doesn't count as busy.
-    """
-    import psutil  # noqa: PLC0415 - what looks at one cgroup alone needs none of it
+    """Return busy and total time of every online CPU, in id order, in microseconds since boot. I/O wait doesn't count as busy."""
+    import psutil  # noqa: PLC0415 - the report of a job doesn't need it
 
     times = []
     for cpu in psutil.cpu_times(percpu=True):
@@ -29,20 +26,16 @@ def cpu_times_us() -> tuple[tuple[int, int], ...]:
 
 
 def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
-    """Read the usage of cgroups.
+    """Read the usage of cgroups. `paths` has their paths below the root, by the names for the result."""
+    return {name: _read_usage(f"{root}/{path}") for name, path in paths.items()}
 
-    Args:
-        root: the pods' cgroup.
-        paths: path of each cgroup from there, by its name in the result.
-    """
-    return {
-        name: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat"))
-        for name, path in paths.items()
-    }
+
+def _read_usage(cgroup: str) -> UsageText:
+    return UsageText(_read(f"{cgroup}/cpu.stat"), _read(f"{cgroup}/memory.numa_stat"))
 
 
 class JobUsageText(Struct, frozen=True):
-    """Texts for the report of a job. None means that a file can't be read, or that this kernel lacks it."""
+    """Texts for the report of a job. None means that the file can't be read."""
 
     cgroup: UsageText
     memory_peak: str | None
@@ -50,12 +43,11 @@ class JobUsageText(Struct, frozen=True):
 
 
 def read_job_usage(cgroup: str, root: str = "") -> JobUsageText:
-    """Read the texts for a cgroup and all CPUs. `root` is the directory above proc/."""
-    texts = UsageText(_text(f"{cgroup}/cpu.stat"), _text(f"{cgroup}/memory.numa_stat"))
-    return JobUsageText(texts, _text(f"{cgroup}/memory.peak"), _text(f"{root}/proc/schedstat"))
+    """Read the usage of a cgroup, and the scheduler statistics of all CPUs. `root` is the directory above proc/."""
+    return JobUsageText(_read_usage(cgroup), _read(f"{cgroup}/memory.peak"), _read(f"{root}/proc/schedstat"))
 
 
-def _text(file: str) -> str | None:
+def _read(file: str) -> str | None:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:

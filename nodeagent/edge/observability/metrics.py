@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, old_name
+from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, find_old_name
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricSpec
 from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
@@ -53,7 +53,7 @@ class _Published(Collector):
         ):
             samples[one.name].append((one, value))
         for spec in (*METRICS, *(spec for kind in resource_kinds.RESOURCES for spec in kind.metrics)):
-            alias = old_name(spec.name) if self.aliases else None
+            alias = find_old_name(spec.name) if self.aliases else None
             for name in (spec.name,) if alias is None else (spec.name, alias):
                 if spec.kind == "histogram":
                     yield _make_histogram(spec, name, self.snapshot.distributions[spec.name])

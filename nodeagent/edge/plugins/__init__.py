@@ -1,1 +1,1 @@
-"""Code and processes of others that decisions ask: CPU plugins and device plugins."""
+"""The code of CPU plugins."""

@@ -1,6 +1,6 @@
-"""CPU plugins' code: found by entry points, and asked in a thread of its own, for a time.
+"""The code of CPU plugins, found by entry points and called in a thread with a timeout. core/resources/cpu/plugins.py checks the answers.
 
-Loaded only where plugins are configured. What they answer is judged in core/resources/cpu/plugins.py.
+Imported only where plugins are configured.
 """
 
 import re
@@ -22,27 +22,27 @@ from nodeagent.errors import printable
 GROUP = "nodeagent.cpu_plugins"
 FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
-"""For one question; an answer takes microseconds, and a loaded machine may not run the thread at once."""
+"""Timeout of one question. An answer takes microseconds, but a loaded machine may not run the thread at once."""
 TURN_SECONDS = 1.0
-"""For all questions of a turn together: a thousand slow answers would hold up everybody."""
+"""Limit of the time that all questions of a turn take together."""
 UNCOUNTED_SECONDS = 0.05
-"""Of each question's time, for that of a turn: what a loaded machine makes of microseconds."""
+"""Part of each question's time that doesn't count for the turn, because a loaded machine needs so long."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
 
 
 class _Failure(Struct, frozen=True):
-    why: str
+    reason: str
 
 
-_Heard = tuple[bool, object]
-"""Whether it has failed, and why or else its answer: of types that run nobody's code when they are looked at."""
-_Asked = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Heard]"]
+_Result = _Failure | object
+"""An answer, copied into a type whose methods aren't the plugin's code, or a failure."""
+_Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 
 class BoundedCode:
-    """One plugin's code. What comes too late is never heard, and nothing more is asked then: its thread may run for ever."""
+    """Code of one plugin, called in its own thread. After a late answer the plugin is not asked again, as the thread may never return."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class BoundedCode:
         turn_seconds: float = TURN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the methods that implement points, which may run code of the plugin.
+        """Look up the methods that implement points. The lookup may run code of the plugin.
 
         Args:
-            name: for the texts.
-            code: what the plugin has made.
-            seconds: for each question.
-            turn_seconds: for a turn, once there are turns (`begin_turn`): commands have none.
-            clock: in seconds.
+            name: the plugin's name, for messages.
+            code: the object that the plugin's entry point made.
+            seconds: timeout of each question.
+            turn_seconds: limit for all questions of a turn, from the first `begin_turn` on.
+            clock: a monotonic clock, in seconds.
         """
         found = {point.value: getattr(code, point.method, None) for point in Point}
         self._name = name
@@ -67,10 +67,10 @@ class BoundedCode:
         self._seconds, self._turn_seconds = seconds, turn_seconds
         self._clock = clock
         self._left: float | None = None
-        """Of the turn's time. None: there are no turns."""
+        """Seconds left of the turn's limit. None means that no turn has begun, as in commands."""
         self._alive: Callable[[], None] = lambda: None
         self._held_off = ""
-        self._questions: SimpleQueue[_Asked] | None = None
+        self._questions: SimpleQueue[_Question] | None = None
 
     @property
     def points(self) -> frozenset[str]:
@@ -89,17 +89,17 @@ class BoundedCode:
     def ask(self, point: str, *question: object) -> object:
         """See `PluginCode`."""
         if self._held_off:
-            raise self._failed(point, f"it was too late before, and {_UNTIL}")
+            raise self._make_error(point, f"it was too late before, and {_UNTIL}")
         if self._questions is None:
             self._questions = SimpleQueue()
             threading.Thread(
                 target=_answer_all, args=(self._questions,), name=f"cpu-plugin-{self._name}"[:15], daemon=True
             ).start()
-        answers: SimpleQueue[_Heard] = SimpleQueue()
+        answers: SimpleQueue[_Result] = SimpleQueue()
         began = self._clock()
         self._questions.put((self._methods[point], question, answers))
         try:
-            has_failed, answer = answers.get(timeout=self._seconds)
+            answer = answers.get(timeout=self._seconds)
         except Empty:
             raise self._hold_off(point, f"it has not answered within {self._seconds:g} s") from None
         if self._left is not None:
@@ -107,44 +107,44 @@ class BoundedCode:
             if self._left < 0:
                 raise self._hold_off(point, f"it has taken more than {self._turn_seconds:g} s of one turn")
         self._alive()
-        if has_failed:
-            raise self._failed(point, str(answer))
+        if type(answer) is _Failure:
+            raise self._make_error(point, answer.reason)
         return answer
 
-    def _hold_off(self, point: str, why: str) -> PluginFailedError:
-        self._held_off = f"{why} ({point})"
-        return self._failed(point, f"{why}, and {_UNTIL}")
+    def _hold_off(self, point: str, reason: str) -> PluginFailedError:
+        self._held_off = f"{reason} ({point})"
+        return self._make_error(point, f"{reason}, and {_UNTIL}")
 
-    def _failed(self, point: str, why: str) -> PluginFailedError:
-        return PluginFailedError(self._name, Point(point), why)
-
-
-# In the plugin's thread: whatever runs code of a plugin, be it only by a look at what it has answered or raised.
+    def _make_error(self, point: str, reason: str) -> PluginFailedError:
+        return PluginFailedError(self._name, Point(point), reason)
 
 
-def _answer_all(questions: "SimpleQueue[_Asked]") -> None:
+# The following functions run in the plugin's thread. Even reading an answer or an exception may run the plugin's code.
+
+
+def _answer_all(questions: "SimpleQueue[_Question]") -> None:
     while True:
         method, question, answers = questions.get()
         answers.put(_answer(method, question))
 
 
-def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Heard:
-    """Ask twice: whoever rolls dice, counts calls or looks at a clock doesn't answer the same.
+def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Result:
+    """Call a method twice, which finds methods that depend on chance, counters or the clock.
 
-    Each answer is copied before anything else happens: an object that the plugin keeps may change later.
+    Each answer is copied at once, because the plugin may change the object later.
     """
     try:
-        first = _copied(method(*question))
-        second = _copied(method(*question))
+        first = _copy_answer(method(*question))
+        second = _copy_answer(method(*question))
     except BaseException as err:  # noqa: BLE001 - whatever it raises, only the pod that was asked about is refused
-        return True, f"it raises {_shown(err)}"
+        return _Failure(f"it raises {_describe_error(err)}")
     if type(first) is not type(second) or first != second:
-        return True, "it gives two answers to one question: it must be a pure function"
-    return (True, first.why) if type(first) is _Failure else (False, first)
+        return _Failure("it gives two answers to one question: it must be a pure function")
+    return first
 
 
-def _copied(answer: object) -> object:
-    """Return a value that is nobody else's, of one of the types of answers exactly: a subclass may run code when it is looked at."""
+def _copy_answer(answer: object) -> _Result:
+    """Copy an answer. Subclasses of the types of answers are refused, because their methods may be the plugin's code."""
     if answer is None or type(answer) is int or type(answer) is str:
         return answer
     if type(answer) is CpuSet:
@@ -156,47 +156,47 @@ def _copied(answer: object) -> object:
         if all(type(cpu) is int and type(score) is int for cpu, score in copy.items()):
             return copy
         return _Failure("what it answers are no numbers of CPUs")
-    return _Failure(f"it answers with {_cut(type(answer).__name__)}")
+    return _Failure(f"it answers with {_shorten(type(answer).__name__)}")
 
 
-def _shown(err: BaseException) -> str:
-    kind = _cut(type.__dict__["__name__"].__get__(type(err)))
-    text = _words_of(err)
-    return kind if text is None else _cut(f"{kind}: {text}")
+def _describe_error(err: BaseException) -> str:
+    kind = _shorten(type.__dict__["__name__"].__get__(type(err)))
+    text = _get_message(err)
+    return kind if text is None else _shorten(f"{kind}: {text}")
 
 
-def _words_of(err: BaseException) -> str | None:
+def _get_message(err: BaseException) -> str | None:
     try:
-        return _cut(str(err))
+        return _shorten(str(err))
     except BaseException:  # noqa: BLE001 - its text is the plugin's code, too
         return None
 
 
-def _cut(text: str) -> str:
-    """Return what can be shown of a text; if it is of a class of the plugin's own, as one that is of none."""
+def _shorten(text: str) -> str:
+    """Return the printable start of a text, as a plain str even if the text is of a subclass."""
     return printable(str.__getitem__(text, slice(_MOST_CHARACTERS)))
 
 
 _LOADED: dict[tuple[str, tuple[tuple[str, str], ...]], BoundedCode] = {}
-"""One of a kind for the life of the process: a reload doesn't revive what was too late, and equal configurations are equal."""
+"""Plugins by name and options, kept for the life of the process. A reload doesn't ask a plugin again that was late."""
 
 
-def loaded(plugins: tuple[CpuPlugin, ...]) -> tuple[tuple[CpuPlugin, ...], tuple[StartRefused, ...]]:
-    """Return the plugins with their code, and what is wrong with those that have none."""
-    found, wrong = [], []
+def load_plugins(plugins: tuple[CpuPlugin, ...]) -> tuple[tuple[CpuPlugin, ...], tuple[StartRefused, ...]]:
+    """Return the plugins with their code, and the problems of plugins whose code can't be loaded."""
+    with_code, problems = [], []
     for index, plugin in enumerate(plugins):
         code = _load(plugin)
         if isinstance(code, _Failure):
-            wrong.append(StartRefused(f"CPU plugin {plugin.name} {code.why}", FIELD, entry=index))
-        found.append(plugin if isinstance(code, _Failure) else replace(plugin, code=code))
-    return tuple(found), tuple(wrong)
+            problems.append(StartRefused(f"CPU plugin {plugin.name} {code.reason}", FIELD, entry=index))
+        with_code.append(plugin if isinstance(code, _Failure) else replace(plugin, code=code))
+    return tuple(with_code), tuple(problems)
 
 
 def _load(plugin: CpuPlugin) -> BoundedCode | _Failure:
     key = plugin.name, plugin.options
     if key not in _LOADED:
         answers: SimpleQueue[BoundedCode | _Failure] = SimpleQueue()
-        make = threading.Thread(target=lambda: answers.put(_made(plugin)), name="cpu-plugin-load", daemon=True)
+        make = threading.Thread(target=lambda: answers.put(_make_code(plugin)), name="cpu-plugin-load", daemon=True)
         make.start()
         try:
             made = answers.get(timeout=LOADING_SECONDS)
@@ -208,17 +208,16 @@ def _load(plugin: CpuPlugin) -> BoundedCode | _Failure:
     return _LOADED[key]
 
 
-# In the loading thread, for the same reason.
+# The following functions run in the loading thread, because they run the plugin's code, too.
 
 
-def _made(plugin: CpuPlugin) -> BoundedCode | _Failure:
-    """Find, import and make a plugin. Whatever is wrong with it, it is refused with its name."""
-    step, of = "can't be looked for", ""
+def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
+    step, origin = "can't be looked for", ""
     try:
-        entry = _entry_of(plugin.name)
+        entry = _find_entry_point(plugin.name)
         if isinstance(entry, _Failure):
             return entry
-        of = f" (distribution {_cut(entry.dist.name)})" if entry.dist is not None else ""
+        origin = f" (distribution {_shorten(entry.dist.name)})" if entry.dist is not None else ""
         step = "can't be loaded"
         make = entry.load()
         step = "can't be made"
@@ -227,35 +226,31 @@ def _made(plugin: CpuPlugin) -> BoundedCode | _Failure:
         code = BoundedCode(plugin.name, made)
     except BaseException as err:  # noqa: BLE001 - others' code
         if step == "can't be made" and isinstance(err, ValueError):
-            return _Failure(f"refuses its options: {_words_of(err) or _shown(err)}{of}")
-        return _Failure(f"{step}: {_shown(err)}{of}")
+            return _Failure(f"refuses its options: {_get_message(err) or _describe_error(err)}{origin}")
+        return _Failure(f"{step}: {_describe_error(err)}{origin}")
     if not code.points:
         names = ", ".join(p.method for p in Point)
-        return _Failure(f"implements none of the points: it has no method {names}{of}")
+        return _Failure(f"implements none of the points: it has no method {names}{origin}")
     return code
 
 
-def _entry_of(name: str) -> EntryPoint | _Failure:
-    """Return the one entry point of this name. A distribution that can't be read hides no other, and of one name the first counts."""
-    there: dict[str, tuple[EntryPoint, ...]] = {}
+def _find_entry_point(name: str) -> EntryPoint | _Failure:
+    """Find the entry point of this name. Of several distributions with one name, the first on sys.path counts."""
+    entries_of: dict[str, tuple[EntryPoint, ...]] = {}
     broken = []
-    for each in distributions():
+    for distribution in distributions():
         try:
-            there.setdefault(_canonical(each.metadata["Name"]), tuple(each.entry_points.select(group=GROUP)))
+            key = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()  # packaging's normalized name
+            entries_of.setdefault(key, tuple(distribution.entry_points.select(group=GROUP)))
         except Exception as err:  # noqa: BLE001 - its files may hold anything, or be gone
-            broken.append(f"{_cut(str(each.locate_file('')))}: {_shown(err)}")
-    installed = [entry for entries in there.values() for entry in entries]
-    alike = {entry.value: entry for entry in installed if entry.name == name}
-    if not alike:
-        names = ", ".join(_cut(one) for one in sorted({entry.name for entry in installed})) or "none"
+            broken.append(f"{_shorten(str(distribution.locate_file('')))}: {_describe_error(err)}")
+    installed = [entry for entries in entries_of.values() for entry in entries]
+    found = {entry.value: entry for entry in installed if entry.name == name}
+    if not found:
+        names = ", ".join(_shorten(one) for one in sorted({entry.name for entry in installed})) or "none"
         unread = f"; distributions that can't be read: {len(broken)}, the first in {broken[0]}" if broken else ""
         return _Failure(f"is not installed (entry points {GROUP} here: {names}{unread})")
-    if len(alike) > 1:
-        return _Failure(f"is installed more than once: {', '.join(map(_cut, sorted(alike)))}")
-    (entry,) = alike.values()
+    if len(found) > 1:
+        return _Failure(f"is installed more than once: {', '.join(map(_shorten, sorted(found)))}")
+    (entry,) = found.values()
     return entry
-
-
-def _canonical(name: str) -> str:
-    """Return a distribution's name as the packaging standards compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,1 +1,1 @@
-"""A container runtime and the kubelet beside it: connections and calls. Knows no pod."""
+"""The container runtime (NRI) and the kubelet of this node."""

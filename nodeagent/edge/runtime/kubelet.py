@@ -1,4 +1,4 @@
-"""The kubelet that runs on this node: its command line, from /proc."""
+"""The command line of the kubelet on this node, read from /proc."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,12 +7,12 @@ _NAME = "kubelet"
 _MAX_BYTES = 1 << 20
 
 
-def kubelet_arguments(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Return the arguments of the kubelet that runs; none: none runs, or it was given none."""
+def read_kubelet_arguments(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Return the arguments of the running kubelet. The tuple is empty if no kubelet runs."""
     for directory in sorted(proc.iterdir()) if proc.is_dir() else ():
         if not directory.name.isdigit():
             continue
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             if (directory / "comm").read_text(encoding="utf-8", errors="replace").strip() == _NAME:
                 with (directory / "cmdline").open("rb") as file:
                     words = file.read(_MAX_BYTES).decode(errors="replace").split("\0")

@@ -1,7 +1,6 @@
-"""gRPC calls over unix sockets, made with h2. Knows the frames of messages, but no message.
+"""gRPC calls over Unix sockets, made with h2. Anything that the server sends becomes an answer or a GrpcError.
 
-Everything that the server sends is judged here. Whatever it is, it ends as an answer or as a GrpcError. h2 takes megabytes, so it is loaded
-with the first connection.
+h2 takes megabytes, and is therefore imported with the first connection.
 """
 
 import os
@@ -9,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Bound of what may come with each message, such as heads of frames, headers and settings."""
-_HEAD_BYTES = 5
-"""Length of a message's head, which says whether the message is compressed, and its length."""
+"""Limit of the bytes around a message, such as frame headers, HTTP headers and settings."""
+_PREFIX_BYTES = 5
+"""Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
-"""Time to connect where the call itself has no end."""
+"""Connection timeout of calls without a deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
-"""Most time between the end of a call by our clock and by the server's, which is told the rest in milliseconds."""
+"""A DEADLINE_EXCEEDED that arrives this long before our deadline still means a late answer, because grpc-timeout is rounded."""
 
 
 class GrpcServerKind(Struct, frozen=True):
-    """What kind of server is called, for the texts of errors."""
+    """Kind of a server, for the texts of errors."""
 
     name: str
     hint: str
     hint_if_late: str = ""
-    """Hint if the server has not answered in time. Empty means `hint`."""
+    """Hint for a server that has not answered in time. Empty means `hint`."""
 
 
 class GrpcError(NodeAgentError):
-    """A server can't be reached, refuses a call, or breaks the protocol. Its connection is of no more use, unless it refuses."""
+    """A gRPC server can't be reached, refuses a call, or breaks the protocol. Only after a refusal can the connection be used again."""
 
     def __init__(
         self,
@@ -61,26 +61,26 @@ class GrpcError(NodeAgentError):
         )
         self.what = printable(what)
         self.is_absent = is_absent
-        """Whether there is no such socket."""
+        """Whether the socket doesn't exist."""
         self.is_late = is_late
-        """Whether the call would have taken longer than there is time."""
+        """Whether the deadline has passed."""
         self.status = status
-        """gRPC status of a refusal. None means that the server has not answered as gRPC should."""
+        """gRPC status of a refusal. None means that the server hasn't sent a status."""
 
 
 def load() -> None:
-    """Load h2 before there is a call."""
+    """Import h2, which takes a moment, before the first call."""
     import h2.connection  # noqa: F401, PLC0415 - that is what it is for
 
 
 class GrpcClient:
-    """One connection. Use it in `with`, for one call after the other.
+    """Connection for one call after the other. Use it in `with`.
 
     Args:
-        kind: of the server.
-        path: of its socket.
-        until: when all calls have to be over, as of time.monotonic(). None means that the server ends them.
-        max_bytes: bound of a message.
+        kind: kind of the server.
+        path: path of the server's socket.
+        until: deadline of all calls, as of time.monotonic(). None means that there is no deadline.
+        max_bytes: limit of a message.
     """
 
     def __init__(self, kind: GrpcServerKind, path: Path, until: float | None, max_bytes: int) -> None:
@@ -91,9 +91,11 @@ class GrpcClient:
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._h2: H2Connection | None = None
         self._bound = FrameBound()
+        self._unsent = b""
+        """The rest of the request that the server's flow control doesn't allow yet."""
 
     def __enter__(self) -> Self:
-        """Raises GrpcError."""
+        """Connect. Raise GrpcError if that fails."""
         try:
             self._connect()
         except BaseException:
@@ -107,17 +109,15 @@ class GrpcClient:
         self._channel.close()
 
     def interrupt(self) -> None:
-        """End the connection from another thread. A call that waits for an answer raises GrpcError then."""
-        try:
+        """End the connection from another thread. A waiting call then raises GrpcError."""
+        with suppress(OSError):  # the socket is closed, or was never connected
             self._channel.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it is closed, or was never connected
 
     def call(self, method: str, message: bytes, metadata: Iterable[tuple[str, str]] = ()) -> bytes:
-        """Return the one message of the answer.
+        """Make a unary call and return the message of the answer.
 
         Raises:
-            GrpcError: there is no answer, the server refuses, or there are more messages than one.
+            GrpcError: the server refuses or doesn't answer, or the answer hasn't exactly one message.
         """
         answers = self.watch(method, message, metadata)
         answer = next(answers, None)
@@ -128,10 +128,10 @@ class GrpcClient:
         return answer
 
     def watch(self, method: str, message: bytes, metadata: Iterable[tuple[str, str]] = ()) -> Iterator[bytes]:
-        """Yield each message of the answer as it comes, until the server ends the call with status OK.
+        """Make a call and yield each message of the answer as it arrives, until the server ends the call with status OK.
 
         Raises:
-            GrpcError: the call ends otherwise.
+            GrpcError: the call ends in another way.
         """
         from h2.exceptions import H2Error  # noqa: PLC0415 - loaded with the connection
 
@@ -148,19 +148,19 @@ class GrpcClient:
                 *metadata,
             ]
             if self._until is not None:
-                headers.append(("grpc-timeout", f"{max(1, int(self._left(self._until) * 1000))}m"))
+                headers.append(("grpc-timeout", f"{max(1, int(self._seconds_left(self._until) * 1000))}m"))
             self._h2.send_headers(stream, headers)
-            self._h2.send_data(stream, framed(message), end_stream=True)
-            yield from self._messages(stream)
+            self._unsent = framed(message)
+            yield from self._receive_messages(stream)
         except (H2Error, UnicodeDecodeError) as err:
             raise self._nonsense(str(err) or type(err).__name__) from err
 
     def _connect(self) -> None:
         try:
-            # For connect: with Python's own timeout that would fail at once where the backlog is full (unix(7), EAGAIN).
-            left = _CONNECT_SECONDS if self._until is None else self._left(self._until)
-            limit = struct.pack("ll", int(left), max(1, int(left % 1 * 1_000_000)))
-            self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            # With settimeout, connect would fail at once while the backlog is full (unix(7), EAGAIN).
+            seconds = _CONNECT_SECONDS if self._until is None else self._seconds_left(self._until)
+            timeval = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1_000_000)))
+            self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             self._channel.connect(os.fspath(self._path))
         except FileNotFoundError as err:
             raise GrpcError(self._kind, self._path, "there is no such socket", is_absent=True) from err
@@ -174,7 +174,7 @@ class GrpcClient:
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self._h2.initiate_connection()
 
-    def _messages(self, stream: int) -> Iterator[bytes]:
+    def _receive_messages(self, stream: int) -> Iterator[bytes]:
         from h2.events import (  # noqa: PLC0415 - loaded with the connection
             ConnectionTerminated,
             DataReceived,
@@ -185,13 +185,16 @@ class GrpcClient:
         )
 
         assert self._h2 is not None
-        said: dict[str, str] = {}
+        received_headers: dict[str, str] = {}
         body = bytearray()
         received = 0
         is_over = False
         while not is_over:
-            self._send(self._h2.data_to_send())
-            data = self._receive()
+            self._queue_request(stream)
+            with self._convert_errors():
+                self._channel.sendall(self._h2.data_to_send())
+            with self._convert_errors():
+                data = self._channel.recv(_PIECE_BYTES)
             received += len(data)
             if not data:
                 raise self._failed("it closed the connection before it had answered")
@@ -202,11 +205,12 @@ class GrpcClient:
             for event in self._h2.receive_data(data):
                 match event:
                     case ResponseReceived(stream_id=at, headers=headers) if at == stream:
-                        said |= _texts(headers)
-                        if said.get(":status") != "200":
-                            raise self._nonsense(f"it answers with HTTP's status {said.get(':status')}")
+                        received_headers |= _decode_headers(headers)
+                        status = received_headers.get(":status")
+                        if status != "200":
+                            raise self._nonsense(f"it answers with HTTP's status {status}")
                     case TrailersReceived(stream_id=at, headers=headers) if at == stream:
-                        said |= _texts(headers)
+                        received_headers |= _decode_headers(headers)
                     case DataReceived(stream_id=at, data=piece) if at == stream:
                         self._h2.acknowledge_received_data(event.flow_controlled_length or 0, stream)
                         body += piece or b""
@@ -218,66 +222,75 @@ class GrpcClient:
                         raise self._failed("it ended the connection")
                     case _:
                         pass
-            while (message := self._taken(body)) is not None:
+            while (message := self._pop_message(body)) is not None:
                 received = len(body)
                 yield message
-        self._judge(said)
+        self._check_status(received_headers)
         if body:
             raise self._nonsense("an answer that ends within a message")
+        if self._unsent:
+            raise self._nonsense("an answer to a part of the request")
 
-    def _judge(self, said: dict[str, str]) -> None:
-        """Raise GrpcError unless the trailers say that the call has ended with status OK."""
-        status = parse_status(said.get("grpc-status", ""))
+    def _queue_request(self, stream: int) -> None:
+        """Give h2 as much of the request as a frame and the server's flow control window allow."""
+        assert self._h2 is not None
+        while self._unsent:
+            size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))
+            if size <= 0:
+                return  # the server's next WINDOW_UPDATE allows more
+            piece, self._unsent = self._unsent[:size], self._unsent[size:]
+            self._h2.send_data(stream, piece, end_stream=not self._unsent)
+
+    def _check_status(self, headers: dict[str, str]) -> None:
+        status = parse_status(headers.get("grpc-status", ""))
         if status is None:
             raise self._nonsense("an answer without gRPC's status")
         is_time_up = self._until is not None and time.monotonic() > self._until - _CLOCKS_DIFFER_SECONDS
         if status == Status.DEADLINE_EXCEEDED and is_time_up:
-            raise self._late()  # the server was told when the call ends, and has said so a moment before we would have
+            raise self._late()
         if status != Status.OK:
-            text = said.get("grpc-message", "")[:_MAX_TEXT]
+            text = headers.get("grpc-message", "")[:_MAX_TEXT]
             raise GrpcError(self._kind, self._path, f"it refuses: {text} ({status})", status=status)
 
-    def _taken(self, body: bytearray) -> bytes | None:
-        """Take the first whole message from what has come. None means that none is whole yet."""
-        if len(body) < _HEAD_BYTES:
+    def _pop_message(self, body: bytearray) -> bytes | None:
+        """Remove the first message from the received bytes. None means that the message is incomplete."""
+        if len(body) < _PREFIX_BYTES:
             return None
         if body[0] != 0:
             raise self._nonsense("a compressed message")
-        size = int.from_bytes(body[1:_HEAD_BYTES])
+        size = int.from_bytes(body[1:_PREFIX_BYTES])
         if size > self._max_bytes:
             raise self._nonsense(f"an answer of more than {self._max_bytes} bytes")
-        if len(body) < _HEAD_BYTES + size:
+        if len(body) < _PREFIX_BYTES + size:
             return None
-        found = bytes(body[_HEAD_BYTES : _HEAD_BYTES + size])
-        del body[: _HEAD_BYTES + size]
-        return found
+        message = bytes(body[_PREFIX_BYTES : _PREFIX_BYTES + size])
+        del body[: _PREFIX_BYTES + size]
+        return message
 
-    def _send(self, data: bytes) -> None:
+    @contextmanager
+    def _convert_errors(self) -> Iterator[None]:
+        """Set the socket's timeout to the time left, and raise GrpcError for the socket's errors."""
         try:
-            self._channel.settimeout(None if self._until is None else self._left(self._until))
-            self._channel.sendall(data)
+            self._channel.settimeout(None if self._until is None else self._seconds_left(self._until))
+            yield
         except TimeoutError as err:
             raise self._late() from err
         except OSError as err:
             raise self._failed(err.strerror or str(err)) from err
 
-    def _receive(self) -> bytes:
-        try:
-            self._channel.settimeout(None if self._until is None else self._left(self._until))
-            return self._channel.recv(_PIECE_BYTES)
-        except TimeoutError as err:
-            raise self._late() from err
-        except OSError as err:
-            raise self._failed(err.strerror or str(err)) from err
-
-    def _left(self, until: float) -> float:
-        left = until - time.monotonic()
-        if left <= 0:
+    def _seconds_left(self, until: float) -> float:
+        seconds = until - time.monotonic()
+        if seconds <= 0:
             raise self._late()
-        return left
+        return seconds
 
     def _late(self) -> GrpcError:
-        return GrpcError(self._kind, self._path, "it has not answered in time", is_late=True)
+        return GrpcError(
+            self._kind,
+            self._path,
+            f"it has not {'taken the request' if self._unsent else 'answered'} in time",
+            is_late=True,
+        )
 
     def _failed(self, what: str) -> GrpcError:
         return GrpcError(self._kind, self._path, what)
@@ -286,5 +299,5 @@ class GrpcClient:
         return self._failed(f"it does not speak gRPC as it should: {what[:_MAX_TEXT]}")
 
 
-def _texts(headers: Iterable[tuple[str | bytes, str | bytes]] | None) -> dict[str, str]:
+def _decode_headers(headers: Iterable[tuple[str | bytes, str | bytes]] | None) -> dict[str, str]:
     return {str(name): str(value) for name, value in headers or ()}

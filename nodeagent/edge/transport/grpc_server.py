@@ -1,7 +1,4 @@
-"""A gRPC server for calls with one request and one answer, by h2. Knows no messages but their frames, and no sockets.
-
-Loaded only where something is served by it: h2 takes megabytes.
-"""
+"""A gRPC server for unary calls, made with h2. Imported only where needed, because h2 takes megabytes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -33,23 +30,21 @@ from nodeagent.formats.wire.grpc_messages import (
 from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
 MAX_REQUEST_BYTES = 4096
-"""Of one call. A kubelet takes 4 MiB, for messages that name one pod."""
+"""Limit of a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
 MAX_ANSWER_BYTES = 16 << 20
-"""Clients are told to take no more (kubelet's DefaultPodResourcesMaxMsgSize)."""
+"""Limit that clients of kubelet use (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""What is taken from the answers at once, however far the client has opened its windows."""
+"""Limit of the data sent at once, if the client's flow control windows are larger."""
 
 Method = Callable[[bytes], bytes]
-"""Takes a request's message and returns the answer's; a CallError is the call's status."""
+"""Function from a request's message to the answer's. A CallError becomes the status of the call."""
 Headers = list[tuple[str, str]]
 
 _OK: Headers = [(":status", "200"), ("content-type", CONTENT_TYPE)]
 
 
 class _Request:
-    """One that is arriving."""
-
     __slots__ = ("body", "path")
 
     def __init__(self, path: str) -> None:
@@ -58,11 +53,11 @@ class _Request:
 
 
 class GrpcConnection:
-    """One client's connection, as bytes in and bytes out.
+    """Protocol of one client's connection, as bytes in and bytes out.
 
     Args:
-        methods: by path, `/SERVICE/METHOD`.
-        on_bug: called with what a method raised that is no CallError; its client gets INTERNAL.
+        methods: methods by path, `/SERVICE/METHOD`.
+        on_bug: called with an exception of a method other than CallError. The client gets INTERNAL.
     """
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
@@ -75,19 +70,19 @@ class GrpcConnection:
         self._h2.initiate_connection()
         self._bound = FrameBound(len(PREFACE))
         self._requests: dict[int, _Request] = {}
-        """Arriving, by stream."""
+        """Requests that are arriving, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """What is left to send of each; they wait for the client's window."""
+        """Unsent rest of each answer, by stream, which waits for the client's window."""
         self._has_begun = False
         self.is_over = False
 
     @property
-    def owes(self) -> bool:
-        """Whether the client has to do something: begin, finish a request, or take an answer."""
+    def waits_for_client(self) -> bool:
+        """Whether the client has to send its settings, finish a request, or receive an answer."""
         return not self._has_begun or bool(self._requests or self._answers)
 
     def receive(self, data: bytes) -> None:
-        """Take in what the client sent. What it gets for it is in `to_send`; after an error of its own the connection is over."""
+        """Handle received bytes. A protocol error ends the connection. Call `take_output` afterwards."""
         if not self._bound.allows(data):
             self._end()
             return
@@ -95,24 +90,37 @@ class GrpcConnection:
             events = self._h2.receive_data(data)
             complete: dict[int, _Request] = {}
             for event in events:
-                self._take(event, complete)
+                self._handle(event, complete)
             for stream, request in complete.items():
-                self._call(stream, request)
+                try:
+                    answer = framed(self._call_method(request))
+                except CallError as err:
+                    headers = [*_OK, *_make_trailers(err.status, err.message)]
+                    self._h2.send_headers(stream, headers, end_stream=True)
+                else:
+                    self._h2.send_headers(stream, _OK)
+                    self._answers[stream] = memoryview(answer)
         except (H2Error, UnicodeDecodeError):
             self._end()
 
-    def to_send(self) -> bytes:
-        """Return what has to be sent now; call it again once that is sent, until there is nothing."""
+    def take_output(self) -> bytes:
+        """Return the next bytes to send. Send them and call this method again, until it returns none."""
         try:
             self._send_answers()
         except H2Error:
             self._end()
         return self._h2.data_to_send()
 
-    def _take(self, event: Event, complete: dict[int, _Request]) -> None:
+    def _handle(self, event: Event, complete: dict[int, _Request]) -> None:
         match event:
-            case RequestReceived(stream_id=int(stream), headers=headers):
-                self._open(stream, {_text(name): _text(value) for name, value in headers or ()})
+            case RequestReceived(stream_id=int(stream), headers=received):
+                headers = {_decode(name): _decode(value) for name, value in received or ()}
+                if headers.get(":method") != "POST":
+                    self._refuse(stream, [(":status", "405")])
+                elif not headers.get("content-type", "").startswith(CONTENT_TYPE):
+                    self._refuse(stream, [(":status", "415")])
+                else:
+                    self._requests[stream] = _Request(headers.get(":path", ""))
             case DataReceived(stream_id=int(stream), data=data):
                 self._h2.acknowledge_received_data(event.flow_controlled_length or 0, stream)
                 request = self._requests.get(stream)
@@ -121,7 +129,7 @@ class GrpcConnection:
                     if len(request.body) > MAX_REQUEST_BYTES:
                         del self._requests[stream]
                         text = f"the request has more than {MAX_REQUEST_BYTES} bytes"
-                        self._refuse(stream, [*_OK, *_trailers(Status.RESOURCE_EXHAUSTED, text)])
+                        self._refuse(stream, [*_OK, *_make_trailers(Status.RESOURCE_EXHAUSTED, text)])
             case StreamEnded(stream_id=int(stream)) if stream in self._requests:
                 complete[stream] = self._requests.pop(stream)
             case StreamReset(stream_id=int(stream)):
@@ -134,25 +142,7 @@ class GrpcConnection:
             case _:
                 pass
 
-    def _open(self, stream: int, headers: Mapping[str, str]) -> None:
-        content_type = headers.get("content-type", "")
-        if headers.get(":method") != "POST":
-            self._refuse(stream, [(":status", "405")])
-        elif not content_type.startswith(CONTENT_TYPE):
-            self._refuse(stream, [(":status", "415")])
-        else:
-            self._requests[stream] = _Request(headers.get(":path", ""))
-
-    def _call(self, stream: int, request: _Request) -> None:
-        try:
-            answer = framed(self._answer(request))
-        except CallError as err:
-            self._h2.send_headers(stream, [*_OK, *_trailers(err.status, err.message)], end_stream=True)
-            return
-        self._h2.send_headers(stream, _OK)
-        self._answers[stream] = memoryview(answer)
-
-    def _answer(self, request: _Request) -> bytes:
+    def _call_method(self, request: _Request) -> bytes:
         method = self._methods.get(request.path)
         if method is None:
             raise CallError(Status.UNIMPLEMENTED, f"there is no method {request.path}")
@@ -161,7 +151,7 @@ class GrpcConnection:
             answer = method(message)
         except CallError:
             raise
-        except Exception as err:  # a bug in one answer must not end the connection of all others
+        except Exception as err:  # a bug in one method must not end the serving thread
             self._on_bug(err)
             raise CallError(Status.INTERNAL, "internal error, see the agent's log") from err
         if len(answer) > MAX_ANSWER_BYTES:
@@ -170,7 +160,7 @@ class GrpcConnection:
         return answer
 
     def _refuse(self, stream: int, headers: Headers) -> None:
-        """Answer without waiting for the rest of the request."""
+        """Send headers that end the stream, without waiting for the rest of the request."""
         self._h2.send_headers(stream, headers, end_stream=True)
         self._h2.reset_stream(stream, ErrorCodes.NO_ERROR)
 
@@ -187,7 +177,7 @@ class GrpcConnection:
                 room -= size
             if not left:
                 del self._answers[stream]
-                self._h2.send_headers(stream, _trailers(Status.OK), end_stream=True)
+                self._h2.send_headers(stream, _make_trailers(Status.OK), end_stream=True)
 
     def _end(self) -> None:
         self.is_over = True
@@ -195,41 +185,41 @@ class GrpcConnection:
         self._answers.clear()
 
 
-def _trailers(status: Status, message: str = "") -> Headers:
+def _make_trailers(status: Status, message: str = "") -> Headers:
     text = [("grpc-message", percent_encoded(message))] if message else []
     return [("grpc-status", str(status.value)), *text]
 
 
-def _text(word: str | bytes) -> str:
+def _decode(word: str | bytes) -> str:
     return word if isinstance(word, str) else word.decode("latin-1")
 
 
 class GrpcServer:
-    """What `serving.Dialogue` attends by."""
+    """Server whose `attend` is given to `serving.Dialogue`."""
 
     bounds = Bounds(connections=16, request_bytes=64 * 1024, read_seconds=10.0, write_seconds=10.0)
-    """An idle connection may stay; one that owes something has to go on."""
+    """Limits of a connection. Idle connections have no timeout."""
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
         self._methods = methods
         self._on_bug = on_bug
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Speak with one client until one of the two ends it.
+        """Serve one client until one side ends the connection.
 
         Raises:
             OSError: the client is gone, or too slow.
         """
         connection = GrpcConnection(self._methods, self._on_bug)
-        writer.transport.set_write_buffer_limits(0)  # so that drain waits for the last byte
+        writer.transport.set_write_buffer_limits(0)  # drain then waits until all bytes are sent
         while True:
-            while data := connection.to_send():
+            while data := connection.take_output():
                 writer.write(data)
                 async with asyncio.timeout(self.bounds.write_seconds):
                     await writer.drain()
             if connection.is_over:
                 return
-            async with asyncio.timeout(self.bounds.read_seconds if connection.owes else None):
+            async with asyncio.timeout(self.bounds.read_seconds if connection.waits_for_client else None):
                 received = await reader.read(self.bounds.request_bytes)
             if not received:
                 return

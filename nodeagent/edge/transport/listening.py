@@ -1,4 +1,4 @@
-"""Creates listening sockets, TCP or Unix, with their permissions, or reports what prevents it. Accepts and speaks nothing."""
+"""Listening sockets, TCP or Unix, with their permissions."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ BACKLOG = 128
 
 
 class ListenError(NodeAgentError):
-    """Listening on an address failed. `errno` is the kernel's answer, None if it was the resolver's."""
+    """Listening on an address failed. The attribute `errno` is None if the host's name could not be resolved."""
 
     def __init__(self, message: str, *, address: BindAddress, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -21,17 +21,17 @@ class ListenError(NodeAgentError):
 
 
 _HINTS = {
-    errno.EADDRINUSE: "another process listens there (see `ss -lptx`): stop it, or set another {field}",
-    errno.EADDRNOTAVAIL: "no interface of this machine has that address (see `ip address`)",
+    errno.EADDRINUSE: "another process listens on this address (see `ss -lptx`): stop it, or set another {field}",
+    errno.EADDRNOTAVAIL: "no interface of this machine has this address (see `ip address`)",
     errno.EACCES: "ports below 1024, and directories of others, need root (see `ls -ld` of the directory)",
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
     errno.EROFS: "name its directory in ReadWritePaths= of the unit (`systemctl edit nodeagent`), or set another {field}",
-    errno.ENOTDIR: "there is a file where the socket's directory is expected: move it away, or set runtimeDirectory or {field}",
+    errno.ENOTDIR: "a file has the name of the socket's directory: move the file away, or set runtimeDirectory or {field}",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }
 
 
-def _failure(address: BindAddress, err: OSError, field: str) -> ListenError:
+def _make_error(address: BindAddress, err: OSError, field: str) -> ListenError:
     if isinstance(err, socket.gaierror):
         return ListenError(
             f"cannot listen on {address}: {err.strerror}",
@@ -50,12 +50,12 @@ def listen(address: BindAddress, *, group: int | None = None, field: str = "metr
     """Return a listening stream socket.
 
     Args:
-        address: where. The file of a Unix socket that nobody listens on any more is replaced.
-        group: the group that may connect to a Unix socket besides its owner; None: nobody else.
-        field: of the configuration, that names another address.
+        address: the address. The file of a Unix socket is replaced if no process listens on the socket.
+        group: group that may connect to a Unix socket. None means that only the owner may.
+        field: field of the configuration that sets the address, for hints.
 
     Raises:
-        ListenError: it can't be created, for instance because somebody already listens there.
+        ListenError: the socket can't be created, for instance because another process listens on the address.
     """
     try:
         match address:
@@ -64,7 +64,7 @@ def listen(address: BindAddress, *, group: int | None = None, field: str = "metr
             case UnixAddress():
                 return _listen_unix(address.path, group)
     except OSError as err:
-        raise _failure(address, err, field) from err
+        raise _make_error(address, err, field) from err
 
 
 def _listen_tcp(address: TcpAddress) -> socket.socket:
@@ -85,9 +85,7 @@ def _listen_tcp(address: TcpAddress) -> socket.socket:
 def _listen_unix(path: str, group: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(
-            listener.fileno(), 0o600
-        )  # bind gives the file the socket's mode: there is no moment with a wider one
+        os.fchmod(listener.fileno(), 0o600)  # bind creates the file with this mode
         try:
             listener.bind(path)
         except OSError as err:
@@ -106,7 +104,7 @@ def _listen_unix(path: str, group: int | None) -> socket.socket:
 
 
 def _remove_stale(path: str, in_use: OSError) -> None:
-    """Remove the socket file of a dead process; raise if it is not a socket, or a live one."""
+    """Remove a socket file on which no process listens. Otherwise raise `in_use`."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise in_use
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -117,5 +115,5 @@ def _remove_stale(path: str, in_use: OSError) -> None:
             os.unlink(path)  # noqa: PTH108 - system calls are named as such here
             return
         except BlockingIOError:
-            pass  # its backlog is full: it lives
+            pass  # a process listens, and its backlog is full
     raise in_use

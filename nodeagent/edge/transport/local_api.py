@@ -1,4 +1,4 @@
-"""The local API's answers: permissions, and which function answers. Knows neither sockets nor what the operations mean."""
+"""Dispatch of the local API's requests: who may ask for which operation, and the function that answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -17,30 +17,28 @@ from nodeagent.formats.wire.api_messages import (
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 Operation = Callable[[Mapping[str, Any]], Any]
-"""Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""
+"""Function from a request's arguments to a JSON value. A NodeAgentError becomes the error of the answer."""
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""The same, for an answer that has to be waited for."""
+"""Operation with an answer that is awaited."""
 PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
-"""The same, and it judges by itself who asks."""
+"""Operation with an awaited answer that checks the caller's permission itself."""
 
 _NEXT_STEPS = {
-    Broken.BUG: "`journalctl -u nodeagent` has what happened: please report it",
-    Broken.BUSY: "wait a second; `ss -xp` shows who keeps connections to the agent's socket",
+    Broken.BUG: "see `journalctl -u nodeagent`, and please report it",
+    Broken.BUSY: "wait a second; `ss -xp` lists the processes with connections to the agent's socket",
 }
 _ROOT = 0
 
 
 class LocalApi:
-    """A service for `ServingThread.serve`.
+    """Service for `ServingThread.serve`. All operations run in the serving thread, and must not block it.
 
     Args:
-        reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only. An
-            answer that is the same object as the one before it is not encoded again.
-        writes: operations for the owner and root. They run in the serving thread, too, and wait there without blocking it, with a deadline
-            of their own.
+        reads: quick operations for the owner, root and the group. An answer is encoded again only if it is another object than the last.
+        writes: operations for the owner and root, each with its own deadline.
         owner: user id that the agent runs as.
-        group: group whose members may read; None: there is none.
-        open_to_all: operations for everybody who may connect. They run and wait as writes do.
+        group: group whose members may read. None means that only the owner and root may.
+        open_to_all: operations for every user who may connect, each with its own deadline.
     """
 
     bounds = Bounds(connections=32, request_bytes=MAX_REQUEST_BYTES, read_seconds=5.0, write_seconds=10.0)
@@ -75,25 +73,25 @@ class LocalApi:
                 )
             )
         try:
-            result = await self._carry_out(asked, peer)
+            result = await self._run(asked, peer)
         except NodeAgentError as err:
             return print_failure(Failure(err.message, err.hint))
         if result is not self._printed_of:
             self._printed, self._printed_of = print_result(result), result
         return self._printed
 
-    async def _carry_out(self, request: ApiRequest, peer: Peer) -> object:
+    async def _run(self, request: ApiRequest, peer: Peer) -> object:
         is_owner = peer.uid in {_ROOT, self._owner}
         if request.op in self._reads:
             if is_owner or self._group in peer.gids:
                 return self._reads[request.op](request.arguments)
-            raise _refused(
+            raise _forbidden(
                 request.op, peer, "run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)"
             )
         if request.op in self._writes:
             if is_owner:
                 return await self._writes[request.op](request.arguments)
-            raise _refused(request.op, peer, "run as root (`sudo nodeagent …`)")
+            raise _forbidden(request.op, peer, "run as root (`sudo nodeagent …`)")
         if request.op in self._open_to_all:
             return await self._open_to_all[request.op](request.arguments, peer)
         known = ", ".join(sorted({*self._reads, *self._writes, *self._open_to_all}))
@@ -102,11 +100,11 @@ class LocalApi:
             hint=f"this nodeagent knows: {known}; does its version differ from the command's? see `nodeagent --version`",
         )
 
-    def refusal(self, why: Broken) -> bytes:
+    def refusal(self, reason: Broken) -> bytes:
         return print_failure(
-            Failure(why.value, _NEXT_STEPS.get(why, "at most 64 KiB within 5 s, one request a connection"))
+            Failure(reason.value, _NEXT_STEPS.get(reason, "at most 64 KiB within 5 s, one request a connection"))
         )
 
 
-def _refused(op: str, peer: Peer, hint: str) -> NodeAgentError:
+def _forbidden(op: str, peer: Peer, hint: str) -> NodeAgentError:
     return NodeAgentError(f"user {peer.uid} may not ask for '{op}'", hint=hint)

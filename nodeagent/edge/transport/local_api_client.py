@@ -1,4 +1,4 @@
-"""Queries the running daemon over its Unix socket. Distinguishes a daemon that is down from one that refuses."""
+"""Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS, ApiSyntaxError
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 TURN_CALL_SECONDS = MAX_TURN_SECONDS + 10.0
-"""For operations that are answered after a turn has handled them."""
+"""Timeout of operations that are answered at the end of a turn."""
 _CHUNK_BYTES = 1 << 18
 
 
@@ -25,22 +25,20 @@ class ApiError(NodeAgentError):
 
 
 def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: Any) -> Any:
-    """Ask for one operation.
+    """Call one operation of the agent and return its result.
 
     Args:
-        path: of the daemon's socket.
-        op: the operation.
-        timeout_seconds: for the whole exchange.
-        arguments: what JSON can hold.
+        path: path of the agent's socket.
+        op: name of the operation.
+        timeout_seconds: timeout of the whole call.
+        arguments: JSON values.
 
     Raises:
-        ApiUnavailable: nobody listens there, or no answer came in time.
-        ApiError: the answer is an error, or we may not connect.
-
+        ApiUnavailable: no process listens on the socket, or no answer came in time.
+        ApiError: the answer is an error, or the user may not connect.
     """
-    request = print_request(op, arguments)
     try:
-        reply = _exchange(path, request, time.monotonic() + timeout_seconds)
+        reply = _exchange(path, print_request(op, arguments), time.monotonic() + timeout_seconds)
     except PermissionError as err:
         raise ApiError(
             f"cannot connect to {path}: {os.strerror(err.errno or 0)}",
@@ -52,41 +50,36 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
             hint="see `systemctl status nodeagent` and `journalctl -u nodeagent`",
         ) from err
     except OSError as err:
-        why = os.strerror(err.errno) if err.errno else str(err)
+        reason = os.strerror(err.errno) if err.errno else str(err)
         raise ApiUnavailable(
-            f"cannot ask {path}: {why}", hint="is the daemon running? see `systemctl status nodeagent`"
+            f"cannot ask {path}: {reason}", hint="is the daemon running? see `systemctl status nodeagent`"
         ) from err
-    match _understood(path, reply):
-        case Failure(message, hint):
-            raise ApiError(message, hint=hint)
-        case result:
-            return result.value
-
-
-def _understood(path: str, reply: bytes) -> Any:
     if not reply.endswith(b"\n"):
         raise ApiUnavailable(
             f"{path} closed the connection after {len(reply)} bytes, in the middle of its answer",
             hint="the daemon may be stopping: try again; see `journalctl -u nodeagent`",
         )
     try:
-        return parse_reply(reply)
+        result = parse_reply(reply)
     except ApiSyntaxError as err:
         raise ApiError(
-            f"cannot understand the answer of {path}: {err}",
+            f"cannot parse the answer of {path}: {err}",
             hint=f"does another program listen there? `ss -xlp src {shlex.quote(path)}` shows which",
         ) from err
+    if isinstance(result, Failure):
+        raise ApiError(result.message, hint=result.hint)
+    return result.value
 
 
 def _exchange(path: str, request: bytes, deadline: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
         _connect(channel, path, deadline)
-        channel.settimeout(_left(deadline))
+        channel.settimeout(_seconds_left(deadline))
         channel.sendall(request)
         parts: list[bytes] = []
         size = 0
         while not (parts and parts[-1].endswith(b"\n")) and size <= MAX_REPLY_BYTES:
-            channel.settimeout(_left(deadline))
+            channel.settimeout(_seconds_left(deadline))
             part = channel.recv(_CHUNK_BYTES)
             if not part:
                 break
@@ -96,8 +89,8 @@ def _exchange(path: str, request: bytes, deadline: float) -> bytes:
 
 
 def _connect(channel: socket.socket, path: str, deadline: float) -> None:
-    """Connect, waiting if the daemon's backlog is full: with Python's own timeout connect would fail at once (unix(7), EAGAIN)."""
-    seconds = _left(deadline)
+    """Connect with SO_SNDTIMEO, which waits while the backlog is full. With settimeout, connect would fail at once (unix(7), EAGAIN)."""
+    seconds = _seconds_left(deadline)
     channel.setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
     )
@@ -107,8 +100,8 @@ def _connect(channel: socket.socket, path: str, deadline: float) -> None:
         raise TimeoutError from err
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _seconds_left(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds

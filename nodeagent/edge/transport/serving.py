@@ -1,13 +1,12 @@
-"""Serves bounded exchanges (one request, one answer, close) and dialogues in one thread of its own, whatever clients do.
+"""One thread that serves all sockets of the agent: exchanges (one request, one answer) and dialogues (many).
 
-Decides which clients are dropped when they are too many or too slow. Knows no protocol; a protocol's answer may wait, but not
-block the thread, and how many may wait at once is the protocol's to bound.
+Clients are dropped when they are too many or too slow. An answer may wait, but must not block the thread. Each protocol bounds the number
+of answers that wait.
 """
 
 import asyncio
 import contextlib
 import errno
-import functools
 import os
 import socket
 import struct
@@ -20,59 +19,59 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 T = TypeVar("T")
 SlotHolder = int | None
-"""The owner of a connection: the user id of a Unix socket's client; None for TCP, where the kernel doesn't know it."""
+"""User id of a connection's client. None means that the client is unknown (TCP)."""
 _CALL_SECONDS = 10.0
 _LAST_ANSWERS_SECONDS = 1.0
 _ACCEPT_PAUSE_SECONDS = 1.0
 _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
-"""asm-generic/socket.h (Linux 4.13); the socket module does not name it."""
+"""Option of asm-generic/socket.h (Linux 4.13), which the socket module doesn't have."""
 _MAX_OPTION_BYTES = 1024
-"""The most that socket.getsockopt takes: 256 groups."""
+"""Limit of socket.getsockopt, enough for 256 groups."""
 
 
 class Connections(NamedTuple):
-    """How many connections are open."""
+    """Numbers of open connections, by what is happening to them."""
 
     reading: int
-    """Their request is still arriving."""
+    """Connections whose request is arriving."""
     answering: int
-    """Their answer is being computed."""
+    """Connections whose answer is being computed."""
     parting: int
-    """Their answer is being sent."""
+    """Connections whose answer is being sent."""
 
 
 class Service(Protocol):
-    """A protocol to serve."""
+    """A protocol with one request and one answer per connection."""
 
     @property
     def bounds(self) -> Bounds: ...
     @property
     def terminator(self) -> bytes:
-        """What ends a request."""
+        """The bytes that end a request."""
         ...
 
     def answer(self, request: bytes, peer: Peer | None) -> Awaitable[bytes]:
-        """Answer a request that ends with the terminator. `peer` is None where the kernel doesn't know it (TCP)."""
+        """Answer a request, which includes its terminator. A peer of None means that the client is unknown (TCP)."""
         ...
 
-    def refusal(self, why: Broken) -> bytes: ...
+    def refusal(self, reason: Broken, /) -> bytes: ...
 
 
 class Dialogue(NamedTuple):
-    """A protocol of many requests per connection, which its clients may keep open: the oldest makes room for a new one."""
+    """A protocol with many requests per connection. When there are too many connections, the oldest is closed."""
 
     bounds: Bounds
-    """`request_bytes`: what is read at once."""
+    """Limits, of which `request_bytes` is the size of the reader's buffer."""
     attend: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-    """Speaks with one client. An OSError ends it, too."""
+    """Serves one client until the client leaves. An OSError ends the connection, too."""
 
 
 class ServingThread:
-    """A thread for all servers of the process.
+    """Thread for all servers of the process.
 
     Args:
-        on_failure: called in the thread with the current action and the error, if no client is at fault: a bug, or too few descriptors.
+        on_failure: called in the thread with the current action and an error that no client has caused, such as a bug or EMFILE.
     """
 
     def __init__(self, on_failure: Callable[[str, BaseException | None], None]) -> None:
@@ -85,17 +84,17 @@ class ServingThread:
         self._thread.start()
 
     def serve(self, listener: socket.socket, service: Service | Dialogue) -> "Server":
-        """Serve on a listening socket, which belongs to the server from now on."""
+        """Serve on a listening socket, which `Server.close` closes."""
         server = Server(self, listener, service, self._on_failure)
         self.run(server.open())
         return server
 
-    def run(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread and wait for it."""
-        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(_CALL_SECONDS)
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread and wait for the result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_SECONDS)
 
     def stop(self) -> None:
-        """Stop the thread. Servers still open end where they are."""
+        """Stop the thread, without closing its servers."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_SECONDS)
         if not self._thread.is_alive():
@@ -103,7 +102,7 @@ class ServingThread:
 
 
 class Server:
-    """One listening socket being served. Created by `ServingThread.serve`."""
+    """Server of one listening socket. Created by `ServingThread.serve`."""
 
     def __init__(
         self,
@@ -117,11 +116,11 @@ class Server:
         self._service = service
         self._on_failure = on_failure
         self._reading: dict[asyncio.Task[None], SlotHolder] = {}
-        """Connections whose request is still arriving, oldest first, and their owners."""
+        """Users of the connections whose request is arriving, oldest connection first."""
         self._answering: dict[asyncio.Task[None], SlotHolder] = {}
-        """Connections whose answer is being computed."""
+        """Users of the connections whose answer is being computed."""
         self._parting: dict[asyncio.Task[None], SlotHolder] = {}
-        """Connections whose answer is being sent, oldest first."""
+        """Users of the connections whose answer is being sent, oldest first."""
 
     @property
     def connections(self) -> Connections:
@@ -132,16 +131,16 @@ class Server:
         self._resume()
 
     def _resume(self) -> None:
-        if self._listener.fileno() >= 0:  # not closed in the meantime
+        if self._listener.fileno() >= 0:  # isn't closed yet
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop listening, drop open connections except those about to get their answer, and remove the file of a Unix socket."""
+        """Stop listening, wait a second for answers, drop all connections, and remove the file of a Unix socket."""
         name = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
         self._thread.run(self._close())
         if name and not name.startswith("\0"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)  # noqa: PTH108 - a socket's name, not a path we chose
+                os.unlink(name)  # noqa: PTH108 - getsockname returns the name as str or bytes
 
     async def _close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)
@@ -154,40 +153,43 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Accept one connection per turn of the loop: an honest client sends its request before a flood takes all places."""
+        """Accept one connection per iteration of the loop, so that requests are read while a flood of connections arrives."""
         loop = asyncio.get_running_loop()
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # it went away again
-        except OSError as err:
-            self._on_failure(
-                "accepting a connection", err
-            )  # out of descriptors or memory: a pause, or the thread would spin
+            return  # the client has gone
+        except OSError as err:  # out of descriptors or memory: without a pause the loop would spin
+            self._on_failure("accepting a connection", err)
             loop.remove_reader(self._listener)
             loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume)
             return
         connection.setblocking(False)
-        peer = _peer(connection)
-        holder = None if peer is None else peer.uid
-        task = loop.create_task(self._attend(connection, peer, self._make_room(holder)))
-        task.add_done_callback(functools.partial(_close_connection, connection))
-        self._reading[task] = holder
+        peer = _read_peer(connection)
+        user = None if peer is None else peer.uid
+        task = loop.create_task(self._attend(connection, peer, self._make_room(user)))
+
+        def close_connection(done: asyncio.Task[None]) -> None:
+            connection.close()  # also if the task was cancelled before its first step
+            if not done.cancelled() and (err := done.exception()) is not None:
+                raise err  # for the exception handler of the loop
+
+        task.add_done_callback(close_connection)
+        self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Make a place for one more connection, if necessary by dropping a slow client.
+        """Make room for a connection of a user, if necessary by dropping the slowest one of the user with most connections.
 
-        The user with most connections loses one: no user can keep others out. If that is the new client's user, the connection whose
-        request has been arriving longest is dropped, and the new one is refused when all have sent theirs.
+        Return False if the new client's own user has most, and the requests of all connections of that user have arrived.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:
             return True
-        ((most, places),) = held.most_common(1)
-        is_other = places > held[newcomer]
+        ((most, count),) = held.most_common(1)
+        is_other = count > held[newcomer]
         loser = most if is_other else newcomer
         slow = [self._reading, self._parting] if is_other else [self._reading]
-        slowest = next((task for tasks in slow for task, holder in tasks.items() if holder == loser), None)
+        slowest = next((task for tasks in slow for task, user in tasks.items() if user == loser), None)
         if slowest is None:
             return False
         self._forget(slowest)
@@ -210,9 +212,9 @@ class Server:
             elif has_room:
                 await self._exchange(self._service, task, peer, reader, writer)
             else:
-                await self._refuse(self._service, writer, reader, Broken.BUSY)
+                await self._part(writer, self._service.refusal(Broken.BUSY), unread=reader)
         except OSError:
-            pass  # (includes timeouts) the client is gone, or does not read its answer
+            pass  # (includes timeouts) the client is gone, or doesn't read its answer
         finally:
             self._forget(task)
             if writer is not None:
@@ -232,10 +234,10 @@ class Server:
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
-            await self._refuse(service, writer, reader, Broken.TOO_LARGE)
+            await self._part(writer, service.refusal(Broken.TOO_LARGE), unread=reader)
             return
         except TimeoutError:
-            await self._refuse(service, writer, reader, Broken.TOO_SLOW)
+            await self._part(writer, service.refusal(Broken.TOO_SLOW), unread=reader)
             return
         self._answering[task] = self._reading.pop(task)
         try:
@@ -246,22 +248,16 @@ class Server:
         self._parting[task] = self._answering.pop(task)
         await self._part(writer, answer)
 
-    async def _refuse(
-        self, service: Service, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, why: Broken
-    ) -> None:
-        await self._part(writer, service.refusal(why), unread=reader)
-
     async def _part(
         self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
     ) -> None:
-        """Send the last bytes and make sure that they were received."""
-        writer.transport.set_write_buffer_limits(0)  # so that drain waits for the last byte
+        """Send the answer and close the connection."""
+        writer.transport.set_write_buffer_limits(0)  # drain then waits until all bytes are sent
         async with asyncio.timeout(self._service.bounds.write_seconds):
             writer.write(answer)
             await writer.drain()
             if unread is not None:
-                # closing a TCP socket with unread input resets it, and the answer would be lost: read what little may be left
-                writer.write_eof()
+                writer.write_eof()  # read the rest: closing a TCP socket with unread input resets it, and loses the answer
                 for _ in range(_READS_TO_PART):
                     if not await unread.read(self._service.bounds.request_bytes):
                         break
@@ -269,26 +265,15 @@ class Server:
             await writer.wait_closed()
 
 
-def _close_connection(connection: socket.socket, task: asyncio.Task[None]) -> None:
-    """Close it even if its task was cancelled before it began, and let the loop report what the task did not catch."""
-    connection.close()
-    if not task.cancelled() and (err := task.exception()) is not None:
-        raise err
-
-
-def _peer(connection: socket.socket) -> Peer | None:
+def _read_peer(connection: socket.socket) -> Peer | None:
     if connection.family != socket.AF_UNIX:
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("iII", credentials)
-    return Peer(uid, frozenset({gid, *_supplementary(connection)}), pid)
-
-
-def _supplementary(connection: socket.socket) -> tuple[int, ...]:
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_OPTION_BYTES)
     except OSError as err:
-        if err.errno == errno.ERANGE:
-            return ()  # more than fit: then only the primary group counts
-        raise
-    return struct.unpack(f"{len(groups) // 4}I", groups)
+        if err.errno != errno.ERANGE:
+            raise
+        groups = b""  # more groups than fit: only the primary group counts
+    return Peer(uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}), pid)

@@ -21,7 +21,7 @@ from nodeagent.core.model.pod import (
     has_pod_level_resources,
 )
 from nodeagent.core.model.pod_resources import (
-    aggregated_container_requests,
+    aggregate_container_requests,
     effective_requests,
     is_device,
     is_pod_level,
@@ -349,7 +349,7 @@ def _check_pod_level(pod: Pod, resources: ResourceRequirements) -> Iterator[Brea
     path: Path = ("spec", "resources")
     yield from _check_requirements(path, resources)
     yield from _check_hugepages(path, resources, None)
-    for name, total in aggregated_container_requests(pod).items():
+    for name, total in aggregate_container_requests(pod).items():
         request = resources.requests.get(name)
         if request is not None and total.nano > request.nano:
             rule = f"must be greater than or equal to aggregate container requests of {total}"

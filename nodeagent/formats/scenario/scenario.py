@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet

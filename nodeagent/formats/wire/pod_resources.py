@@ -8,7 +8,7 @@ kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-leve
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.node_rules import NodeRules
 from nodeagent.core.model.claims import ClaimAllocation
 from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
@@ -116,10 +116,9 @@ def found(state: NodeState, namespace: str, name: str, node: str) -> Value | Non
     return None
 
 
-def allocatable(managers: Managers, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
+def allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
     """Return the answer to GetAllocatableResources: everything that could be allocated exclusively on an empty node."""
-    is_static = managers.placement.cpu_manager_policy == "static"
-    cpus = managers.topology.online - managers.reserved if is_static else CpuSet()
+    cpus = node.topology.online - node.reserved if node.placement.has_static_cpus else CpuSet()
     memory = [
         _format_memory(resource, table.allocatable, [node.id])
         for node in memory_accounts(promises)

@@ -7,13 +7,12 @@ the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there,
 
 from typing import Any
 
-from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.node_rules import NodeRules, free_cpus, grantable_cpus
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
 Document = dict[str, Any]
@@ -23,27 +22,27 @@ _POLICY_WORDS = {"best-effort": "BestEffort", "restricted": "Restricted", "singl
 _SCOPE_WORDS = {"container": "ContainerLevel", "pod": "PodLevel"}
 
 
-def node_resource_topology(name: str, topology: Topology, managers: Managers, promises: Promises) -> Document:
+def node_resource_topology(name: str, topology: Topology, rules: NodeRules, promises: Promises) -> Document:
     """Describe a node.
 
     Args:
         name: the node's name in Kubernetes.
         topology: the current machine.
-        managers: resource managers of the node.
+        rules: the node's rules.
         promises: current allocations.
     """
     return {
         "apiVersion": API_VERSION,
-        "attributes": [{"name": key, "value": value} for key, value in _attributes(managers)],
+        "attributes": [{"name": key, "value": value} for key, value in _attributes(rules)],
         "kind": KIND,
         "metadata": {"name": name},
-        "topologyPolicies": [_deprecated_policy(managers)],
-        "zones": [_zone(topology, node, managers, promises) for node in topology.numa],
+        "topologyPolicies": [_deprecated_policy(rules)],
+        "zones": [_zone(topology, node, rules, promises) for node in topology.numa],
     }
 
 
-def _attributes(managers: Managers) -> list[tuple[str, str]]:
-    placement = managers.placement
+def _attributes(rules: NodeRules) -> list[tuple[str, str]]:
+    placement = rules.placement
     most = dict(placement.topology_manager_policy_options).get(_MAX_NODES)
     return [
         ("topologyManagerPolicy", placement.topology_manager_policy),
@@ -52,20 +51,20 @@ def _attributes(managers: Managers) -> list[tuple[str, str]]:
     ]
 
 
-def _deprecated_policy(managers: Managers) -> str:
+def _deprecated_policy(rules: NodeRules) -> str:
     """Return policy and scope in one word, as older schedulers expect them."""
-    policy = _POLICY_WORDS.get(managers.placement.topology_manager_policy)
-    return "None" if policy is None else policy + _SCOPE_WORDS[managers.placement.topology_manager_scope]
+    policy = _POLICY_WORDS.get(rules.placement.topology_manager_policy)
+    return "None" if policy is None else policy + _SCOPE_WORDS[rules.placement.topology_manager_scope]
 
 
-def _zone(topology: Topology, node: NumaNode, managers: Managers, promises: Promises) -> Document:
+def _zone(topology: Topology, node: NumaNode, rules: NodeRules, promises: Promises) -> Document:
     costs = zip(topology.node_ids, node.distances or (), strict=False)
     distances = {"costs": [{"name": _zone_name(other), "value": distance} for other, distance in costs]}
     return {
         "name": _zone_name(node.id),
         **(distances if node.distances is not None else {}),
         "resources": [
-            _cpus(topology.nodes.get(node.id, CpuSet()), managers, promises),
+            _cpus(topology.nodes.get(node.id, CpuSet()), rules, promises),
             *_memory(node, promises),
         ],
         "type": "Node",
@@ -76,11 +75,10 @@ def _zone_name(node: int) -> str:
     return f"node-{node}"
 
 
-def _cpus(cpus: CpuSet, managers: Managers, promises: Promises) -> Document:
-    cpu = managers.providers.of(CpuResource).manager
-    given_out = CpuSet(cpu.grantable) & cpus - managers.reserved if cpu.static else CpuSet()
-    free = CpuSet(cpu.free_cpus(promises)) & given_out
-    return _resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(given_out)), Quantity.of(len(free)))
+def _cpus(cpus: CpuSet, rules: NodeRules, promises: Promises) -> Document:
+    allocatable = grantable_cpus(rules, cpus)
+    free = free_cpus(rules, promises) & allocatable
+    return _resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free)))
 
 
 def _memory(node: NumaNode, promises: Promises) -> list[Document]:

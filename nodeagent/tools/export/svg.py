@@ -80,7 +80,7 @@ def render_svg(
     parts = [
         *heading,
         *_paragraph(format_summary(topology), _TITLE, _WIDTH),
-        *_paragraph(painter.caches.everywhere, _TEXT, _WIDTH),
+        *_paragraph(painter.caches.common_text, _TEXT, _WIDTH),
         painter.machine(),
         painter.others(),
         *(line for note in list_cpus_not_drawn(topology) for line in _paragraph(note, _TEXT, _WIDTH)),

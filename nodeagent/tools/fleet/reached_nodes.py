@@ -6,7 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from nodeagent.cli.support.named_files import NamedFile, read_named
-from nodeagent.cli.support.node.selected import SourceError, decode_machine_file, view_capture
+from nodeagent.cli.support.node.copied_node import view_capture
+from nodeagent.cli.support.node.selected_machine import SourceError, decode_machine_file
 from nodeagent.cli.support.progress import Progress
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import MAX_BYTES

@@ -18,7 +18,7 @@ _NO_VALUE = "-"
 def render_inspection(document: Document, width: int = WIDTH) -> str:
     """Render nodes, then pods, and last the nodes that need attention."""
     summary = document["summary"]
-    cpus = f"{format_count(summary['cpus'], 'CPU')}, {summary['exclusive']} exclusive, {summary['free']} free to give"
+    cpus = f"{format_count(summary['cpus'], 'CPU')}, {summary['exclusive']} exclusive, {summary['free']} free"
     lines = break_text(
         f"{format_count(summary['nodes'], 'node')}: {cpus}; {format_count(summary['pods'], 'pod')}", width
     )
@@ -134,7 +134,7 @@ def render_difference(document: Document, width: int = WIDTH) -> str:
     odd = sorted((node for node in nodes if node["odd"]), key=lambda node: -node["odd"])
     named = [f"{node['name']} ({node['odd']})" for node in odd]
     if named:
-        lines += ["", *break_text(f"unlike most: {_names(named)}", width)]
+        lines += ["", *break_text(f"differing from most: {_names(named)}", width)]
     return _joined(lines)
 
 

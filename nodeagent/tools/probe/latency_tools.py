@@ -74,7 +74,7 @@ def run_tool(
         if status != 0 or time.monotonic() - began < seconds:
             raise LatencyToolError(
                 f"{program[0]} {_ending(status, said)}",
-                hint="has the pod ended meanwhile? see `nodeagent inspect`; or try the program by hand: "
+                hint="did the pod end meanwhile? see `nodeagent inspect`; or run the program by hand: "
                 + " ".join(program),
             )
         return os.pread(report, min(os.fstat(report).st_size, _MOST_REPORT_BYTES), 0)
@@ -85,7 +85,7 @@ def run_tool(
 
 def _ending(status: int, said: int) -> str:
     if status == 0:  # after SIGTERM, they write a report, too
-        return "has ended before its time"
+        return "ended too early"
     how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
     return how + _last_words(said)
 

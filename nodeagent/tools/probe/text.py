@@ -28,7 +28,7 @@ class _Test(Struct, frozen=True):
 
 def render_memory(found: Iterable[ContainerMemory], width: int | None = WIDTH) -> str:
     """Render a table with a row for each container."""
-    rows = [("POD", "CONTAINER", "PROMISED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_memory, found)]
+    rows = [("POD", "CONTAINER", "ALLOCATED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_memory, found)]
     return "\n".join(format_table(rows, width)) + "\n" if len(rows) > 1 else "No container runs.\n"
 
 
@@ -68,7 +68,9 @@ def _head(one: Latency) -> str:
     where = f"CPU{'s' * (len(probed.cpus) > 1)} {probed.cpus}" + (
         "" if probed.pod is None else f" of {probed.pod} {probed.container}"
     )
-    beside = f", beside {format_count(probed.processes, 'process', 'processes')} of the pod" if probed.processes else ""
+    beside = (
+        f", in use by {format_count(probed.processes, 'process', 'processes')} of the pod" if probed.processes else ""
+    )
     return f"{where}{beside}: two tests of {one.seconds} s each"
 
 
@@ -121,13 +123,13 @@ def _quantile(delays: Delays, permille: int) -> str:
 
 
 _BUSY = _Test(
-    "Busy all the time (oslat): the longest it was held up, and how often a second",
+    "Busy loop (oslat): longest interruption, and interruptions per second",
     ("WORST", *(f">={_duration(us)}" for us in THRESHOLDS_US)),
     lambda one: one.busy,
     _busy,
 )
 _WAKING = _Test(
-    "Asleep for 1 ms, again and again (cyclictest): how much too late it ran",
+    "Wake-up every 1 ms (cyclictest): how late it came",
     ("WORST", "MEDIAN", "99%", "99.9%"),
     lambda one: one.waking,
     _waking,

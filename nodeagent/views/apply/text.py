@@ -14,9 +14,9 @@ from nodeagent.views.wording.refusal_advice import advise_next_step
 Document = Mapping[str, Any]
 WIDTH = 80
 _INDENT = "  "
-_STAYS = "; the running pod stays unchanged"
-_COMES = {"created": "does not exist yet", "changed": "changes"}
-_MOST_PLACES = 4
+_POD_STAYS = "; the running pod stays unchanged"
+_CHANGE_VERBS = {"created": "does not exist yet", "changed": "changes"}
+_MAX_LISTED = 4
 """Limit on a pod's containers, or on pods, that are listed in a line."""
 
 
@@ -52,7 +52,7 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
     for pod in document["pods"]:
         if pod["decision"] == "refused" and not pod["decided"]:
             lines += break_text(f"pod {full_name(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
-            lines += _describe_lack(pod, width)
+            lines += _describe_missing(pod, width)
     for note in _describe_undecided(document):
         lines += break_text(note, width)
     return "".join(f"{line}\n" for line in lines)
@@ -61,7 +61,7 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
 def format_differences(document: Document, width: int = WIDTH) -> str:
     """Format the differences from the installed manifests, and the effect of each. Unchanged pods are left out."""
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
-    lines = [f"{one['kind']} {one['name']} {_COMES[one['change']]} ({one['file']})" for one in documents]
+    lines = [f"{one['kind']} {one['name']} {_CHANGE_VERBS[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
         if pod["change"] != "unchanged":
             lines += [*([""] if lines else []), *_describe_difference(pod, width)]
@@ -91,7 +91,7 @@ def format_decision(entry: PodEntry, promises: Promises, *, restarts: bool) -> s
     """Report the agent's decision on a pod. `restarts` tells whether the pod should replace a running one."""
     pod = entry.pod
     if entry.refusal is not None:
-        return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
+        return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_POD_STAYS if restarts else ''}\n"
     places = [format_place(promises.of_pod(pod.uid), container) for container in pod.containers]
     return f"pod {pod.full_name} admitted: {_list_some(places)}\n"
 
@@ -116,21 +116,21 @@ def _describe_effect(pod: Document) -> str:
 
 
 def _format_refusal(pod: Document) -> str:
-    return f"{pod['reason']}: {pod['message']}{_STAYS if pod['restarts'] or pod['resizes'] else ''}"
+    return f"{pod['reason']}: {pod['message']}{_POD_STAYS if pod['restarts'] or pod['resizes'] else ''}"
 
 
 def _list_some(places: list[str]) -> str:
-    further = len(places) - _MOST_PLACES
-    return "; ".join(places[:_MOST_PLACES]) + (f"; and {further} more" if further > 0 else "")
+    further = len(places) - _MAX_LISTED
+    return "; ".join(places[:_MAX_LISTED]) + (f"; and {further} more" if further > 0 else "")
 
 
 def _describe_difference(pod: Document, width: int) -> Iterator[str]:
     effect = _describe_effect(pod)
-    yield f"pod {full_name(pod)} {_COMES[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
+    yield f"pod {full_name(pod)} {_CHANGE_VERBS[pod['change']]}{effect and f', and {effect}'} ({pod['file']})"
     yield from (f"{_INDENT}{line}" for line in pod["differences"])
     if pod["decision"] == "refused":
         yield from break_text(f"{_INDENT}would be refused: {_format_refusal(pod)}", width)
-        yield from (f"{_INDENT}{line}" for line in _describe_lack(pod, width - len(_INDENT)))
+        yield from (f"{_INDENT}{line}" for line in _describe_missing(pod, width - len(_INDENT)))
     elif pod["containers"]:
         yield f"{_INDENT}would get"
         rows = [format_container(container) for container in pod["containers"]]
@@ -139,7 +139,7 @@ def _describe_difference(pod: Document, width: int) -> Iterator[str]:
         yield from break_text(f"{_INDENT}note: {note}", width)
 
 
-def _describe_lack(pod: Document, width: int) -> Iterator[str]:
+def _describe_missing(pod: Document, width: int) -> Iterator[str]:
     for text in pod["why"]:
         yield from break_text(f"{_INDENT}{text}", width)
     if pod["remedies"]:

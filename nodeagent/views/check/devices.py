@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from nodeagent.core.model.device_selection import select_devices
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
-_SHOWN = "nodeagent topology --devices # lists the devices with their NUMA nodes"
+_LIST_COMMAND = "nodeagent topology --devices # lists the devices with their NUMA nodes"
 
 
 def check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
@@ -21,10 +21,10 @@ def check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
     lost = [device.address for _, found in pools for device, node in found if node is None]
     if empty:
         why = f"no device matches {', '.join(empty)}: pods that request it are refused"
-        yield CheckResult("devices", Level.WARNING, why, f"{_SHOWN}; change devices in {facts.config_file}")
+        yield CheckResult("devices", Level.WARNING, why, f"{_LIST_COMMAND}; change devices in {facts.config_file}")
     elif lost and len(facts.topology.numa) > 1:
         why = f"the NUMA node of {', '.join(lost)} is unknown, so these devices are allocated last and near no CPUs"
-        yield CheckResult("devices", Level.NOTE, why, f"{_SHOWN}; the firmware (BIOS) doesn't report it")
+        yield CheckResult("devices", Level.NOTE, why, f"{_LIST_COMMAND}; the firmware (BIOS) doesn't report it")
     else:
         said = ", ".join(f"{len(found)} {resource}" for resource, found in pools)
         yield CheckResult("devices", Level.OK, said)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import CGROUPS, COMMAND_LINE, KUBELET_STATE, KUBEPODS, PODS_UNIT, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, parse_kernel_version
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, SettingWrite, parse_kernel_version
 
 _OLDEST_KERNEL = (5, 14)
 """First kernel with cgroup.kill."""
-_NO_CGROUPS = "cgroup v2 is missing"
-_NEEDED = ("cpuset", "cpu", "memory")
+_CGROUPS_MISSING = "cgroup v2 is missing"
+_NEEDED_CONTROLLERS = ("cpuset", "cpu", "memory")
 
 
 def check_kernel(facts: NodeFacts) -> CheckResult:
@@ -48,10 +48,10 @@ def check_cgroup_v2(facts: NodeFacts) -> CheckResult:
 def check_controllers(facts: NodeFacts) -> CheckResult:
     text = facts.text(f"{CGROUPS}/cgroup.controllers")
     if text is None:
-        return CheckResult("controllers", Level.UNKNOWN, _NO_CGROUPS)
-    missing = [name for name in _NEEDED if name not in text.split()]
+        return CheckResult("controllers", Level.UNKNOWN, _CGROUPS_MISSING)
+    missing = [name for name in _NEEDED_CONTROLLERS if name not in text.split()]
     if not missing:
-        return CheckResult("controllers", Level.OK, f"{', '.join(_NEEDED)} are available")
+        return CheckResult("controllers", Level.OK, f"{', '.join(_NEEDED_CONTROLLERS)} are available")
     disabled = parameters(facts.text("proc/cmdline") or "").get("cgroup_disable")
     why = f"cgroup_disable={disabled} on the kernel's command line" if disabled else "cgroup v1 may use them"
     fix = f"remove cgroup_disable={disabled}" if disabled else "add cgroup_no_v1=all"
@@ -67,7 +67,7 @@ def check_delegation(facts: NodeFacts) -> CheckResult:
         )
     text = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     if facts.text(f"{CGROUPS}/cgroup.controllers") is None:
-        return CheckResult("delegation", Level.UNKNOWN, _NO_CGROUPS)
+        return CheckResult("delegation", Level.UNKNOWN, _CGROUPS_MISSING)
     if text is None:
         return CheckResult(
             "delegation",
@@ -75,7 +75,7 @@ def check_delegation(facts: NodeFacts) -> CheckResult:
             "the pods' unit does not run: its cgroup is missing",
             "sudo systemctl start nodeagent-pods",
         )
-    missing = [name for name in _NEEDED if name not in text.split()]
+    missing = [name for name in _NEEDED_CONTROLLERS if name not in text.split()]
     if missing:
         return CheckResult(
             "delegation",
@@ -101,7 +101,7 @@ def check_numa_balancing(facts: NodeFacts) -> CheckResult:
         Level.WARNING,
         f"kernel.numa_balancing is {text}: the kernel unmaps pods' pages to detect accesses, and moves memory that is not bound",
         "sudo sysctl -w kernel.numa_balancing=0 # until the next boot; permanently in /etc/sysctl.d/",
-        (Write("proc/sys/kernel/numa_balancing", "0"),),
+        (SettingWrite("proc/sys/kernel/numa_balancing", "0"),),
     )
 
 
@@ -125,14 +125,14 @@ def check_governor(facts: NodeFacts) -> CheckResult:
         Level.WARNING,
         f"the frequency follows the load: {said}",
         "sudo cpupower frequency-set -g performance",
-        tuple(Write(paths[cpu], "performance") for cpu in sorted(cpu for cpus in slow.values() for cpu in cpus)),
+        tuple(SettingWrite(paths[cpu], "performance") for cpu in sorted(cpu for cpus in slow.values() for cpu in cpus)),
     )
 
 
 def check_irqbalance(facts: NodeFacts) -> CheckResult:
     if not _sees_cgroups(facts):
-        return CheckResult("irqbalance", Level.UNKNOWN, _NO_CGROUPS)
-    if not _runs(facts, "irqbalance"):
+        return CheckResult("irqbalance", Level.UNKNOWN, _CGROUPS_MISSING)
+    if not _is_running(facts, "irqbalance"):
         return CheckResult("irqbalance", Level.OK, "it does not run")
     if facts.config is not None and facts.config.interrupt_isolation != "none":
         why = "it runs, and the agent tells it which CPUs are exclusive (interruptIsolation)"
@@ -146,10 +146,10 @@ def check_irqbalance(facts: NodeFacts) -> CheckResult:
 
 
 def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
-    if _runs(facts, "numad"):
+    if _is_running(facts, "numad"):
         why = "it runs, and moves processes and their memory between NUMA nodes"
         yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
-    if _runs(facts, "tuned"):
+    if _is_running(facts, "tuned"):
         why = "it runs, and its profile may set governor, affinities and isolated CPUs"
         yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, see /etc/tuned")
 
@@ -157,7 +157,7 @@ def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
 def check_kubelet(facts: NodeFacts) -> CheckResult:
     """Check that kubelet allocates no CPUs. With `nriSocket`, its managers have to be off even while it is stopped."""
     if not _sees_cgroups(facts):
-        return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)
+        return CheckResult("kubelet", Level.UNKNOWN, _CGROUPS_MISSING)
     policy, has_assignments = _read_kubelet_state(facts)
     if facts.config is not None and facts.config.nri_socket:
         if facts.is_hidden(KUBELET_STATE):
@@ -174,7 +174,7 @@ def check_kubelet(facts: NodeFacts) -> CheckResult:
             )
             return CheckResult("kubelet", Level.FAILURE, f"it also places containers: {problem}", fix)
         return CheckResult("kubelet", Level.OK, "it leaves CPUs and memory to the agent (nriSocket)")
-    if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
+    if _is_running(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
         stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration, nriSocket here"
         if policy == "static":
             why = "it runs with CPU manager policy static, so two managers allocate the same CPUs"
@@ -209,7 +209,7 @@ def _sees_cgroups(facts: NodeFacts) -> bool:
     return facts.text(f"{CGROUPS}/cgroup.controllers") is not None
 
 
-def _runs(facts: NodeFacts, service: str) -> bool:
+def _is_running(facts: NodeFacts, service: str) -> bool:
     return _is_populated(facts, f"{CGROUPS}/system.slice/{service}.service/cgroup.events")
 
 

@@ -8,7 +8,7 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, parse_
 
 _FIRST_WITH_PARTITIONS = (6, 7)
 """First kernel in which a cpuset partition may be below cgroups that aren't partitions."""
-_NONE_GIVEN = "no CPU is allocated exclusively"
+_NONE_EXCLUSIVE = "no CPU is allocated exclusively"
 
 
 def check_host_isolation(facts: NodeFacts) -> CheckResult:
@@ -18,7 +18,7 @@ def check_host_isolation(facts: NodeFacts) -> CheckResult:
             name, Level.UNKNOWN, f"unknown whether other processes may run on exclusive CPUs: {facts.why_unconfigured}"
         )
     if not facts.is_static:
-        return CheckResult(name, Level.OK, _NONE_GIVEN)
+        return CheckResult(name, Level.OK, _NONE_EXCLUSIVE)
     if facts.config.host_isolation == "none":
         fix = f"hostIsolation: partition in {facts.config_file}"
         if facts.topology.isolated and facts.config.placement.isolated_cpus != "ignore":
@@ -60,7 +60,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
             name, Level.UNKNOWN, f"unknown whether exclusive CPUs may get interrupts: {facts.why_unconfigured}"
         )
     if not facts.is_static:
-        return CheckResult(name, Level.OK, _NONE_GIVEN)
+        return CheckResult(name, Level.OK, _NONE_EXCLUSIVE)
     if facts.config.interrupt_isolation == "none":
         why = "exclusive CPUs may get interrupts"
         return CheckResult(name, Level.WARNING, why, f"interruptIsolation: affinity in {facts.config_file}")
@@ -72,10 +72,10 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
         "interrupts are moved off exclusive CPUs, except those that the kernel binds, such as one per queue of an NVMe or virtio disk: "
         "nodeagent inspect lists them"
     )
-    return CheckResult(name, Level.NOTE, why, f"isolcpus=managed_irq,{_cpus_for_pods(facts)} {COMMAND_LINE}")
+    return CheckResult(name, Level.NOTE, why, f"isolcpus=managed_irq,{_find_pod_cpus(facts)} {COMMAND_LINE}")
 
 
-def _cpus_for_pods(facts: NodeFacts) -> CpuSet:
+def _find_pod_cpus(facts: NodeFacts) -> CpuSet:
     """Return the CPUs that pods may get exclusively. Threads of the reserved CPUs' cores are left out."""
     return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
@@ -121,7 +121,7 @@ def check_nohz_full(facts: NodeFacts) -> CheckResult:
         isolates = config is not None and (config.host_isolation != "none" or config.interrupt_isolation != "none")
         if not (facts.is_static and isolates) or facts.text(f"{CPUS}/nohz_full") is None:
             return CheckResult("nohz-full", Level.OK, why)
-        return CheckResult("nohz-full", Level.NOTE, why, f"nohz_full={_cpus_for_pods(facts)} {COMMAND_LINE}")
+        return CheckResult("nohz-full", Level.NOTE, why, f"nohz_full={_find_pod_cpus(facts)} {COMMAND_LINE}")
     both = tickless & facts.reserved
     if both:
         why = f"reserved CPUs {both} are tickless, which makes every kernel entry of the host's many threads slower"

@@ -9,9 +9,9 @@ from nodeagent.formats.kernel.settings import PODS_UNIT
 from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
-_EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # see nodeagent --help for the examples"
+_COPY_COMMAND = "sudo cp examples/config.yaml /etc/nodeagent/ # see nodeagent --help for the examples"
 
-_SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
+_SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
 
 
@@ -21,7 +21,7 @@ def check_configuration(facts: NodeFacts) -> CheckResult:
         return CheckResult("configuration", Level.OK, "it is valid for this machine")
     if facts.config_is_missing:
         return CheckResult(
-            "configuration", Level.WARNING, f"{problem}: checks that depend on it were skipped", _EXAMPLE
+            "configuration", Level.WARNING, f"{problem}: checks that depend on it were skipped", _COPY_COMMAND
         )
     return CheckResult("configuration", Level.FAILURE, "; ".join(problem.splitlines()), facts.config_command)
 
@@ -74,7 +74,7 @@ def check_smt(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     if all(len(cpus) < 2 for cpus in topology.cores.values()):
         control = facts.text(f"{CPUS}/smt/control")
-        said = f" (SMT is {_SMT.get(control, control)})" if control else ""
+        said = f" (SMT is {_SMT_STATES.get(control, control)})" if control else ""
         return CheckResult("smt", Level.OK, f"every core has one thread{said}")
     if facts.config is None:
         why = f"cores have several threads; unknown whether pods may share a core: {facts.why_unconfigured}"

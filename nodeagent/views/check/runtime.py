@@ -9,10 +9,10 @@ from nodeagent.formats.config.containerd_config import PLUGIN, NriConfig
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
-_LEAST_MS = 1000
+_MIN_TIMEOUT_MS = 1000
 """Minimum for a plugin's timeout. A decision is written to disk before the answer, and disks are sometimes slow."""
-_TABLE = f'[plugins."{PLUGIN}"]'
-_RESTART = "sudo systemctl restart containerd"
+_CONFIG_TABLE = f'[plugins."{PLUGIN}"]'
+_RESTART_COMMAND = "sudo systemctl restart containerd"
 
 
 def check_runtime(facts: NodeFacts) -> Iterator[CheckResult]:
@@ -51,14 +51,16 @@ def _check_config(path: str, runtime: RuntimeFacts, config_file: str) -> CheckRe
         )
     if config.is_off is not None and config.is_off.value:
         why = f"{config.is_off.path} turns NRI off"
-        where = f"in {_TABLE} of {config.is_off.path}, and {PLUGIN} not among disabled_plugins"
-        return CheckResult(name, Level.FAILURE, why, f"disable = false {where}; then: {_RESTART}")
+        where = f"in {_CONFIG_TABLE} of {config.is_off.path}, and {PLUGIN} not among disabled_plugins"
+        return CheckResult(name, Level.FAILURE, why, f"disable = false {where}; then: {_RESTART_COMMAND}")
     if config.socket is not None and config.socket.value != path:
         why = f"its NRI socket is {config.socket.value} ({config.socket.path}), and nriSocket is {path}"
         return CheckResult(name, Level.FAILURE, why, f"nriSocket: {config.socket.value} in {config_file}")
     if config.is_off is None and runtime.found is None:
         why = "its configuration doesn't set NRI, which is off before containerd 2.0 and on since then"
-        return CheckResult(name, Level.NOTE, why, f"before 2.0: disable = false in {_TABLE}; then: {_RESTART}")
+        return CheckResult(
+            name, Level.NOTE, why, f"before 2.0: disable = false in {_CONFIG_TABLE}; then: {_RESTART_COMMAND}"
+        )
     return CheckResult(name, Level.OK, "its configuration leaves NRI on")
 
 
@@ -69,9 +71,7 @@ def _check_timeouts(runtime: RuntimeFacts) -> CheckResult:
     waits = said.value if said is not None else goes_by
     if waits is None:
         return CheckResult(name, Level.UNKNOWN, "the runtime's time limit for answers is unknown")
-    fix = (
-        f'plugin_request_timeout = "2s" in {_TABLE} of {"containerd" if said is None else said.path}; then: {_RESTART}'
-    )
+    fix = f'plugin_request_timeout = "2s" in {_CONFIG_TABLE} of {"containerd" if said is None else said.path}; then: {_RESTART_COMMAND}'
     if waits <= MARGIN_MS:
         why = (
             f"the runtime waits {_format_seconds(waits)} for an answer, and the agent's margin is {_format_seconds(MARGIN_MS)}, "
@@ -84,13 +84,13 @@ def _check_timeouts(runtime: RuntimeFacts) -> CheckResult:
             "the reported value: a container with a later answer starts unpinned"
         )
         return CheckResult(name, Level.WARNING, why, fix)
-    if waits < _LEAST_MS:
+    if waits < _MIN_TIMEOUT_MS:
         why = f"the runtime waits {_format_seconds(waits)} for an answer: with a busy disk, containers are denied and retried"
         return CheckResult(name, Level.WARNING, why, fix)
     taken = config.registration_timeout_ms
-    if taken is not None and taken.value < _LEAST_MS:
+    if taken is not None and taken.value < _MIN_TIMEOUT_MS:
         why = f"the runtime waits {_format_seconds(taken.value)} for a plugin to register: on a busy node, the agent may never be accepted"
-        fix = f'plugin_registration_timeout = "5s" in {_TABLE} of {taken.path}; then: {_RESTART}'
+        fix = f'plugin_registration_timeout = "5s" in {_CONFIG_TABLE} of {taken.path}; then: {_RESTART_COMMAND}'
         return CheckResult(name, Level.WARNING, why, fix)
     why = f"the runtime waits {_format_seconds(waits)} for an answer, of which {_format_seconds(MARGIN_MS)} are the agent's margin"
     return CheckResult(name, Level.OK, why)

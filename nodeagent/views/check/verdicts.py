@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.node_rules import NodeRules
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -29,7 +29,7 @@ class Level(enum.Enum):
     """A file for the check is missing or unreadable."""
 
 
-class Write(Struct, frozen=True):
+class SettingWrite(Struct, frozen=True):
     """A setting that may be changed and reverted at any time. It moves no process and lasts until the next boot."""
 
     path: str
@@ -45,7 +45,7 @@ class CheckResult(Struct, frozen=True):
     """One sentence with the deciding values."""
     fix: str = ""
     """A command, or a setting and its place. Empty if no fix is needed."""
-    writes: tuple[Write, ...] = ()
+    writes: tuple[SettingWrite, ...] = ()
     """Writes of `--fix`. Empty if a person has to decide."""
 
 
@@ -61,10 +61,10 @@ class NodeFacts(Struct, frozen=True):
     topology: Topology
     settings: Settings = field(default_factory=Settings)
     config: Config | None = None
-    managers: Managers | None = None
+    rules: NodeRules | None = None
     """Managers for the configuration, if it fits the machine."""
     config_problem: str | None = None
-    """Reason why `config` and `managers` are None. None if both are set."""
+    """Reason why `config` and `rules` are None. None if both are set."""
     config_is_missing: bool = False
     """Whether there is no configuration at all."""
     config_command: str = ""
@@ -100,4 +100,4 @@ class NodeFacts(Struct, frozen=True):
     @property
     def reserved(self) -> CpuSet:
         """Reserved CPUs, which no pod gets exclusively."""
-        return CpuSet() if self.managers is None else self.managers.reserved
+        return CpuSet() if self.rules is None else self.rules.reserved

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, isolation, preferred_class
+from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
@@ -141,7 +142,7 @@ def _describe_pod(
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     held = decision.promises.of_pod(pod.uid) if isinstance(decision, Admitted) else NOTHING
-    optional = decided_fields(explained.before.managers.providers.resources, pod, held)
+    optional = decided_fields(pod, held)
     if explained.refused_resize is not None:
         optional["refusedResize"] = explained.refused_resize
     nodes = (
@@ -206,7 +207,7 @@ def _describe_near(explained: ExplainedPod) -> list[Document]:
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
-        devices = None if there is None else there.called(name)
+        devices = None if there is None else there.find_named(name)
         nodes = NumaSet.from_ids(node for _, node in devices or () if node is not None)
         addresses = None if devices is None else [device.address for device, _ in devices]
         found.append({"devices": addresses, "name": name, "numaNodes": str(nodes)})

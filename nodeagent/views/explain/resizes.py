@@ -1,4 +1,4 @@
-"""The explanation of a resize as a document, with the keys of other pods' explanations and those of a resize."""
+"""The document of a resize, with the fields of every explanation and the changes of the resize."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from nodeagent.views.holdings.by_resource import resized_fields
 
 
 def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
-    """Describe the new resources of a running pod, or the reason why it stays unchanged."""
+    """Describe a resize: the new resources of the pod, or the reason why it stays unchanged."""
     pod, answer = one.new, one.answer
     refusal = answer if isinstance(answer, NotResized) else None
     node = one.after

@@ -44,7 +44,7 @@ _VERDICTS = {
 
 
 def render_explanation(document: Document, width: int = WIDTH) -> str:
-    """Format all pods, one after the other."""
+    """Format an explanation: the machine, the rules, then each pod."""
     lines: list[str] = [*format_head(document, width)]
     for pod in document["pods"]:
         lines += ["", *_format_pod(pod, document["configuration"], width)]
@@ -304,12 +304,12 @@ def _format_merge_result(step: Document, config: Document) -> str:
 
 
 def _is_open(step: Document) -> bool:
-    """Tell whether no resource has a preference."""
+    """Tell whether no resource prefers any NUMA nodes."""
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
 def _group_alike(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Group the sets of nodes with the same result by its description."""
+    """Group the sets of NUMA nodes by their cells of the table."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _format_verdict(candidate, step))
@@ -333,7 +333,7 @@ def _format_verdict(candidate: Document, step: Document) -> str:
 
 
 def count_cpus(cpus: str) -> int:
-    """Count the CPUs in a list."""
+    """Count the CPUs in a list such as `0-3,8`."""
     ranges = (part.partition("-") for part in cpus.split(",") if part)
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 

@@ -140,7 +140,7 @@ def _format_size(name: str, amount: int) -> str:
 
 
 def _find_request(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
-    """Return the name, the CPUs and the memory of a request."""
+    """Return the name of the requester (the pod or a container), its CPUs and its memory."""
     if container is None:
         return "the pod as a whole", trace.demand.cpus, trace.demand.memory or ()
     demand = next(c for c in trace.demand.containers if c.name == container)
@@ -183,7 +183,7 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
 
 
 def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
-    """Describe the extended resources whose free devices are on too many NUMA nodes, or of which there are too few."""
+    """Describe each extended resource with too few free devices, or with free devices on too many NUMA nodes."""
     own = {resource for resource, _ in trace.demand.devices}
     for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():
         offered = [(dict(each.opinions)[resource], str(each.nodes)) for each in merge.candidates]
@@ -198,7 +198,7 @@ def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
 
 
 def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
-    """Describe the resources of the pod's init containers that later containers reuse."""
+    """Describe the resources of the pod's init containers, which count as free for the pod."""
     if lent:
         yield (
             f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "

@@ -1,10 +1,10 @@
-"""The fields of all resources together. A resource without a module of its own is shown in its own words (`Resource.describe`)."""
+"""The fields of all resources together. A resource without a module of its own is shown in its own words (`ResourceKind.describe`)."""
 
 from collections.abc import Iterable
 
+from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.promises import PodPromises
-from nodeagent.core.resources.resource import Resource
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings import claims, cpu, devices, memory
 from nodeagent.views.holdings.holding_view import Document, HoldingView
@@ -19,7 +19,7 @@ def promised_fields(held: PodPromises, container: str) -> Document:
 
 def container_fields(shown: NodeView, held: PodPromises, container: str) -> Document:
     """Describe a container for `inspect`, in addition to `promised`."""
-    further = describe_further(shown.node.managers.providers.resources, held, container)
+    further = describe_further_holdings(held, container)
     fields = _join(view.container(shown, held, container) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
@@ -34,9 +34,9 @@ def node_fields(shown: NodeView) -> Document:
     return _join(view.node(shown) for view in VIEWS)
 
 
-def decided_fields(resources: Iterable[Resource], pod: Pod, held: PodPromises) -> Document:
+def decided_fields(pod: Pod, held: PodPromises) -> Document:
     """Describe a pod for `explain` and `simulate`, as it is after the decision."""
-    further = {c.name: found for c in pod.containers if (found := describe_further(resources, held, c.name))}
+    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     fields = _join(view.decided_pod(pod, held) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
@@ -50,11 +50,6 @@ def resized_fields(before: PodPromises, was: Container, after: PodPromises, now:
 def freed_fields(held: PodPromises) -> Document:
     """Describe what becomes free when a pod ends."""
     return _join(view.freed(held) for view in VIEWS)
-
-
-def describe_further(resources: Iterable[Resource], held: PodPromises, container: str) -> dict[str, str]:
-    """Describe what a container holds of each resource that has no module here."""
-    return {resource.name: text for resource in resources if (text := resource.describe(held, container))}
 
 
 def _join(documents: Iterable[Document]) -> Document:

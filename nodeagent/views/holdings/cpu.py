@@ -1,11 +1,10 @@
 """Shows exclusive CPUs: of a container, of a pod as a whole, and of the node."""
 
+from nodeagent.core.admission.node_rules import free_cpus
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.holding_view import Document, HoldingView
 
@@ -37,10 +36,9 @@ def _describe_freed(held: PodPromises) -> Document:
 
 
 def _describe_node(view: NodeView) -> Document:
-    topology, managers, promises = view.node.topology, view.node.managers, view.state.promises
-    manager = managers.providers.of(CpuResource).manager
-    shared, exclusive = shared_pool(managers, promises, topology.online), exclusive_cpus(promises)
-    available = CpuSet(manager.free_cpus(promises)) & topology.online if manager.static else CpuSet()
+    topology, rules, promises = view.node.topology, view.node.rules, view.state.promises
+    shared, exclusive = shared_pool(rules, promises, topology.online), exclusive_cpus(promises)
+    available = free_cpus(rules, promises) & topology.online
     return {
         "cpus": {
             "available": str(available),
@@ -51,8 +49,8 @@ def _describe_node(view: NodeView) -> Document:
             "offline": str(topology.offline),
             "online": str(topology.online),
             "onlineCount": len(topology.online),
-            "reserved": str(managers.reserved),
-            "reservedCount": len(managers.reserved),
+            "reserved": str(rules.reserved),
+            "reservedCount": len(rules.reserved),
             "shared": str(shared),
             "sharedMillicores": 1000 * len(shared),
         }

@@ -6,7 +6,7 @@ Only words with capital letters or in a fixed context are coloured, because thes
 import re
 
 _RED, _YELLOW = "1;91", "1;93"
-_MARKED = re.compile(
+_ATTENTION = re.compile(
     r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS ALLOCATED|is NOT running)\b"
     r"|^(?:PROBLEMS|DIFFERENCES|PROCESSES IN CGROUPS)\b[^\n]*)"
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
@@ -16,4 +16,4 @@ _MARKED = re.compile(
 
 def add_colours(text: str) -> str:
     """Colour a formatted text. Positions of characters don't change."""
-    return _MARKED.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)
+    return _ATTENTION.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)

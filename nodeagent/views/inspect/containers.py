@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, count_lacking_cpus, isolation
 from nodeagent.core.cgroups.closing import Closing
 from nodeagent.core.model.cgroup import (
     Attribute,
@@ -23,7 +23,6 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.core.turn.recovery import count_lacking_cpus
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import container_fields, promised_fields
@@ -33,7 +32,7 @@ Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """One container of an observed node."""
+    """A container with its observed state."""
 
     view: NodeView
     entry: PodEntry
@@ -51,8 +50,8 @@ class ContainerView(Struct, frozen=True):
         return self.entry.container_path(self.container.name)
 
     @property
-    def managers(self) -> Managers:
-        return self.view.node.managers
+    def rules(self) -> NodeRules:
+        return self.view.node.rules
 
     @property
     def promises(self) -> Promises:
@@ -82,10 +81,10 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     entry, container, status = observed.entry, observed.container, observed.status
     uid, topology = entry.pod.uid, observed.view.node.topology
     own = own_set_of(observed.promises, uid, container.name)
-    level = isolation(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else None
+    level = isolation(observed.rules, observed.promises, entry.pod, container.name) if entry.is_active else None
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
-    lacking = count_lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.holds else 0
+    lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
@@ -166,9 +165,7 @@ def _describe_exit(ended: Exit | None) -> Document | None:
 
 
 def _describe_state(observed: ContainerView) -> Document:
-    """Describe the state: Waiting, Running, Exited or Unknown as in Kubernetes. Open is a container without a
-    command, which other processes enter.
-    """
+    """Describe the state: Waiting, Running, Exited, Unknown, or Open for a container without a command."""
     name, reason = _find_state(observed)
     status = observed.status
     return {
@@ -244,7 +241,7 @@ def _waits_for_init(observed: ContainerView) -> bool:
 def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | None:
     if level is None or level.has_own_cpus:
         return None
-    why = why_shared(observed.managers.placement, observed.entry.pod, observed.container)
+    why = why_shared(observed.rules.placement, observed.entry.pod, observed.container)
     if why is None and observed.entry.idle is not None:
         refusal = observed.entry.idle.refusal
         return f"its CPUs were released: {'its unit is not active' if refusal is None else refusal.message}"
@@ -254,7 +251,7 @@ def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | 
 
 
 def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
-    """Describe the facts that no other field has, one sentence each."""
+    """Describe further facts about a container, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
         notes.append(
@@ -307,7 +304,7 @@ def _list_missing_isolation(observed: ContainerView, level: Isolation | None) ->
 
 
 def _list_unlimited_hugepages(observed: ContainerView, controllers: frozenset[str]) -> list[str]:
-    gate = observed.managers.placement.gate("PodLevelResources")
+    gate = observed.rules.placement.gate("PodLevelResources")
     limits = container_cgroup_amounts(observed.entry.pod, observed.container, pod_level_resources=gate).hugepage_limits
     if not limits:
         return []

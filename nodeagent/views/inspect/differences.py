@@ -94,5 +94,5 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
 
 
 def _format_value(value: Value) -> str:
-    """Format a value as the kernel does. An empty set, which is never written but may be observed, is an empty text."""
+    """Format a value as the kernel does. An empty set, which the kernel may have, is an empty text."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else print_value(value)

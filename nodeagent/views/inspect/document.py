@@ -1,8 +1,7 @@
-"""All data of `nodeagent inspect` as a plain document with stable names: node, pods, containers, every difference.
+"""The document of `nodeagent inspect`, with stable names: node, pods, containers and differences.
 
-All inputs are arguments (state, configuration, observed cgroups and processes, time), so the same input has the same
-output.
-Names are camelCase, times are milliseconds since the epoch, CPU and node sets have the kernel's notation.
+The same input has the same output. Names are camelCase, times are milliseconds since the epoch, and sets of CPUs and
+NUMA nodes have the kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
 
 
 def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
-    """Create the document.
+    """Describe the node, its pods, and the differences from the desired cgroups.
 
     Args:
         view: the state of the node with its observation.
@@ -93,8 +92,8 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is None or kernel is None:
         return (), Plan(()), ()
-    wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-    of_runtime = runtime_cgroups(view.node.config, view.node.managers, kernel, view.state).values()
+    wanted = desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
+    of_runtime = runtime_cgroups(view.node.config, view.node.rules, kernel, view.state).values()
     # A container runtime may remove a cgroup and create it again when it retries to run the container.
     wanted += tuple(want for want in of_runtime if want.path in observed)
     plan = diff(wanted, observed)
@@ -196,12 +195,12 @@ def _describe_pod(
     if entry.is_requested_per_container:
         from nodeagent.views.wording.runtime_pods import describe_known_amounts, find_known_amounts  # noqa: PLC0415 - most nodes have no container runtime
 
-        known = find_known_amounts(entry, view.state, view.node.managers.topology.memory_bytes)
+        known = find_known_amounts(entry, view.state, view.node.rules.topology.memory_bytes)
         estimates = describe_known_amounts(one for one in known if not one.is_exact)
     containers = []
     has_partitions = view.kernel is None or bool(view.kernel.path_to_partitions)
     closed = (
-        find_closings(view.node.config, view.node.managers, view.state.promises, entry, has_partitions=has_partitions)
+        find_closings(view.node.config, view.node.rules, view.state.promises, entry, has_partitions=has_partitions)
         if entry.is_active
         else {}
     )
@@ -271,7 +270,7 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
 
 
 def _find_lost_devices(state: NodeState, path: str) -> list[str]:
-    """Return the devices recorded for the pod in a cgroup."""
+    """Return the IDs of the devices that records have for the pod of a cgroup."""
     pods = (
         one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
     )

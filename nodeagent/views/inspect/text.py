@@ -23,23 +23,23 @@ from nodeagent.views.wording.words import (
 
 Document = Mapping[str, Any]
 WIDTH = 80
-_MOST_PROCESSES = 12
-_FEW_PODS = 8
-_MOST_NOTICED = 30
+_MAX_PROCESSES = 12
+_SHORT_LISTING = 8
+_MAX_NOTICEABLE = 30
 _NO_VALUE = "-"
-_RESIZES = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
-"""Kubernetes' words by reason."""
+_RESIZE_LABELS = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
+"""Labels of refused resizes by reason."""
 
 
 def render(document: Document, width: int = WIDTH) -> str:
-    """Format everything, with a few lines per pod."""
+    """Format the node, a few lines for each pod, and everything that needs attention."""
     return _join_lines(
         [*_format_node(document, width), "", *_format_pods(document, width), *_format_attention(document, width)]
     )
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Format every value of the document's pods, one below the other. For one pod or a few."""
+    """Format all values of the document's pods, for one pod or a few."""
     lines: list[str] = []
     for pod in document["pods"]:
         lines += [*_format_pod_in_full(pod, document, width), ""]
@@ -57,7 +57,7 @@ def render_wide(document: Document) -> str:
 
 
 def format_health(document: Document) -> str:
-    """Format the verdict of `--strict` in one line."""
+    """Format the result of `--strict` in one line."""
     summary = document["summary"]
     words = {
         "problems": ("problem", "problems"),
@@ -191,7 +191,7 @@ def _format_pod(pod: Document, document: Document, width: int) -> list[str]:
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
         lines += break_text(
-            f"    {_RESIZES.get(change['reason'], 'changed manifest refused')}: {_format_reason(change)}", width
+            f"    {_RESIZE_LABELS.get(change['reason'], 'changed manifest refused')}: {_format_reason(change)}", width
         )
         lines += break_text(f"    requested: {_format_amounts(change)}", width) if change["amounts"] else []
         lines += break_text(f"    next: {change['nextStep']}", width)
@@ -208,7 +208,7 @@ def _format_amounts(change: Document) -> str:
 
 
 def _format_reason(change: Document) -> str:
-    return str(change["message"]) if change["reason"] in _RESIZES else f"{change['reason']}: {change['message']}"
+    return str(change["message"]) if change["reason"] in _RESIZE_LABELS else f"{change['reason']}: {change['message']}"
 
 
 def _format_phase(pod: Document, at_ms: int) -> str:
@@ -238,7 +238,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
 
 def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
     """List the pods that need attention, if they are hard to find in a long listing."""
-    if len(document["pods"]) <= _FEW_PODS:
+    if len(document["pods"]) <= _SHORT_LISTING:
         return
     found = []
     for pod in document["pods"]:
@@ -255,10 +255,10 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
     if not found:
         return
     yield f"PODS THAT NEED ATTENTION: {len(found)}"
-    for line in found[:_MOST_NOTICED]:
+    for line in found[:_MAX_NOTICEABLE]:
         yield from break_text(f"  {line}", width)
-    if len(found) > _MOST_NOTICED:
-        yield f"  and {len(found) - _MOST_NOTICED} more"
+    if len(found) > _MAX_NOTICEABLE:
+        yield f"  and {len(found) - _MAX_NOTICEABLE} more"
     yield ""
 
 
@@ -341,9 +341,9 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     ):
         return
     processes, threads = host["processes"], host["kernelThreads"]["count"]
-    names = [f"{p['name']} ({p['pid']})" for p in processes[:_MOST_PROCESSES]]
-    if len(processes) > _MOST_PROCESSES:
-        names.append(f"{len(processes) - _MOST_PROCESSES} more")
+    names = [f"{p['name']} ({p['pid']})" for p in processes[:_MAX_PROCESSES]]
+    if len(processes) > _MAX_PROCESSES:
+        names.append(f"{len(processes) - _MAX_PROCESSES} more")
     if threads:
         names.append(format_count(threads, "kernel thread"))
     if host["hidden"]:
@@ -353,8 +353,8 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
         yield from break_text(f"  {', '.join(names)}", width)
     bound = [f"{i['name']} (CPU {i['cpus']})" for i in host["interrupts"] if i["bound"]]
     others = len(host["interrupts"]) - len(bound)
-    if len(bound) > _MOST_PROCESSES:
-        bound[_MOST_PROCESSES:] = [f"{len(bound) - _MOST_PROCESSES} more"]
+    if len(bound) > _MAX_PROCESSES:
+        bound[_MAX_PROCESSES:] = [f"{len(bound) - _MAX_PROCESSES} more"]
     words = [f"{others} that could be elsewhere"] if others else []  # depends on the configuration
     words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:
@@ -377,7 +377,7 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
         rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
-        rows.append((_RESIZES.get(change["reason"], "change refused"), _format_reason(change)))
+        rows.append((_RESIZE_LABELS.get(change["reason"], "change refused"), _format_reason(change)))
         rows += [("requested", _format_amounts(change))] if change["amounts"] else []
         rows.append(("next", change["nextStep"]))
     if pod["coreClass"] is not None:

@@ -1,6 +1,6 @@
 """One frame of `nodeagent inspect --watch`: load of every CPU, drift, problems, and a scrollable table of containers.
 
-Adds words and layout to the facts. No line is longer than the width or has terminal control sequences.
+No line is longer than the width or has terminal control sequences.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
 """Columns to sort by, by key."""
 KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
-_STEPS = "▁▂▃▄▅▆▇█"
-_PLAIN_STEPS = "0123456789"
-_MOST_LISTED = 3
+_BAR_STEPS = "▁▂▃▄▅▆▇█"
+_PLAIN_BAR_STEPS = "0123456789"
+_MAX_LISTED = 3
 JUST_BEGUN = "counted from now on"
 _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _ALIGNED = "<<<>>><"
-_WIDEST = (44, 22, 24, 7, 9, 8, 20)
-_OTHERS_FROM_PERCENT = 10
-"""Minimum load per CPU. Smaller values may result from reading two counters one after the other."""
+_MAX_WIDTHS = (44, 22, 24, 7, 9, 8, 20)
+_MIN_FOREIGN_PERCENT = 10
+"""Minimum load per CPU that is shown. Reading two counters one after the other may cause a smaller difference."""
 
 
 class Poll(Struct, frozen=True):
@@ -126,7 +126,7 @@ def _format_loads(look: Poll, view: DisplaySettings) -> list[str]:
             continue
         title = f"{f'NUMA {node}':<10} {cpus} "
         room = max(8, view.width - len(title) - len("100%") - 1)
-        steps = _STEPS if view.is_utf8 else _PLAIN_STEPS
+        steps = _BAR_STEPS if view.is_utf8 else _PLAIN_BAR_STEPS
         loads = [look.rates.cpus.get(cpu) for cpu in cpus]
         cells = "".join("?" if load is None else steps[min(len(steps) - 1, load * len(steps) // 100)] for load in loads)
         for start in range(0, len(cells), room):
@@ -152,19 +152,19 @@ def _format_attention(look: Poll) -> list[str]:
             f"{difference['pod'] or 'node'} {difference['container'] or ''} {difference['file'] or 'cgroup'}".replace(
                 "  ", " "
             )
-            for difference in found[:_MOST_LISTED]
+            for difference in found[:_MAX_LISTED]
         ]
-        more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+        more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         lines.append(f"DRIFT {len(found)}: {', '.join(described)}{more}" if found else "no drift")
     disturbed = [
         f"{pod['namespace']}/{pod['name']} {container['name']} {percent}%"
         for pod in document["pods"]
         for container in pod["containers"]
-        if (percent := _load_of_others(container, look))
+        if (percent := _compute_foreign_load(container, look))
     ]
     if disturbed:
-        more = f" and {len(disturbed) - _MOST_LISTED} more" if len(disturbed) > _MOST_LISTED else ""
-        lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MOST_LISTED])}{more}")
+        more = f" and {len(disturbed) - _MAX_LISTED} more" if len(disturbed) > _MAX_LISTED else ""
+        lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MAX_LISTED])}{more}")
     lines += _format_interference(look)
     problems = [
         *document["node"]["problems"],
@@ -192,18 +192,18 @@ def _format_interference(look: Poll) -> list[str]:
         lines[0] += " (too many events to count them all: refresh more often, --interval 0.5)"
     if found["changed"]:
         lines[0] += f" (unknown for {', '.join(one['pod'] for one in found['changed'])}: CPUs changed)"
-    for owner in disturbed[:_MOST_LISTED]:
+    for owner in disturbed[:_MAX_LISTED]:
         foreign = [(one, one["name"] or "(no name)") for one in owner["tasks"]]
         foreign += [(one, f"IRQ {one['number']} {one['name']}".strip()) for one in owner["interrupts"]]
         movable = [(one, name) for one, name in foreign if one["movable"] is not False]
         movable.sort(key=lambda item: (-item[0]["microseconds"], item[1]))
-        shares = [f"{name} {one['millicores'] / 10:.1f}%" for one, name in movable[:_MOST_LISTED]]
-        more = f" and {len(movable) - _MOST_LISTED} more" if len(movable) > _MOST_LISTED else ""
+        shares = [f"{name} {one['millicores'] / 10:.1f}%" for one, name in movable[:_MAX_LISTED]]
+        more = f" and {len(movable) - _MAX_LISTED} more" if len(movable) > _MAX_LISTED else ""
         lines.append(
             f"  {owner['pod']} {', '.join(owner['containers'])}: CPUs {owner['cpus']}: {', '.join(shares)}{more}"
         )
-    if len(disturbed) > _MOST_LISTED:
-        lines.append(f"  and {len(disturbed) - _MOST_LISTED} more")
+    if len(disturbed) > _MAX_LISTED:
+        lines.append(f"  and {len(disturbed) - _MAX_LISTED} more")
     return lines
 
 
@@ -216,7 +216,7 @@ def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, 
     nodes = NumaSet.from_ids(cpu.numa for cpu in look.topology.cpus if cpu.id in cpus)
     remote = None if usage is None else remote_bytes(usage, nodes)
     throttled = _NO_VALUE if rate.throttled_percent is None else f"{rate.throttled_percent}%"
-    others = _load_of_others(container, look)
+    others = _compute_foreign_load(container, look)
     cells = (
         name,
         format_state(container, look.document["atMs"]),
@@ -229,7 +229,7 @@ def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, 
     return (rate.used_milli or 0, rate.throttled_percent or 0, remote or 0), cells
 
 
-def _load_of_others(container: Document, look: Poll) -> int:
+def _compute_foreign_load(container: Document, look: Poll) -> int:
     """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means negligible or
     unknown.
     """
@@ -245,12 +245,12 @@ def _load_of_others(container: Document, look: Poll) -> int:
         if not own.isdisjoint(CpuSet.parse(other["promised"]["cpus"] or ""))
     ]
     others = sum(look.rates.cpus[cpu] for cpu in own) - sum(milli or 0 for milli in used) // 10
-    return others if others >= _OTHERS_FROM_PERCENT else 0
+    return others if others >= _MIN_FOREIGN_PERCENT else 0
 
 
 def _format_table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    """Format one line per row. Long texts are cut at their end, numbers never."""
-    widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_WIDEST)]
+    """Format one line per row. Texts that are too long are cut, numbers are not."""
+    widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_MAX_WIDTHS)]
     spare = width - sum(widths) - 2 * (len(widths) - 1)
     for i in (2, 1, 0):  # columns in the order in which they are cut
         if spare < 0:

@@ -27,15 +27,15 @@ class Observations(Struct, frozen=True):
     """Observations of tasks and interrupts in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
-    """Tasks seen before or after in each cgroup below the pods' cgroup."""
+    """Tasks seen in each cgroup before or after the measurement."""
     threads: Mapping[int, HostThread]
-    """Tasks that had not ended."""
+    """Tasks that had not ended, by ID."""
     running: Mapping[int, tuple[int, ...]]
     """Tasks that ran at the end, by CPU. Needed for CPUs without a task switch."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
-    """Processes that end with the command (D12)."""
-    interrupts_of: Mapping[str, frozenset[int]] = {}
+    """Processes that don't count: the command, its pipeline, its shell and session (D12)."""
+    interrupts_by_device: Mapping[str, frozenset[int]] = {}
     """Interrupts by device, for devices requested by containers."""
 
 
@@ -51,7 +51,7 @@ def describe_interference(
         held: the owners of the CPUs before the measurement.
         use: the activity on the CPUs.
         seen: the observations of tasks and interrupts.
-        ended_early: the measurement was interrupted.
+        ended_early: whether the measurement was interrupted.
     """
     held, unchanged = tuple(held), frozenset(find_exclusive_owners(view))
     containers = {
@@ -162,7 +162,7 @@ def _is_foreign(one: Mapping[str, Any]) -> bool:
 
 
 def _describe_interrupts(owner: ExclusiveCpus, use: CpuUse, seen: Observations) -> list[Document]:
-    claimed = frozenset().union(*(seen.interrupts_of.get(device, frozenset()) for device in owner.devices))
+    claimed = frozenset().union(*(seen.interrupts_by_device.get(device, frozenset()) for device in owner.devices))
     found = []
     for number, handlings in _group_by_number(use.interrupts, owner.cpus):
         known = seen.interrupts.get(number, Interrupt("", None))

@@ -8,12 +8,12 @@ from nodeagent.views.wording.words import format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
-_KINDS = {
+_KIND_LABELS = {
     "kernel-thread": "kernel thread",
     "bound-kernel-thread": "bound kernel thread",
     "ended": "ended since",
 }
-_MOVABLE = {True: "interrupt", False: "bound interrupt", None: "interrupt"}
+_INTERRUPT_LABELS = {True: "interrupt", False: "bound interrupt", None: "interrupt"}
 _NOT_ALONE = "NOT ALONE"
 
 
@@ -46,12 +46,12 @@ def _format_owner(owner: Document, width: int | None) -> list[str]:
             case "process":  # of a systemd unit, if the last part of the cgroup's path is one
                 kind = f"host: {(task['of'] or '').rpartition('/')[2] or 'process'}"
             case other:
-                kind = _KINDS[other]
+                kind = _KIND_LABELS[other]
         cells = (f"  {task['name'] or '(no name)'}", str(task["tasks"]), *_format_amounts(task), kind)
         rows.append((task["movable"] is False, -task["microseconds"], cells))
     for interrupt in owner["interrupts"]:
         name = f"  IRQ {interrupt['number']} {interrupt['name']}".rstrip()
-        kind = "claimed interrupt" if interrupt["claimed"] else _MOVABLE[interrupt["movable"]]
+        kind = "claimed interrupt" if interrupt["claimed"] else _INTERRUPT_LABELS[interrupt["movable"]]
         is_expected = interrupt["movable"] is False or interrupt["claimed"]
         rows.append((is_expected, -interrupt["microseconds"], (name, "-", *_format_amounts(interrupt), kind)))
     rows.sort(key=lambda row: row[:2])

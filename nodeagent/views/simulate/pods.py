@@ -89,7 +89,7 @@ def describe_comparison(first: Simulation, second: Simulation, where: str) -> Do
         "differing": [
             f"{a['namespace']}/{a['name']}"
             for a, b in pairs
-            if not a["replaced"] and _decision_only(a) != _decision_only(b)
+            if not a["replaced"] and _without_shared_cpus(a) != _without_shared_cpus(b)
         ],
         "kind": "Comparison",
         "machine": _describe_machine(first, where),
@@ -102,7 +102,7 @@ def _describe_machine(run: Simulation, where: str) -> Document:
     return describe_machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
-def _decision_only(pod: Document) -> Document:
+def _without_shared_cpus(pod: Document) -> Document:
     """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
@@ -175,7 +175,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
         "decision": "admitted" if refusal is None else "refused",
-        **decided_fields(run.after.managers.providers.resources, pod, held),
+        **decided_fields(pod, held),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,

@@ -18,7 +18,7 @@ from nodeagent.views.wording.words import format_bytes, format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
-_MOST_ENDED = 8
+_MAX_ENDED = 8
 
 
 def render_run(document: Document, width: int = WIDTH) -> str:
@@ -169,9 +169,9 @@ def _format_ended(side: Document, width: int) -> Iterator[str]:
     """Yield the pods of the node that are replaced by others."""
     names = side["ended"]
     if names:
-        more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
+        more = [f"and {len(names) - _MAX_ENDED} more (-o json has all)"] if len(names) > _MAX_ENDED else []
         verb = "already exists and is" if len(names) == 1 else "already exist and are"
-        shown = ", ".join([*names[:_MOST_ENDED], *more])
+        shown = ", ".join([*names[:_MAX_ENDED], *more])
         yield from break_text(f"{shown} {verb} assumed ended, as with a changed manifest", width)
 
 

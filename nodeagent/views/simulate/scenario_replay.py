@@ -1,7 +1,6 @@
-"""Replays a scenario: sends pod events through the managers, and returns files, pods and metrics after each as result
-documents.
+"""Replay of a scenario: applies pod events to the managers, and describes files, pods and metrics after each event.
 
-The managers' files are kept in memory. Pure: the same scenario gives the same result.
+The managers' files are kept in memory. The same scenario has the same result.
 """
 
 from collections.abc import Callable

@@ -27,11 +27,11 @@ from nodeagent.views.wording.words import format_count
 
 Document = Mapping[str, Any]
 WIDTH = 80
-BRIEFLY = """\
+BRIEF_NOTE = """\
 The following lines are brief: pods admitted, refused and left at the end; free
 CPUs of each NUMA node, and the share of them in partly used cores."""
 """Explanation of the lines of `render_line`."""
-_LONGEST_NAME = 100
+_MAX_NAME = 100
 _NOT_STARTED = "the managers did not start"
 
 
@@ -81,7 +81,7 @@ def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, whe
         lines += break_text(f"{_NOT_STARTED}: {_shorten(result['startError'])}", width)
         return _join_lines(lines)
     lines += [*break_text(_format_decisions(ScenarioTotals().with_result(replayed)), width), ""]
-    names = _names_by_uid(scenario)
+    names = _index_names(scenario)
     rows = [["STEP", "EVENT", "POD", "OUTCOME"]]
     # The result has fewer steps than the scenario if a restart was refused.
     for step_number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
@@ -171,7 +171,7 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
 
 def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
     """Format the final placement of the pods, including pods that only the initial files have."""
-    names = _names_by_uid(scenario)
+    names = _index_names(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}
     gone = _find_removed(scenario)
     pool = str(shared_pool(end.managers, end.promises, scenario.topology.online))
@@ -224,7 +224,7 @@ def _describe_container(scenario: Scenario, name: str, of: Document) -> Document
     }
 
 
-def _names_by_uid(scenario: Scenario) -> dict[str, str]:
+def _index_names(scenario: Scenario) -> dict[str, str]:
     return {
         step.pod.uid: _format_name(step.pod.full_name)
         for step in scenario.steps
@@ -233,8 +233,8 @@ def _names_by_uid(scenario: Scenario) -> dict[str, str]:
 
 
 def _format_name(text: str) -> str:
-    return printable(text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…")
+    return printable(text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}…")
 
 
 def _shorten(text: str) -> str:
-    return printable(text if len(text) <= 10 * _LONGEST_NAME else f"{text[: 10 * _LONGEST_NAME - 1]}…")
+    return printable(text if len(text) <= 10 * _MAX_NAME else f"{text[: 10 * _MAX_NAME - 1]}…")

@@ -2,22 +2,20 @@
 
 from collections.abc import Iterable
 
-from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.admission.node_rules import NodeRules, free_cpus, isolation
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.cpu.resource import CpuResource
 
 
-def label_cpus(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
+def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
     """Label the CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
 
     Containers of a pod that use a CPU in turn (an init container and its successors) have a common label.
 
     Args:
-        managers: the node's managers.
+        node: the node's rules.
         promises: all allocations.
         pods: the active pods.
     """
@@ -25,16 +23,14 @@ def label_cpus(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> d
     for pod in pods:
         for container in pod.containers:
             own = own_set_of(promises, pod.uid, container.name)
-            level = isolation(managers, promises, pod, container.name)
+            level = isolation(node, promises, pod, container.name)
             name = "(the pod's pool)" if level is Isolation.POD else container.name
             for cpu in own or ():
                 names = holders.setdefault(cpu, {}).setdefault(pod.full_name, [])
                 if name not in names:
                     names.append(name)
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
-    shared = dict.fromkeys(shared_pool(managers, promises, managers.topology.online), "shared")
+    shared = dict.fromkeys(shared_pool(node, promises, node.topology.online), "shared")
     # With sharedCoreClass, some CPUs are neither allocated nor in the shared pool.
-    manager = managers.providers.of(CpuResource).manager
-    left = CpuSet(manager.free_cpus(promises)) & managers.topology.online if manager.static else CpuSet()
-    free = dict.fromkeys(left, "free")
-    return free | shared | held | dict.fromkeys(managers.reserved, "reserved")
+    free = dict.fromkeys(free_cpus(node, promises) & node.topology.online, "free")
+    return free | shared | held | dict.fromkeys(node.reserved, "reserved")

@@ -26,11 +26,11 @@ class DeviceOwner(Struct, frozen=True):
     """Resource claim of the device. Empty for a device of an extended resource."""
 
 
-Owners = Mapping[str, tuple[DeviceOwner, ...]]
+OwnersByAddress = Mapping[str, tuple[DeviceOwner, ...]]
 """Owners by device address. A device reused from an init container may have several."""
 
 
-def find_device_owners(state: NodeState) -> Owners:
+def find_device_owners(state: NodeState) -> OwnersByAddress:
     """Return the owners of the discovered devices."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
@@ -44,7 +44,7 @@ def find_device_owners(state: NodeState) -> Owners:
 
 
 def describe_devices(
-    devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
+    devices: Sequence[Device], topology: Topology, owners: OwnersByAddress = MappingProxyType({})
 ) -> list[Document]:
     """Describe all devices, including virtual functions."""
     documents = []
@@ -79,7 +79,7 @@ def describe_devices(
 
 
 def describe_device_sections(
-    devices: Sequence[Device], topology: Topology, owners: Owners = MappingProxyType({})
+    devices: Sequence[Device], topology: Topology, owners: OwnersByAddress = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
     """Describe the devices of each NUMA node. Unallocated virtual functions are only counted at their physical function."""
     there = {device.address for device in devices}

@@ -59,7 +59,7 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Caches of levels other than 3: those shared by several cores one by one, and those of a single core together."""
+    """Descriptions of caches of other levels than 3. A cache of several cores is described alone, those of one core together."""
 
     def __init__(self, topology: Topology) -> None:
         shared: dict[int, list[str]] = {}
@@ -82,12 +82,12 @@ class OtherCaches:
             joined = {owner: " and ".join(filter(None, (", ".join(n[:-1]), n[-1]))) for owner, n in names.items()}
             self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
-        self.everywhere = described.pop() if len(described) == 1 else ""
+        self.common_text = described.pop() if len(described) == 1 else ""
         """Description of each core's own caches. Empty if cores differ."""
 
     def describe_caches(self, cpu: int) -> tuple[str, str]:
         """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
-        return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
+        return self._shared.get(cpu, ""), "" if self.common_text else self._own.get(cpu, "")
 
 
 def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:

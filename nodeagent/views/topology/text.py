@@ -63,9 +63,9 @@ def render_topology(
         devices: the devices to draw. None means that devices aren't drawn.
     """
     owner = owner or {}
-    cells = _Cells(topology, owner, assign_marks(owner), paint)
+    cells = _CpuFormatter(topology, owner, assign_marks(owner), paint)
     caches = OtherCaches(topology)
-    lines = [line for text in (format_summary(topology), caches.everywhere) if text for line in _wrap("", text, width)]
+    lines = [line for text in (format_summary(topology), caches.common_text) if text for line in _wrap("", text, width)]
     for socket, cpus in topology.sockets.items():
         lines += ["", f"socket {socket}"]
         for node in topology.numa:
@@ -83,13 +83,13 @@ def render_topology(
     return "\n".join(lines) + "\n"
 
 
-class _Word(Struct, frozen=True):
+class _ColouredWord(Struct, frozen=True):
     text: str
     """Text with colours."""
     width: int
 
 
-class _Cells(Struct, frozen=True):
+class _CpuFormatter(Struct, frozen=True):
     """Format of CPUs in columns."""
 
     topology: Topology
@@ -97,7 +97,7 @@ class _Cells(Struct, frozen=True):
     marks: Mapping[str, str]
     paint: Paint
 
-    def format_core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
+    def format_core(self, cpus: tuple[int, ...]) -> tuple[_ColouredWord, ...]:
         """Format a core as one word per CPU, in brackets."""
         digits = len(str(self.topology.cpus[-1].id))
         mark_width = max((len(mark) for mark in self.marks.values()), default=0)
@@ -106,11 +106,11 @@ class _Cells(Struct, frozen=True):
             label = self.owner.get(cpu, "")
             inner = f"{cpu:>{digits}}{self.marks.get(label, ''):<{mark_width}}"
             before, after = "[" if place == 0 else "", "]" if place == len(cpus) - 1 else ""
-            words.append(_Word(f"{before}{self.paint(label, inner)}{after}", len(before + inner + after)))
+            words.append(_ColouredWord(f"{before}{self.paint(label, inner)}{after}", len(before + inner + after)))
         return tuple(words)
 
 
-def _format_rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[str]:
+def _format_rows(indent: str, cores: Iterable[tuple[_ColouredWord, ...]], width: int) -> list[str]:
     """Put as many cores into a row as fit. A core that doesn't fit into a row is broken."""
     rows = [indent]
     used = len(indent)
@@ -156,7 +156,7 @@ def _format_devices(sections: Sequence[DeviceSection] | None, width: int) -> lis
     return lines
 
 
-def _format_legend(cells: _Cells, width: int) -> list[str]:
+def _format_legend(cells: _CpuFormatter, width: int) -> list[str]:
     if not cells.marks:
         return []
     lines = ["", "owners"]

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from nodeagent.errors import printable
 
 GAP = "  "
-_LEAST = 8
+_MIN_WIDTH = 8
 """Minimum width of a column."""
 
 
@@ -31,11 +31,11 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     if width is not None:
         room = width - len(GAP) * (len(widths) - 1)
-        while sum(widths) > room and max(widths) > _LEAST:  # narrow the widest column, at most to the second widest
+        while sum(widths) > room and max(widths) > _MIN_WIDTH:  # narrow the widest column, at most to the second widest
             widest = widths.index(max(widths))
-            second = sorted((*widths, _LEAST))[-2]
+            second = sorted((*widths, _MIN_WIDTH))[-2]
             excess = sum(widths) - room
-            widths[widest] -= min(excess, max(1, widths[widest] - max(second, _LEAST)), widths[widest] - _LEAST)
+            widths[widest] -= min(excess, max(1, widths[widest] - max(second, _MIN_WIDTH)), widths[widest] - _MIN_WIDTH)
     laid = []
     for row in rows:
         cells = [break_text(cell, width) for cell, width in zip(row, widths, strict=True)]

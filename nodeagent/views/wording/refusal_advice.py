@@ -15,7 +15,7 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.waiting import Retry
 
-_AFTERWARDS = "`nodeagent explain {pod}` lists changes that would admit it; then: nodeagent retry {pod}"
+_RETRY_ADVICE = "`nodeagent explain {pod}` lists changes that would admit it; then: nodeagent retry {pod}"
 _ADVICE = {
     "OutOfcpu": "end a pod, or request less cpu: `nodeagent inspect` shows what is taken",
     "OutOfmemory": "end a pod, or request less memory: `nodeagent inspect` shows what is taken",
@@ -66,7 +66,7 @@ _ADVICE = {
     UID_TAKEN: "give the manifest another UID",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
-ADVISED = frozenset(_ADVICE)
+ADVISED_REASONS = frozenset(_ADVICE)
 """Reasons with their own advice. Other reasons, which name a resource, have general advice."""
 
 
@@ -104,4 +104,4 @@ def advise_next_step(reason: str, pod: str) -> str:
         if resource != reason
         else "change the manifest"
     )
-    return f"{_ADVICE.get(reason, default)}; {_AFTERWARDS}".format(pod=pod)
+    return f"{_ADVICE.get(reason, default)}; {_RETRY_ADVICE}".format(pod=pod)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nodeagent.core.domains.runtime.pod_model import Known
 
 Document = Mapping[str, Any]
-_BY = {
+_SOURCE_LABELS = {
     "annotation": "its annotations",
     "podsApi": "kubelet's pods API",
     "cgroupParent": "the cgroup's name",
@@ -31,10 +31,10 @@ def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -
     """Return the known amounts of a pod. Only a container runtime's pod has any."""
     if not entry.is_requested_per_container:
         return ()
-    from nodeagent.core.domains.runtime.known_again import known_again  # noqa: PLC0415 - most nodes have no container runtime
+    from nodeagent.core.domains.runtime.known_again import restore_known  # noqa: PLC0415 - most nodes have no container runtime
     from nodeagent.formats.runtime.annotations import read_annotations  # noqa: PLC0415 - most nodes have no container runtime
 
-    return known_again(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
+    return restore_known(entry, state.runtime, lambda sandbox: read_annotations(sandbox).stated, capacity_bytes)
 
 
 def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
 
 def format_known_amount(known: Document) -> list[str]:
     """Format a known amount as cells: its owner, its name, the amount, and the source."""
-    by = _BY[known["from"]] if known["exact"] else _format_estimate(known)
+    by = _SOURCE_LABELS[known["from"]] if known["exact"] else _format_estimate(known)
     return [known["container"] or "the pod", known["what"], _format_amount(known, "value"), by]
 
 
@@ -70,7 +70,7 @@ def _format_estimate(known: Document) -> str:
     if known["least"] is not None:
         least = _format_amount(known, "least")
         between = f" ({least} or more)" if known["most"] is None else f" ({least} to {_format_amount(known, 'most')})"
-    return f"estimated from {_BY[known['from']]}{between}"
+    return f"estimated from {_SOURCE_LABELS[known['from']]}{between}"
 
 
 def _format_amount(known: Document, field: str) -> str:

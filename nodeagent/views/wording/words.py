@@ -6,9 +6,9 @@ from typing import Any
 from nodeagent.core.model.idset import CpuSet
 
 Document = Mapping[str, Any]
-_MOST_PLACES = 4
+_MAX_PLACES = 4
 """Limit on the locations listed one by one. More are shown as counts."""
-_KILL_TAKES_MS = 5_000
+_KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _SIGNALS = {
     1: "SIGHUP",
@@ -80,7 +80,7 @@ def format_isolation(container: Document) -> str:
 
 def format_places(places: Sequence[Mapping[str, Any]]) -> str:
     """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several are joined by `; `."""
-    if len(places) > _MOST_PLACES:
+    if len(places) > _MAX_PLACES:
         counts = [
             format_count(len({p["socket"] for p in places}), "socket"),
             format_count(len({p["numa"] for p in places}), "NUMA node"),
@@ -107,7 +107,7 @@ def list_remarks(container: Document, at_ms: int) -> list[str]:
     state, said = container["state"], []
     if container["differs"]:
         said.append("NOT AS ALLOCATED: see the differences below")
-    if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_TAKES_MS:
+    if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_EXPECTED_MS:
         said.append(
             f"killed {format_age(at_ms - state['killAtMs'])} ago but still running, so it keeps its CPUs: a process may hang in the kernel"
         )

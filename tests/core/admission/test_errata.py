@@ -578,7 +578,7 @@ def test_13_one_change_is_one_generation(
     before = core.initial(node)
     after = admitted(node, before, pod("p", app("a", "2"), app("b", "3", "3Gi")))
     recorder.save(started, NodeState(before))
-    recorder.project(started, before)
+    recorder.update_checkpoints(started, before)
     left = [None] * writes
     write = state_files.write_atomically
 
@@ -592,13 +592,13 @@ def test_13_one_change_is_one_generation(
         patched.setattr(state_files, "write_atomically", until_it_dies)
         try:
             recorder.save(started, NodeState(after, generation=1))
-            recorder.project(started, after)
+            recorder.update_checkpoints(started, after)
         except KeyboardInterrupt:
             assert writes < 3
     found = saved(tmp_path)
     assert found == (after if writes else before)
     assert core.resume(node, found) == found
-    recorder.project(started, found)
+    recorder.update_checkpoints(started, found)
     assert (tmp_path / CPU_CHECKPOINT).read_text() == encode_cpu_file(node, found)
     assert (tmp_path / MEMORY_CHECKPOINT).read_text() == encode_memory_file(node, found)
 

@@ -11,6 +11,7 @@ import pytest
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.records import Records
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.metrics.deltas import Series, apply_deltas
@@ -277,7 +278,7 @@ def test_kep_example_container_scope_1_mixed_allocation(policy: str) -> None:
     pool = "node's pool"
     assert cpus_of(decision.promises, one) == {"container-1": "1-2", "container-2": pool, "container-3": pool}
     assert gib_of(decision.promises, one) == {"container-1": 2}
-    levels = [core.isolation(node("container", policy), decision.promises, one, c.name) for c in one.containers]
+    levels = [isolation(node("container", policy), decision.promises, one, c.name) for c in one.containers]
     assert levels == [Isolation.CONTAINER, Isolation.HOST, Isolation.HOST]
 
 
@@ -471,7 +472,7 @@ def test_kep_a_container_qualifies_by_whole_cpus_and_equal_requests_and_limits()
     decision = admitted(on, one)
     pool = dict.fromkeys(("fraction", "burstable", "no-memory"), "3-7")
     assert cpus_of(decision.promises, one) == pool | {"whole": "1-2"}
-    levels = {c.name: core.isolation(on, decision.promises, one, c.name) for c in one.containers}
+    levels = {c.name: isolation(on, decision.promises, one, c.name) for c in one.containers}
     assert levels == dict.fromkeys(pool, Isolation.POD) | {"whole": Isolation.CONTAINER}
     # "The results of this check will be surfaced": why each of them shares.
     reasons = {each.name: each.why_shared for each in decision.report.containers}
@@ -560,7 +561,7 @@ def test_kep_cpu_option_applies_to_the_pods_total(
 def test_kep_isolation_levels_and_their_quota() -> None:
     on = node("pod")
     promises = admitted(on, POD_SCOPE_MIXED).promises
-    levels = [core.isolation(on, promises, POD_SCOPE_MIXED, c.name) for c in POD_SCOPE_MIXED.containers]
+    levels = [isolation(on, promises, POD_SCOPE_MIXED, c.name) for c in POD_SCOPE_MIXED.containers]
     assert levels == [Isolation.CONTAINER, Isolation.POD, Isolation.POD]
     assert quotas(on, promises, POD_SCOPE_MIXED) == {"": 4, "container-1": None, "container-2": 2, "container-3": 2}
 

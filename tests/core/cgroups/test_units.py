@@ -14,7 +14,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
-from nodeagent.daemon.reports.problems import units_without_cpus
+from nodeagent.daemon.reports.problems import describe_units_without_cpus
 from nodeagent.daemon.turn.execution import execute, unvacated_cpus
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from tests.support.builders import GIB
@@ -116,8 +116,8 @@ def test_without_any_shared_cpu_nothing_is_asked_of_systemd_and_where_it_is_stay
     desired = desired_cgroups(strict.config, strict.managers, kernel, agent.state)
     want = {w.path: w for w in desired}[DB]
     assert want.attributes == ((Attribute.CPUSET_MEMS, NumaSet.of(0)),)
-    assert units_without_cpus(desired).startswith("no CPU is left for db.service: ")
-    assert units_without_cpus(agent.desired_cgroups()) == ""
+    assert describe_units_without_cpus(desired).startswith("no CPU is left for db.service: ")
+    assert describe_units_without_cpus(agent.desired_cgroups()) == ""
     there = replace(machine.observed_unit("db.service", DB), cpus_effective=CpuSet.parse("1-7"))
     plan = diff((want, leaf(POD, "6-7", is_exclusive=True)), {DB: there})
     assert [change for change in plan.changes if change.path == DB] == []

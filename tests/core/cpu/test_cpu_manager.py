@@ -6,6 +6,7 @@ import pytest
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.demand import WhyShared
 from nodeagent.core.model.idset import CpuSet
@@ -166,7 +167,7 @@ def test_pod_level_resources(errata: Errata) -> None:
         '"entries":{"p1":{"a":"2,10","b":"3,9,11","i1":"1-2,9","i2":"2-3,9-11","s1":"1"}},'
         '"podEntries":{"p1":{"cpuSet":"1-3,9-11"}},"checksum":448156626}'
     )
-    levels = {c.name: core.isolation(node, decision.promises, POD_LEVEL, c.name) for c in POD_LEVEL.containers}
+    levels = {c.name: isolation(node, decision.promises, POD_LEVEL, c.name) for c in POD_LEVEL.containers}
     assert levels == {
         "i1": Isolation.CONTAINER, "s1": Isolation.CONTAINER, "a": Isolation.CONTAINER,
         "i2": Isolation.POD, "b": Isolation.POD,

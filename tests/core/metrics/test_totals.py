@@ -3,7 +3,7 @@ import re
 import pytest
 
 from nodeagent.core.metrics import agent_metrics as m
-from nodeagent.core.metrics.agent_metrics import AGENT_METRICS, METRICS, old_name, series, start_series
+from nodeagent.core.metrics.agent_metrics import AGENT_METRICS, METRICS, find_old_name, list_start_series, make_series
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.metrics.manager_metrics import (
     CPU_SHARED_POOL,
@@ -23,7 +23,7 @@ BY_NAME = {spec.name: spec for spec in METRICS}
 
 def test_names_are_unique_with_and_without_aliases() -> None:
     names = [spec.name for spec in METRICS]
-    names += [alias for name in names if (alias := old_name(name)) is not None]
+    names += [alias for name in names if (alias := find_old_name(name)) is not None]
     assert len(names) == len(set(names))
 
 
@@ -64,22 +64,22 @@ def test_our_own_names_follow_the_conventions(spec: MetricSpec) -> None:
 )
 def test_old_names(name: str, alias: str | None) -> None:
     assert name in BY_NAME
-    assert old_name(name) == alias
+    assert find_old_name(name) == alias
 
 
 def test_ours_have_no_old_names() -> None:
-    assert [spec.name for spec in AGENT_METRICS if old_name(spec.name)] == []
+    assert [spec.name for spec in AGENT_METRICS if find_old_name(spec.name)] == []
 
 
 def test_every_metric_but_those_of_the_machine_and_of_what_is_served_has_series_from_the_start() -> None:
-    begun = {one.name for kind in ("counter", "gauge") for one in start_series(kind)} | set(m.BUCKETS)
+    begun = {one.name for kind in ("counter", "gauge") for one in list_start_series(kind)} | set(m.BUCKETS)
     served = {spec.name for spec in m.POD_RESOURCES_METRICS}
     of_machine = {"kubelet_cpu_manager_allocation_per_numa", "nodeagent_build_info"}
     assert set(BY_NAME) - begun == {*of_machine, *served, *OF_CONTAINERS}
 
 
 def test_kubelets_series_from_the_start() -> None:
-    begun = {str(one) for one in start_series("counter")}
+    begun = {str(one) for one in list_start_series("counter")}
     assert {
         'kubelet_container_aligned_compute_resources_count{boundary="physical_cpu",scope="container"}',
         'kubelet_container_aligned_compute_resources_count{boundary="uncore_cache",scope="container"}',
@@ -94,7 +94,7 @@ def test_kubelets_series_from_the_start() -> None:
 
 
 def test_series_from_the_start_are_the_series_that_deltas_name() -> None:
-    begun = set(start_series("counter"))
+    begun = set(list_start_series("counter"))
     for delta in (aligned("pod", "numa_node"), allocations("memory", "pod")):
         assert delta.series in begun
 
@@ -119,17 +119,17 @@ def test_a_counter_that_kubelet_names_only_when_it_moves() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "counted_as"),
     [
-        (m.CGROUP_WRITE_ERRORS, m.error_label(16), "EBUSY"),
-        (m.CGROUP_WRITE_ERRORS, m.error_label(95), "EOPNOTSUPP"),
-        (m.CGROUP_WRITE_ERRORS, m.error_label(11), "EAGAIN"),
-        (m.CGROUP_WRITE_ERRORS, m.error_label(None), "differs"),
-        (m.CGROUP_WRITE_ERRORS, m.error_label(110), "other"),
-        (m.CGROUP_WRITE_ERRORS, m.error_label(999_999), "other"),
+        (m.CGROUP_WRITE_ERRORS, m.find_error_label(16), "EBUSY"),
+        (m.CGROUP_WRITE_ERRORS, m.find_error_label(95), "EOPNOTSUPP"),
+        (m.CGROUP_WRITE_ERRORS, m.find_error_label(11), "EAGAIN"),
+        (m.CGROUP_WRITE_ERRORS, m.find_error_label(None), "differs"),
+        (m.CGROUP_WRITE_ERRORS, m.find_error_label(110), "other"),
+        (m.CGROUP_WRITE_ERRORS, m.find_error_label(999_999), "other"),
         (m.POD_REFUSALS, "OutOfcpu", "OutOfcpu"),
         (m.POD_REFUSALS, "OutOfexample.com/gpu-17", "other"),
         (m.DRIFT_CORRECTED, "cpuset.cpus", "cpuset.cpus"),
         (m.DRIFT_CORRECTED, "hugetlb.2MB.max", "other"),
-        (m.STATE_SAVE_ERRORS, m.error_label(28), "ENOSPC"),
+        (m.STATE_SAVE_ERRORS, m.find_error_label(28), "ENOSPC"),
     ],
 )
 def test_label_values_are_a_closed_set(name: str, value: str, counted_as: str) -> None:
@@ -142,8 +142,8 @@ def test_label_values_are_a_closed_set(name: str, value: str, counted_as: str) -
 
 
 def test_closed_sets_cover_the_types_they_come_from() -> None:
-    gauges = {str(one) for one in start_series("gauge")}
-    counters = {str(one) for one in start_series("counter")}
+    gauges = {str(one) for one in list_start_series("gauge")}
+    counters = {str(one) for one in list_start_series("counter")}
     assert {f'nodeagent_pods{{phase="{phase.value}"}}' for phase in Phase} <= gauges
     assert {f'nodeagent_drift_corrected_total{{attribute="{a.value}"}}' for a in Attribute} <= counters
 
@@ -163,7 +163,7 @@ def test_a_distribution() -> None:
 
 def test_a_snapshot_does_not_move() -> None:
     totals = MetricTotals()
-    gauges = {series(BY_NAME[m.LAUNCHER_UP]): 1}
+    gauges = {make_series(BY_NAME[m.LAUNCHER_UP]): 1}
     before = totals.snapshot(gauges)
     totals.count(m.CGROUP_WRITES, amount=5)
     totals.observe(m.EVENT_DURATION, 1)

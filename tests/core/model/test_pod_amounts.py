@@ -3,7 +3,7 @@
 import pytest
 
 from nodeagent.core.model.pod import CPU, Pod
-from nodeagent.core.model.pod_amounts import budget_floor, is_within_budget, with_amounts
+from nodeagent.core.model.pod_amounts import find_least_pod_amount, is_within_budget, with_amounts
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 
 SIDECAR, INIT, APP = "{name: s, restartPolicy: Always, %s}", "{name: i, command: [run], %s}", "{name: a, %s}"
@@ -41,4 +41,4 @@ def test_the_least_own_amount_is_the_least_that_a_manifest_may_have(init: str, l
     for own in range(1, 7):
         tried = with_amounts(pod, None, {CPU: own * 1000})
         assert is_within_budget(tried) == (own >= least) == (read(text(str(own), init=init, limit=limit)) is not None)
-    assert budget_floor(pod, CPU) <= least * 1000
+    assert find_least_pod_amount(pod, CPU) <= least * 1000

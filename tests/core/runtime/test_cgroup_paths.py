@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeagent.core.domains.runtime.cgroup_paths import cgroup_of
+from nodeagent.core.domains.runtime.cgroup_paths import decode_cgroup_path
 
 ROWS = [
     (
@@ -26,4 +26,4 @@ ROWS = [
 
 @pytest.mark.parametrize(("spelt", "path"), ROWS)
 def test_a_path_or_nothing(spelt: str, path: str) -> None:
-    assert cgroup_of(spelt) == path
+    assert decode_cgroup_path(spelt) == path

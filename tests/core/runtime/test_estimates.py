@@ -8,9 +8,9 @@ from nodeagent.core.domains.runtime.estimates import (
     MAX_SHARES,
     MIN_BURSTABLE_OOM,
     Range,
-    cpu_limit,
-    cpu_request,
-    memory_request,
+    estimate_cpu_limit,
+    estimate_cpu_request,
+    estimate_memory_request,
 )
 from nodeagent.core.model.cgroup import cpu_quota, cpu_shares
 
@@ -28,17 +28,17 @@ def oom_score_adj(request_bytes: int, capacity_bytes: int) -> int:
 
 @given(milli)
 def test_the_range_of_shares_holds_what_was_asked_for(asked: int) -> None:
-    assert asked in cpu_request(cpu_shares(asked))
+    assert asked in estimate_cpu_request(cpu_shares(asked))
 
 
 def test_shares_are_exact_between_kubelets_bounds() -> None:
     """All of them: 3 thousandths to the last before 256 CPUs."""
-    assert all(cpu_request(cpu_shares(asked)) == Range(asked, asked) for asked in range(3, 256_000))
+    assert all(estimate_cpu_request(cpu_shares(asked)) == Range(asked, asked) for asked in range(3, 256_000))
 
 
 @given(st.integers(2, MAX_SHARES))
 def test_the_range_of_shares_holds_nothing_else(shares: int) -> None:
-    found = cpu_request(shares)
+    found = estimate_cpu_request(shares)
     assert found.least == 0 or cpu_shares(found.least - 1) < shares
     assert found.most is None or cpu_shares(found.most + 1) > shares
 
@@ -58,14 +58,14 @@ def test_the_range_of_shares_holds_nothing_else(shares: int) -> None:
     ],
 )
 def test_shares(shares: int, found: Range) -> None:
-    assert cpu_request(shares) == found
+    assert estimate_cpu_request(shares) == found
 
 
 @given(st.integers(1, 1_000_000), periods_us)
 def test_the_range_of_a_quota_holds_what_was_asked_for(limit: int, period_us: int) -> None:
     quota_us = cpu_quota(limit, period_us).quota_us
     assert quota_us is not None
-    found = cpu_limit(quota_us, period_us)
+    found = estimate_cpu_limit(quota_us, period_us)
     assert found is not None
     assert limit in found
     assert quota_us == 1_000 or found.is_exact
@@ -84,20 +84,20 @@ def test_the_range_of_a_quota_holds_what_was_asked_for(limit: int, period_us: in
     ],
 )
 def test_quota(quota_us: int, period_us: int, found: Range | None) -> None:
-    assert cpu_limit(quota_us, period_us) == found
+    assert estimate_cpu_limit(quota_us, period_us) == found
 
 
 @given(st.integers(1, 64 * 2**40), st.data())
 def test_the_range_of_a_score_holds_what_was_asked_for(capacity_bytes: int, data: st.DataObject) -> None:
     asked = data.draw(st.integers(0, capacity_bytes))
-    found = memory_request(oom_score_adj(asked, capacity_bytes), capacity_bytes)
+    found = estimate_memory_request(oom_score_adj(asked, capacity_bytes), capacity_bytes)
     assert found is not None
     assert asked in found
 
 
 @given(st.integers(MIN_BURSTABLE_OOM, MAX_BURSTABLE_OOM), st.integers(1000, 64 * 2**40))
 def test_the_range_of_a_score_holds_nothing_else(score: int, capacity_bytes: int) -> None:
-    found = memory_request(score, capacity_bytes)
+    found = estimate_memory_request(score, capacity_bytes)
     assert found is not None
     assert found.least == 0 or oom_score_adj(found.least - 1, capacity_bytes) > score
     assert found.most is None or oom_score_adj(found.most + 1, capacity_bytes) < score
@@ -107,4 +107,4 @@ def test_the_range_of_a_score_holds_nothing_else(score: int, capacity_bytes: int
     ("score", "capacity_bytes"), [(-997, GIB), (2, GIB), (1000, GIB), (0, GIB), (500, 0), (-(2**40), GIB)]
 )
 def test_no_range(score: int, capacity_bytes: int) -> None:
-    assert memory_request(score, capacity_bytes) is None
+    assert estimate_memory_request(score, capacity_bytes) is None

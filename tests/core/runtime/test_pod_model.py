@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.domains.runtime.estimates import cpu_request
+from nodeagent.core.domains.runtime.estimates import estimate_cpu_request
 from nodeagent.core.domains.runtime.pod_model import RuntimePod, ToldBy, build_runtime_pod, find_qos_class
-from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod, with_kubelets
+from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod, add_kubelet_data
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import DemandRules, demand_of
 from nodeagent.core.model.idset import CpuSet
@@ -24,7 +24,7 @@ from nodeagent.core.model.pod import (
     Resources,
     qos_class,
 )
-from nodeagent.core.model.pod_amounts import asked_of
+from nodeagent.core.model.pod_amounts import get_requested
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.manifest.pod_manifest import pod_from_document, pod_to_document
 from tests.support.pods import amounts, app, burstable, exclusive, pod
@@ -119,7 +119,7 @@ def test_a_pod_that_states_all_comes_back_whole_and_contradicts_nothing(of: Pod)
 
 @given(pods_of_kubelet())
 def test_a_pod_that_kubelet_knows_comes_back_whole(of: Pod) -> None:
-    found = seen(of, with_kubelets(NOTHING_STATED, kubelets(of)))
+    found = seen(of, add_kubelet_data(NOTHING_STATED, kubelets(of)))
     assert found.contradictions == ()
     assert found.is_whole
     assert replace(found.pod, given_qos=None) == saved(of)
@@ -130,7 +130,7 @@ def test_a_pod_that_kubelet_knows_comes_back_whole(of: Pod) -> None:
 def test_devices_are_what_the_pod_states_whoever_knows_the_rest(is_kubelets: bool) -> None:
     of = pod("p", app("a", "2"), app("b", "1"))
     states = StatedPod((StatedContainer("b", devices=(("example.com/nic", 2),)),))
-    found = seen(of, with_kubelets(states, kubelets(of) if is_kubelets else None))
+    found = seen(of, add_kubelet_data(states, kubelets(of) if is_kubelets else None))
     devices = {one.name: [(name, str(count)) for name, count in one.devices] for one in found.pod.containers}
     assert devices == {"a": [], "b": [("example.com/nic", "2")]}
     assert found.contradictions == ()
@@ -146,7 +146,7 @@ def test_a_pod_is_the_same_after_it_was_saved(of: Pod, who: str) -> None:
     said = {
         "nobody": NOTHING_STATED,
         "annotations": stated_as(of),
-        "kubelet": with_kubelets(NOTHING_STATED, kubelets(of)),
+        "kubelet": add_kubelet_data(NOTHING_STATED, kubelets(of)),
     }
     found = seen(of, said[who])
     assert saved(found.pod) == found.pod
@@ -156,14 +156,14 @@ def test_a_pod_is_the_same_after_it_was_saved(of: Pod, who: str) -> None:
 def test_what_kubelet_has_made_counts_where_it_says_something_else(of: Pod, data: st.DataObject) -> None:
     """As in a resize that it has no room for yet: whatever it wants, no CPU request is above what its shares say."""
     wanted = replace(of, containers=tuple(replace(one, resources=data.draw(resources())) for one in of.containers))
-    found = seen(of, with_kubelets(NOTHING_STATED, kubelets(wanted)))
+    found = seen(of, add_kubelet_data(NOTHING_STATED, kubelets(wanted)))
     assert found.contradictions == (), "that is nobody's mistake"
     for has, asked in zip(found.pod.containers, saved(of).containers, strict=True):
         shares = told_resources(asked).cpu_shares
         assert shares is not None
         # A request of nothing has the shares of the limit; those of two thousandths are those of nothing.
-        assert {asked_of(has.resources, CPU), asked_of(limits_of(has), CPU)} & set(possible(shares))
-        assert asked_of(has.resources, CPU) <= possible(shares)[-1]
+        assert {get_requested(has.resources, CPU), get_requested(limits_of(has), CPU)} & set(possible(shares))
+        assert get_requested(has.resources, CPU) <= possible(shares)[-1]
     assert saved(found.pod) == found.pod
 
 
@@ -173,7 +173,7 @@ def limits_of(one: Container) -> ResourceRequirements:
 
 def possible(shares: int) -> range:
     """The CPU requests that have these shares, up to the largest that can be told from larger ones."""
-    found = cpu_request(shares)
+    found = estimate_cpu_request(shares)
     return range(found.least, (found.most or 10**6) + 1)
 
 
@@ -183,7 +183,7 @@ def test_kubelets_word_counts_more_than_an_annotations_and_says_nothing_of_what_
         (StatedContainer("main", requests=amounts("3"), exclusive_cpus=1), StatedContainer("gone")), numa_node=1
     )
     assert seen(of, annotated).contradictions
-    found = seen(of, with_kubelets(annotated, kubelets(of)))
+    found = seen(of, add_kubelet_data(annotated, kubelets(of)))
     assert found.contradictions == ()
     assert found.is_whole
     (main,) = found.pod.containers
@@ -198,7 +198,7 @@ def test_what_the_pod_has_as_a_whole_is_known_from_kubelet_alone() -> None:
         for one in of.containers
     ]
     containers = [told(of, one) for one in limited]
-    said = with_kubelets(NOTHING_STATED, kubelets(of))
+    said = add_kubelet_data(NOTHING_STATED, kubelets(of))
     found = build_runtime_pod(sandbox_of(of), containers, said, CAPACITY)
     assert found.is_whole
     assert found.pod.resources == of.resources
@@ -206,7 +206,7 @@ def test_what_the_pod_has_as_a_whole_is_known_from_kubelet_alone() -> None:
     assert ("limits.cpu", "2", "podsApi", "") in {
         (one.what, one.value, one.by.value, one.container) for one in found.known
     }
-    exclusive_one = with_kubelets(StatedPod((StatedContainer("main", exclusive_cpus=1),)), kubelets(of))
+    exclusive_one = add_kubelet_data(StatedPod((StatedContainer("main", exclusive_cpus=1),)), kubelets(of))
     (against,) = build_runtime_pod(sandbox_of(of), containers, exclusive_one, CAPACITY).contradictions
     assert "spec.resources" in against.text
 

@@ -23,6 +23,7 @@ from nodeagent.core.domains.runtime.instructions import (
     Retried,
     Todo,
 )
+from nodeagent.core.domains.runtime.occupants import wanted_by_id
 from nodeagent.core.domains.runtime.registry import (
     ContainerKey,
     KeyEntry,
@@ -32,7 +33,6 @@ from nodeagent.core.domains.runtime.registry import (
     Stage,
     apply_event,
     record_decision,
-    wanted_by_id,
 )
 from nodeagent.core.domains.runtime.stages import TABLE, Condition, ContainerEvent, condition_of
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL, START_VALUES

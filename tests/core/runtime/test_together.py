@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement, build_response, check_start
 from nodeagent.core.domains.runtime.instructions import Decide, GiveBack, Happening, LetStart, Place, Populated
-from nodeagent.core.domains.runtime.registry import ContainerKey, Registry, apply_event, record_decision, wanted_by_id
+from nodeagent.core.domains.runtime.occupants import wanted_by_id
+from nodeagent.core.domains.runtime.registry import ContainerKey, Registry, apply_event, record_decision
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import (
     Call,

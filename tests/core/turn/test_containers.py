@@ -26,8 +26,8 @@ from nodeagent.core.domains.runtime.instructions import (
     Populated,
     Retried,
 )
-from nodeagent.core.domains.runtime.known_again import known_again
-from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.known_again import restore_known
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, find_shared_pool, list_occupants, wanted_by_key
 from nodeagent.core.domains.runtime.pod_model import ToldBy
 from nodeagent.core.domains.runtime.registry import awaits_end
 from nodeagent.core.domains.runtime.reported import RuntimeReport
@@ -60,7 +60,7 @@ from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
-from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers
+from nodeagent.daemon.reports.problems import describe_misnamed_pods, describe_refused_containers
 from tests.support.pods import app, burstable, exclusive, init, manifests, pod, sidecar
 from tests.support.runtime_pods import kubelets, sandbox_of, told, told_resources
 from tests.support.world import SMALL, START_MS, Node, empty_state, node
@@ -127,15 +127,15 @@ class Runtime:
             container = None
         call = Call(event, box, container, **more, pod=self.says.get(box.uid) if is_asked else None)
         taken = self.happens(call)
-        there = occupants(self.state, self.node(), self.seen(), {})
+        there = list_occupants(self.state, self.node(), self.seen(), {})
         node = self.node()
         return answer_call(
             call,
             taken.todo,
-            promised(self.state, node),
+            wanted_by_key(self.state, node),
             there,
             self.seen(),
-            pool_of(self.state, node),
+            find_shared_pool(self.state, node),
             node.world.managers.reserved,
         )
 
@@ -182,7 +182,9 @@ class Runtime:
 
     def push(self) -> Response:
         node = self.node()
-        found = build_response(occupants(self.state, node, self.seen(), {}), pool=pool_of(self.state, node))
+        found = build_response(
+            list_occupants(self.state, node, self.seen(), {}), pool=find_shared_pool(self.state, node)
+        )
         self.carry_out(found)
         return found
 
@@ -314,10 +316,10 @@ def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends()
     mixed = pod("mixed", app("main", "2"), app("large", "6"))
     runtime.run(mixed, "main", "m")
     assert isinstance(runtime.create(mixed, "large", "l"), Denial)
-    (problem,) = refused_containers(runtime.state)
+    (problem,) = describe_refused_containers(runtime.state)
     assert problem.startswith("pod default/mixed, container large is refused: OutOfcpu: ")
     runtime.happens(Retried(mixed.uid))
-    assert [*refused_containers(runtime.state)] == []
+    assert [*describe_refused_containers(runtime.state)] == []
     assert runtime.own(mixed, "main") == runtime.cpusets["m"]
 
 
@@ -351,13 +353,13 @@ def test_a_pod_with_a_name_that_no_state_can_have_is_refused_and_part_of_none() 
     assert denied.reason.startswith(INVALID_NAME)
     assert "\n" not in denied.reason
     assert runtime.state.entries == ()
-    (problem,) = misnamed_pods(runtime.state)
+    (problem,) = describe_misnamed_pods(runtime.state)
     assert "container main is refused: InvalidName" in problem
     assert isinstance(runtime.create(odd, "main", "n"), Denial), "as before"
     assert [event.kind for event in runtime.events] == [EventKind.POD_REFUSED]
     runtime.happens(Synchronized())
     runtime.look()
-    assert list(misnamed_pods(runtime.state)) == []
+    assert list(describe_misnamed_pods(runtime.state)) == []
 
 
 def test_pods_are_aligned_as_a_whole_only_if_all_is_known_of_them() -> None:
@@ -392,7 +394,7 @@ def test_what_kubelet_says_makes_a_pod_whole_and_a_refusal_is_decided_on_again_o
         "it is kept, and was promised with its pod"
     )
     (entry,) = runtime.state.entries
-    known = known_again(entry, runtime.state.runtime, lambda box: read_pod_annotations(box).pod, 0)
+    known = restore_known(entry, runtime.state.runtime, lambda box: read_pod_annotations(box).pod, 0)
     assert {one.by for one in known} == {ToldBy.CGROUP_PARENT, ToldBy.PODS_API}
     assert all(one.is_exact for one in known)
 
@@ -647,7 +649,7 @@ def test_after_a_lost_state_whoever_runs_keeps_the_device_that_is_in_its_dev() -
     empty = empty_state(runtime.of)
     runtime.state = replace(empty, promises=replace(empty.promises, unrecovered=lost))
     other = pod("other", app("main", "1", devices={nic: 2}))
-    world = replace(runtime.node().world, is_all_told=False, sources=(PodSource(manifests(other)),))
+    world = replace(runtime.node().world, has_reported_all=False, sources=(PodSource(manifests(other)),))
     runtime.state = step(runtime.state, world).state
     (entry,) = runtime.state.entries
     assert entry.refusal is not None, "while it isn't known what runs, what it has is taken"
@@ -848,13 +850,13 @@ def test_a_resize_below_what_it_was_admitted_with_is_refused_until_the_container
     events = len(runtime.events)
     assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Denial)
     assert len(runtime.events) == events, "it is told once"
-    (problem,) = refused_containers(runtime.state)
+    (problem,) = describe_refused_containers(runtime.state)
     assert RESIZE_INFEASIBLE in problem
     runtime.end("m")
     runtime.look()
     runtime.run(smaller, "main", "n")
     assert len(runtime.own(WEB, "main") or ()) == 1
-    assert list(refused_containers(runtime.state)) == []
+    assert list(describe_refused_containers(runtime.state)) == []
 
 
 def test_a_resize_that_has_to_wait_is_tried_again_when_it_is_asked_for_again() -> None:

@@ -13,7 +13,7 @@ from nodeagent.core.domains.runtime.answers import Response, build_response
 from nodeagent.core.domains.runtime.call_answer import answer_call
 from nodeagent.core.domains.runtime.decisions import decide_event
 from nodeagent.core.domains.runtime.instructions import Happening, Looked, Populated, Retried, Unserved
-from nodeagent.core.domains.runtime.occupants import Node as TurnNode, occupants, pool_of, promised
+from nodeagent.core.domains.runtime.occupants import Node as TurnNode, find_shared_pool, list_occupants, wanted_by_key
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -34,7 +34,11 @@ from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import World
 from nodeagent.daemon.domains.runtime.adapters import CONTAINERD
 from nodeagent.daemon.domains.runtime.containers import find_name_problems, read_pod_annotations
-from nodeagent.daemon.reports.problems import misnamed_pods, refused_containers, unserved_containers
+from nodeagent.daemon.reports.problems import (
+    describe_misnamed_pods,
+    describe_refused_containers,
+    describe_unserved_containers,
+)
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
@@ -159,8 +163,10 @@ class Agent:
             for entry in self.state.runtime.entries
             for made in entry.made
         }  # fmt: skip
-        there, pool = occupants(self.state, node, seen, {}), pool_of(self.state, node)
-        found = answer_call(call, todo, promised(self.state, node), there, seen, pool, node.world.managers.reserved)
+        there, pool = list_occupants(self.state, node, seen, {}), find_shared_pool(self.state, node)
+        found = answer_call(
+            call, todo, wanted_by_key(self.state, node), there, seen, pool, node.world.managers.reserved
+        )
         if isinstance(found, Denial):
             assert found.reason
         elif call.event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.STOP_CONTAINER}:
@@ -179,9 +185,9 @@ class Agent:
         for text in (
             render(document),
             render_in_full(document),
-            *refused_containers(self.state),
-            *misnamed_pods(self.state),
-            unserved_containers(self.state),
+            *describe_refused_containers(self.state),
+            *describe_misnamed_pods(self.state),
+            describe_unserved_containers(self.state),
         ):
             assert "\x1b" not in text
             assert "\x00" not in text

@@ -8,7 +8,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Idle, PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.world import EventKind
-from nodeagent.daemon.reports.problems import waiting_units
+from nodeagent.daemon.reports.problems import describe_waiting_units
 from tests.support.node_model import Agent, Machine, Unit, started
 from tests.support.pods import app, burstable, pod, unit
 from tests.support.world import SMALL, node
@@ -89,9 +89,9 @@ def test_without_room_it_shares_says_so_once_and_comes_when_there_is_some() -> N
     others = own_set_of(agent.state.promises, "uid-a", "app") or CpuSet()
     assert (waits(agent), told(machine)) == ("OutOfcpu", ALL - others)
     assert len([*agent.reported(EventKind.RESUME_REFUSED)]) == 1
-    (problem,) = waiting_units(agent.state)
+    (problem,) = describe_waiting_units(agent.state)
     assert problem.startswith(
-        "no room for pod default/db, which gave back its CPUs while db.service wasn't active: OutOfcpu: "
+        "no room for pod default/db, which released its CPUs while db.service was inactive: OutOfcpu: "
     )
     agent.restart()
     agent.settle()
@@ -99,7 +99,7 @@ def test_without_room_it_shares_says_so_once_and_comes_when_there_is_some() -> N
     agent.want(db())
     agent.settle()
     assert (waits(agent), entry(agent).idle, told(machine)) == (None, None, own(agent))
-    assert [*waiting_units(agent.state)] == []
+    assert [*describe_waiting_units(agent.state)] == []
 
 
 def test_a_unit_that_ends_again_waits_for_nothing() -> None:

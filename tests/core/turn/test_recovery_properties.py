@@ -6,13 +6,14 @@ from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, build, resume, violations
+from nodeagent.core.admission.node_rules import count_lacking_cpus
 from nodeagent.core.model.demand import Gates
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Hint, PodPromises, Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts
-from nodeagent.core.turn.recovery import PlacedPods, RecoveredPod, count_lacking_cpus, place_recovered
+from nodeagent.core.turn.recovery import PlacedPods, RecoveredPod, place_recovered
 from tests.support import invariants
 from tests.support.shares import share_of
 from tests.support.strategies import Event, lived, lives, nodes, pods

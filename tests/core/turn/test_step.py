@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import initial, isolation
+from nodeagent.core.admission.managers import initial
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.demand import WhyShared
 from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources, RestartPolicy

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase as Generation, settings, strategies as
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Managers, build, isolation, resume
+from nodeagent.core.admission.managers import Managers, build, resume
+from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute

@@ -40,6 +40,9 @@ class LicenceHoldings(Struct, frozen=True):
     def of_container(self, name: str) -> Counts:
         return dict(self.licences).get(name, ())
 
+    def describe(self, name: str) -> str:
+        return " and ".join(str(n) if node is None else f"{n} (NUMA {node})" for node, n in self.of_container(name))
+
 
 class Licences(Struct, frozen=True):
     pool: Counts
@@ -173,7 +176,8 @@ class Licences(Struct, frozen=True):
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
-        had, has = self.describe(before, name), self.describe(promises.of_pod(pod.uid), name)
+        now = promises.of_pod(pod.uid)
+        had, has = (held.of(LicenceHoldings).describe(name) for held in (before, now))
         if had != has:
             yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
 
@@ -193,7 +197,3 @@ class Licences(Struct, frozen=True):
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         return ((Series(GIVEN.name), sum(dict(self.pool).values()) - sum(self._free(promises).values())),)
-
-    def describe(self, held: PodPromises, name: str) -> str:
-        counts = held.of(LicenceHoldings).of_container(name)
-        return " and ".join(str(count) if node is None else f"{count} (NUMA {node})" for node, count in counts)

@@ -7,16 +7,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
-from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
-from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, UnitSettings
+from nodeagent.core.domains.domain import DomainInput, DomainView
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, UnitSettings
 from nodeagent.core.model.cgroup_layout import is_pinned_by, pinned_pod_path, unit_at
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
-from nodeagent.core.turn.world import Turn, World
+from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.edge.cgroups.cgroupfs import CgroupError
 
 NAME = "supervisor"
@@ -56,14 +55,13 @@ class Told(Struct, frozen=True):
         )
 
 
-class SupervisorDomain:
+class SupervisorDomain(PassiveDomain):
     """Args:
     socket_path: of the supervisor.
     everything: what a process gets back that had everything.
     """
 
     name = NAME
-    is_unsettled = False
 
     def __init__(self, socket_path: Path, everything: CpuSet) -> None:
         self._path, self._everything = socket_path, everything
@@ -82,8 +80,6 @@ class SupervisorDomain:
         rows = answer["processes"].items()
         self._told = tuple(Told(name, wanted, CpuSet.parse(cpus)) for name, (wanted, cpus) in rows)
 
-    def follow(self, config: Config, /) -> None: ...
-
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
         try:
             self._ask({})
@@ -96,20 +92,6 @@ class SupervisorDomain:
     def observe(self, _input: DomainInput, /) -> DomainView:
         seen = (one.observed() for one in self._told)
         return DomainView({there.path: there for there in seen})
-
-    def decide(self, decided: Turn, _world: World, /) -> Turn:
-        return decided
-
-    def withdraw(self, why: str, /) -> None: ...
-
-    def record(self, _state: NodeState, _observed: ObservedCgroups, /) -> tuple[str, ...]:
-        return ()
-
-    def desired(self, _observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        return ()
-
-    def occupied(self, _state: NodeState, /) -> CpuSet:
-        return CpuSet()
 
     def owns(self, path: str, /) -> bool:
         return is_pinned_by(NAME, path)
@@ -127,14 +109,5 @@ class SupervisorDomain:
         except OSError as err:
             raise CgroupError(f"the supervisor: {err}", path=change.path, error=None, hint="is it running?") from err
 
-    def take_back(self, _state: NodeState, /) -> TakenBack:
-        return TakenBack({})
-
-    def finish(self, _done: TurnDone, /) -> tuple[str, ...]:
-        return ()
-
     def standing_problem(self) -> str | None:
         return self._problem or None
-
-    def count(self) -> DomainCounts:
-        return DomainCounts()

@@ -13,7 +13,7 @@ from nodeagent.core.model.config import DEFAULT_GATES, Config, Errata, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.daemon.start.startup import unsuited
+from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.config_yaml import judged_config, known_fields, parse_config
 from nodeagent.formats.scenario.scenario import placement_from_scenario
@@ -310,7 +310,7 @@ AMOUNTS = [
 def test_a_machine_can_be_asked_about_what_is_wrong_already(text: str) -> None:
     both = f"cpuManagerPolicy: static\nmemoryManagerPolicy: Static\n{text}\n"
     _, alone = judged_config(both.encode(), "f")
-    _, found = judged_config(both.encode(), "f", lambda config: unsuited(config, MACHINE_A))
+    _, found = judged_config(both.encode(), "f", lambda config: find_unsuited(config, MACHINE_A))
     assert found
     assert set(alone) <= set(found)
 

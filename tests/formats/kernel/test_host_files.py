@@ -7,7 +7,7 @@ from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.formats.kernel.host_files import HostFileError, described, path_of, place_of, read_cpus, spelled
 from nodeagent.formats.kernel.sysfs_sample import print_cpu_mask
-from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, cpus_of
+from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, parse_cpus
 
 IRQ = Setting(SettingKind.IRQ, "24")
 QUEUE = Setting(SettingKind.QUEUE, "eth0/queues/tx-1/xps_cpus")
@@ -51,7 +51,7 @@ def test_a_kernel_thread_has_no_file_and_its_list_of_cpus() -> None:
     thread = Setting(SettingKind.THREAD, "45@1234")
     assert place_of(thread) == "thread 45@1234"
     assert THREAD.fullmatch(place_of(thread))
-    assert cpus_of(spelled(thread, CpuSet.parse("0-3,8"))) == (range(4), range(8, 9))
+    assert parse_cpus(spelled(thread, CpuSet.parse("0-3,8"))) == (range(4), range(8, 9))
     with pytest.raises(ValueError, match="thread has no file"):
         path_of(thread)
 

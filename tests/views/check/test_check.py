@@ -542,8 +542,8 @@ def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.C
     assert (tmp_path / NUMA).read_text().strip() == "0"
     assert {(tmp_path / path).read_text().strip()[:11] for path in GOVERNED} == {"performance"}
     assert capfd.readouterr().err == (
-        f"fixed numa-balancing: 0 into /{NUMA}\n"
-        "fixed governor: performance into 2 files such as /sys/devices/system/cpu/cpu6/cpufreq/scaling_governor\n"
+        f"fixed numa-balancing: wrote 0 to /{NUMA}\n"
+        "fixed governor: wrote performance to 2 files such as /sys/devices/system/cpu/cpu6/cpufreq/scaling_governor\n"
     )
 
 

@@ -154,7 +154,7 @@ configuration: topologyManagerPolicy
   19 nodes  none
   node12    best-effort
 
-unlike most: node12 (2), node07 (1)
+differing from most: node12 (2), node07 (1)
 """
     )
 

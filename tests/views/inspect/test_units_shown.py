@@ -15,7 +15,7 @@ from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.differences import Difference, find_differences
 from nodeagent.views.inspect.document import has_difference, inspect_node
 from nodeagent.views.inspect.text import render_in_full
-from nodeagent.views.release_text import describe_plan, format_plan, longest_end_seconds
+from nodeagent.views.release_text import describe_plan, find_longest_end_seconds, format_plan
 from tests.support import json_schema
 from tests.support.inspected_nodes import NOW_MS, World, changed
 from tests.support.pods import app, pod, unit
@@ -135,7 +135,7 @@ def test_a_release_plans_to_give_it_back_and_ends_nothing() -> None:
         "default/db: ends",
         "  db.service keeps running under systemd's own settings: CPUs 1,5 are free again",
     ]
-    assert longest_end_seconds([entry]) == entry.pod.termination_grace_seconds
+    assert find_longest_end_seconds([entry]) == entry.pod.termination_grace_seconds
 
 
 def test_a_units_cgroup_is_found_from_the_pods_cgroup_and_by_the_kernels_name() -> None:

@@ -115,7 +115,7 @@ def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
 
 
 def look(view: NodeView, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Poll:
-    return Poll(inspect_node(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
+    return Poll(inspect_node(view), view.node.rules.topology, UsageSample(0, {}, containers or {}), given, 12)
 
 
 def busy() -> Poll:
@@ -479,8 +479,8 @@ def test_frames_say_that_nobody_has_exclusive_cpus_if_asked_who_ran_there(
 @pytest.mark.parametrize(
     ("words", "problem", "step"),
     [
-        (["web"], "all pods", "nodeagent inspect POD"),
-        (["-o", "json"], "as text", "shows it once"),
+        (["web"], "all pods", "leave it out"),
+        (["-o", "json"], "as text", "leave it out"),
         (["--machine", "x"], "for this node", "leave out --watch"),
         (["--root", "x"], "for this node", "leave out --watch"),
     ],

@@ -144,7 +144,7 @@ def test_interrupts_that_the_owner_wants_there_are_nobody_else(*, isolation: str
     found.add(pod("db", app("main", cpu="1")))
     view = found.view()
     use = replace(NOTHING, interrupts=(Handling(1, 25, 3, 9000),))
-    seen = replace(NOBODY, interrupts_of={"eth0": frozenset({25})})
+    seen = replace(NOBODY, interrupts_by_device={"eth0": frozenset({25})})
     document = describe_interference(view, find_exclusive_owners(view), use, seen)
     json_schema.check(document, "interference")
     web = next(one for one in document["cpus"] if one["pod"] == "default/web")

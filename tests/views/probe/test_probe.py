@@ -127,7 +127,7 @@ def test_another_number_of_cpus_than_before_leaves_gaps() -> None:
 
 def test_processes_of_the_pod_are_named_beside_what_they_disturbed() -> None:
     of = ProbedCpus(CpuSet.of(2), "default/web", "app", 3)
-    assert "CPU 2 of default/web app, beside 3 processes of the pod: " in render_latency(replace(QUIET, of=of))
+    assert "CPU 2 of default/web app, in use by 3 processes of the pod: " in render_latency(replace(QUIET, of=of))
 
 
 def test_what_was_measured_is_read_back_as_it_was() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.node.selected import SourceError, read_machine_file
+from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.edge.kernel.sysfs import read_devices

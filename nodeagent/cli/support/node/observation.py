@@ -102,7 +102,7 @@ def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeV
         return HostProcesses()
     from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
     from nodeagent.edge.kernel.host_settings import HostSettingsFiles
-    from nodeagent.edge.kernel.interrupts import may_come_to
+    from nodeagent.edge.kernel.interrupts import find_interrupts_on
     from nodeagent.edge.processes.host_processes import find_caller_pids, find_processes_on
 
     requested = () if view.node.config.interrupt_isolation == "none" else interrupt_requests(view.state)
@@ -117,7 +117,7 @@ def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeV
         hidden=len(scan.hidden),
         interrupts=tuple(
             replace(one, cpus=cpus)
-            for one in may_come_to(exclusive)
+            for one in find_interrupts_on(exclusive)
             if (cpus := one.cpus - wanted.get(one.number, CpuSet()))
         ),
     )

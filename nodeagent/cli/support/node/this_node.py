@@ -1,19 +1,15 @@
 """State of this node, as its running agent reports or has saved it."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.named_files import is_absent
-from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
-from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.admission.state_invariants import violations
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
 from nodeagent.core.model.config import Config
-from nodeagent.daemon.start.startup import LAST_CONFIG, STATE_FILE, StartError, discover
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.daemon.start.startup import LAST_CONFIG, STATE_FILE, StartError
 from nodeagent.edge.files import state_files
 from nodeagent.edge.transport.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -22,7 +18,6 @@ from nodeagent.formats.checkpoint.node_state import (
     NodeStateError,
     SavedState,
     decode_state,
-    policies_of,
 )
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
@@ -61,7 +56,9 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
             return _ask_agent(other_socket, read)
         except ApiUnavailable as err:
             down = err
-    return _read_saved(discover(config, config_path), down)
+    from nodeagent.cli.support.node.saved_node import read_saved_node
+
+    return read_saved_node(config, config_path, down)
 
 
 def read_this_node_for_display(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
@@ -93,35 +90,6 @@ def _ask_agent(socket: str, read: ViewReader) -> NodeView:
             f"cannot understand the agent's state: {err}",
             hint="does its version differ from this command's? after an upgrade: systemctl restart nodeagent (pods keep running)",
         ) from err
-
-
-def _read_saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
-    path = state_path(node.config)
-    try:
-        saved = read_saved_state(node.config)
-    except state_files.StateFileError as err:
-        if os.geteuid() == 0:
-            raise
-        raise UnknownStateError(
-            f"the agent does not answer ({down.message}), and only root may read its saved state",
-            hint="start it with `systemctl start nodeagent`, or run this command as root",
-        ) from err
-    if saved is None:
-        raise NeverSavedError(
-            f"the agent does not answer ({down.message}), and has saved no state in {path}",
-            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
-        )
-    from nodeagent.daemon.reports.problems import withheld_problem
-    from nodeagent.daemon.turn.machine import without_withheld
-
-    problems = [f"the agent is not running: {down.message}", *find_misfits(node, saved, path)]
-    root, pids = _ask_launcher(node, problems)
-    if root is not None:
-        node, kept = without_withheld(node, CgroupTree(root))
-        problems += [withheld_problem(kept)] if kept.cpus else []
-    return NodeView(
-        node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
-    )
 
 
 def read_saved_state(config: Config, root: str = "") -> SavedState | None:
@@ -156,27 +124,3 @@ def state_path(config: Config) -> str:
 def socket_path(config: Config) -> str:
     """Return the path of the agent's socket."""
     return f"{config.runtime_directory}/agent.sock"
-
-
-def find_misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
-    """Report the differences between a saved state and the node's configuration and machine."""
-    return [
-        f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
-        for field, policy in policies_of(node.config.placement).items()
-        if saved.policies.get(field) != policy
-    ] + [f"the saved state does not fit: {broken.text}" for broken in violations(node.managers, saved.state)]
-
-
-def _ask_launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
-    """Ask the launcher, which keeps running without the agent, for the pods' cgroup and their processes."""
-    from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
-
-    client = LauncherClient(Path(node.config.launcher_socket))
-    try:
-        root = node.config.cgroup_root or client.hello().cgroup
-        running = {s.id: s.pid for s in client.list() if hasattr(s, "pid")}
-    except LauncherError as err:
-        problems.append(err.message)
-        root = node.config.cgroup_root or (None if is_absent(PODS_CGROUP) else PODS_CGROUP)
-        return root, None
-    return root, running

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.node.arguments import is_copied, is_elsewhere
 from nodeagent.cli.support.node.observation import with_cgroups
-from nodeagent.cli.support.node.selected import is_unconfigured, read_node, read_topology
+from nodeagent.cli.support.node.selected import read_node
+from nodeagent.cli.support.node.selected_machine import is_unconfigured, read_topology
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_capacity import Allocatable
-from nodeagent.core.admission.node_setup import NodeSetup, on_machine, with_plugins
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine, with_managers, with_plugins
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
@@ -22,7 +23,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.start.startup import plugged
+from nodeagent.daemon.start.node_builder import load_plugins
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
@@ -129,21 +130,22 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
         path = options.config or DEFAULT_CONFIG
         return create_empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, chosen_errata(options))
     errata = chosen_errata(options)
-    node, promises, source = known.node, known.state.promises, "its own"
+    promises, source = known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
-        config, reserved = node.config, node.reserved
+        config, reserved = known.node.config, known.node.reserved
         if options.config is not None:
             source = Path(options.config).name
             config, reserved = load_config(options.config, absent_hint=_ABSENT_HINT), CpuSet()
-        node = _set_up_node(config, node.topology, errata, source, reserved)
+        node = _set_up_node(config, known.node.topology, errata, source, reserved)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):
             raise WhatIfError(
                 f"the resources allocated to the node's pods don't fit {source}: {judged.about}: {judged.message}",
                 hint="leave the pods out with --empty, or decide on them again with `nodeagent simulate --compare`",
             )
-        promises = judged
-    node = _load_plugins(node, source)
+        node, promises = _load_plugins(node, source), judged
+    else:
+        node = _load_plugins(_fit(with_managers(known.node), source), source)
     what_if = _what_if_with_pods(node, promises, known.state)
     return WhatIfNode(what_if, node.config, source, machine.where, known.state, has_partitions(known, node.config))
 
@@ -154,7 +156,7 @@ def create_what_if_node(known: NodeView) -> WhatIfNode:
     Raises:
         WhatIfError: a CPU plugin of its configuration can't be loaded.
     """
-    state, node = known.state, _load_plugins(known.node, "its own")
+    state, node = known.state, _load_plugins(_fit(with_managers(known.node), "its own"), "its own")
     what_if = _what_if_with_pods(node, state.promises, state)
     return WhatIfNode(what_if, node.config, "its own", "this one", state)
 
@@ -176,7 +178,11 @@ def _set_up_node(
     config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()
 ) -> NodeSetup:
     config = replace(config, placement=replace(config.placement, errata=errata))
-    node = on_machine(config, topology, reserved or None)
+    return _fit(on_machine(config, topology, reserved or None), source, errata)
+
+
+def _fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
+    """Return the node of a configuration that fits its machine."""
     if isinstance(node, NodeSetup):
         return node
     raise WhatIfError(
@@ -187,7 +193,7 @@ def _set_up_node(
         hint="; or ".join(
             [
                 *(f"{refused.about}: {refused.allowed}" for refused in node if refused.allowed),
-                "name a configuration that suits this machine with --config",
+                "name a configuration that is valid for this machine with --config",
             ]
         ),
     )
@@ -195,7 +201,7 @@ def _set_up_node(
 
 def _load_plugins(node: NodeSetup, source: str) -> NodeSetup:
     """Load the node's CPU plugins, because its decisions depend on them."""
-    config, missing = plugged(node.config)
+    config, missing = load_plugins(node.config)
     if not missing:
         return with_plugins(node, config.placement.cpu_plugins) if config.placement.cpu_plugins else node
     raise WhatIfError(

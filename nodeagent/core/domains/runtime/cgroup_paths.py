@@ -3,7 +3,7 @@
 _SLICE = ".slice"
 
 
-def cgroup_of(cgroups_path: str) -> str:
+def decode_cgroup_path(cgroups_path: str) -> str:
     """Return the cgroup's path below the root of all cgroups. Empty means that it is unknown.
 
     Args:

@@ -25,10 +25,10 @@ from nodeagent.core.domains.runtime.instructions import (
     Refuse,
     Todo,
 )
-from nodeagent.core.domains.runtime.occupants import Node, promised
+from nodeagent.core.domains.runtime.occupants import Node, wanted_by_key
 from nodeagent.core.domains.runtime.pod_model import build_runtime_pod
-from nodeagent.core.domains.runtime.registry import apply_event, has_all, record_decision
-from nodeagent.core.domains.runtime.stated_pod import with_kubelets
+from nodeagent.core.domains.runtime.registry import apply_event, has_wanted_values, record_decision
+from nodeagent.core.domains.runtime.stated_pod import add_kubelet_data
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.demand import PodDemand, demand_of
@@ -46,7 +46,7 @@ from nodeagent.core.model.refusals import (
     UID_TAKEN,
     NotResized,
 )
-from nodeagent.core.model.runtime_containers import ContainerKey, KeyEntry, MadeContainer, Registry, Stage
+from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import default_set
@@ -69,6 +69,17 @@ _NAMESPACE = "default"
 """Namespace of pods without one, such as those of `crictl`."""
 
 
+class _Case(Struct, frozen=True):
+    """A container to decide on, and its pod with the container."""
+
+    decide: Decide
+    made: MadeContainer
+    pod: Pod
+    before: PodEntry | None
+    """The pod's entry before the decision. None means that the runtime's pod is new."""
+    node: Node
+
+
 class EventDecided(Struct, frozen=True):
     """Draft after the decisions on an event, and the instructions that remain."""
 
@@ -79,7 +90,7 @@ class EventDecided(Struct, frozen=True):
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
     """Decide on all requests of an event."""
     is_list = isinstance(what, Synchronized | Looked)
-    stepped = apply_event(draft.state.runtime, what, promised(draft.state, node) if is_list else {})
+    stepped = apply_event(draft.state.runtime, what, wanted_by_key(draft.state, node) if is_list else {})
     draft = draft.plus(replace(draft.state, runtime=stepped.registry))
     # Running containers on few CPUs may keep them, so they come before those that may run anywhere.
     todo, done = sorted(stepped.todo, key=lambda one: _count_cpus(one, node)), list[Todo]()
@@ -118,18 +129,18 @@ def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
 
     An agent that has lost its state since has placed them.
     """
-    wanted = promised(state, node)
+    wanted = wanted_by_key(state, node)
 
     def is_there(one: CountFailOpen) -> bool:
         told = node.reported.containers.get(one.id)
-        return one.key in wanted and told is not None and has_all(told.resources, wanted[one.key])
+        return one.key in wanted and told is not None and has_wanted_values(told.resources, wanted[one.key])
 
     return [Adopt(one.key, one.id) if isinstance(one, CountFailOpen) and is_there(one) else one for one in todo]
 
 
 def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, tuple[Todo, ...]]:
     state = draft.state
-    _, made = _made(state.runtime, decide.key, decide.id)
+    made = state.runtime.entry(decide.key).find(decide.id)
     sandbox = None if made is None else node.reported.sandboxes.get(made.sandbox_id)
     if made is None or sandbox is None:
         return draft, ()
@@ -141,23 +152,21 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
         for name in counting
         if (container := _requested_container(state.runtime, sandbox, name, decide, node))
     )
-    said = with_kubelets(stated.pod, state.runtime.pod(decide.key.pod_uid))
+    said = add_kubelet_data(stated.pod, state.runtime.pod(decide.key.pod_uid))
     found = build_runtime_pod(sandbox, seen, said, node.world.managers.topology.memory_bytes)
     names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
     pod = replace(found.pod, uid=decide.key.pod_uid, **names)
     if before is not None and before.is_active:
         pod = _keep_allocated(pod, before.pod, counting, decide.key.name)
-    if (
-        decide.is_of_pod
-        and before is not None
-        and (before.pod.resources, before.pod.overhead) == (pod.resources, pod.overhead)
-    ):
+    known = None if before is None else (before.pod.resources, before.pod.overhead)
+    if decide.is_of_pod and known == (pod.resources, pod.overhead):
         return draft, ()
+    case = _Case(decide, made, pod, before, node)
     if misnamed := node.misnamed(pod):
-        return _refuse(draft, decide, pod, INVALID_NAME, "; ".join(misnamed), node, is_kept=False)
+        return _refuse(draft, case, INVALID_NAME, "; ".join(misnamed), is_kept=False)
     contradictions = tuple(one.text for one in found.contradictions)
     if problems := (*stated.problems, *contradictions):
-        return _refuse(draft, decide, pod, INVALID_ANNOTATIONS, "; ".join(problems), node)
+        return _refuse(draft, case, INVALID_ANNOTATIONS, "; ".join(problems))
     if node.world.config.placement.topology_manager_scope == "pod" and not found.is_whole:
         what = ", ".join(dict.fromkeys(f"{one.container} {one.what}".strip() for one in found.estimates))
         why = (
@@ -166,18 +175,16 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
             else "kubelet's pods API (kubeletPodsSocket) has not told them; the pod's annotations can state them"
         )
         message = f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; {why}"
-        return _refuse(draft, decide, pod, POD_NOT_KNOWN, message, node)
+        return _refuse(draft, case, POD_NOT_KNOWN, message)
     if before is None and (other := state.entry(decide.key.pod_uid)) is not None:
-        return _refuse(draft, decide, pod, UID_TAKEN, f"pod {other.pod.full_name} has its UID", node)
-    return _admit(draft, decide, pod, before, node)
+        return _refuse(draft, case, UID_TAKEN, f"pod {other.pod.full_name} has its UID")
+    return _admit(draft, case)
 
 
-def _admit(
-    draft: Draft, decide: Decide, pod: Pod, before: PodEntry | None, node: Node
-) -> tuple[Draft, tuple[Todo, ...]]:
-    state, world = draft.state, node.world
-    if before is not None and (change := _describe_exclusive_change(before.pod, pod, decide, state, node)):
-        return _resize(draft, decide, pod, before, change, node)
+def _admit(draft: Draft, case: _Case) -> tuple[Draft, tuple[Todo, ...]]:
+    state, world, decide, pod, before = draft.state, case.node.world, case.decide, case.pod, case.before
+    if before is not None and (change := _describe_exclusive_change(before.pod, case)):
+        return _resize(draft, case, before, change)
     name, promises = decide.key.name, state.promises
     freed: tuple[MetricDelta, ...] = ()
     after = {container.name: container for container in pod.containers}
@@ -192,25 +199,23 @@ def _admit(
     free = replace(state, promises=_recover_devices(promises, pod, name))
     others = tuple(entry.pod for entry in state.entries if entry.holds and entry.pod.uid != pod.uid)
     usage = usage_of(others, pod_level_resources=world.pod_level_resources)
-    decision = decide_pod(free, pod, usage, find_orphan_cpus(state, world), world, _decision_for(decide, state, node))
+    decision = decide_pod(free, pod, usage, find_orphan_cpus(state, world), world, _decision_for(case))
     if isinstance(decision, Insufficient):
-        _, made = _made(state.runtime, decide.key, decide.id)
-        is_running = decide.is_of_pod or (made is not None and made.is_placed)
+        is_running = decide.is_of_pod or case.made.is_placed
         of_resize = RESIZE_INFEASIBLE if decision.requested > decision.capacity else RESIZE_DEFERRED
-        return _refuse(draft, decide, pod, of_resize if is_running else decision.reason, decision.message, node)
+        return _refuse(draft, case, of_resize if is_running else decision.reason, decision.message)
     if isinstance(decision, Rejected):
-        _, made = _made(state.runtime, decide.key, decide.id)
-        if decision.is_postponed and made is not None and made.stage is Stage.CREATED:
+        if decision.is_postponed and case.made.stage is Stage.CREATED:
             # The refusal isn't stored: kubelet tries again, and the slow device plugin will have answered.
             stepped = record_decision(state.runtime, decide.key, decide.id, f"{decision.reason}: {decision.message}")
             forgotten = replace(stepped.registry, refused=state.runtime.refused)
             return draft.plus(replace(state, runtime=forgotten)), stepped.todo
         draft = draft.plus(state, deltas=decision.deltas)
-        return _refuse(draft, decide, pod, decision.reason, decision.message, node, decision.report)
+        return _refuse(draft, case, decision.reason, decision.message, decision.report)
     known = {} if before is None else {status.name: status for status in before.containers}
     statuses = tuple(known.get(container.name, ContainerStatus(container.name)) for container in pod.containers)
     decided_at_ms = before.decided_at_ms if before is not None and before.is_active else world.now_ms
-    entry = new_entry(Manifest(pod, node.origin), decided_at_ms, pod_level_resources=world.pod_level_resources)
+    entry = new_entry(Manifest(pod, case.node.origin), decided_at_ms, pod_level_resources=world.pod_level_resources)
     entry = replace(entry, containers=statuses)
     state = replace(state, promises=decision.promises)
     state = replace(state, entries=(*state.entries, entry)) if before is None else state.with_entry(entry)
@@ -242,11 +247,10 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
     return with_pod(promises, pod.uid, held.having(held.of(DeviceHoldings).plus(before.of_container(name))))
 
 
-def _decision_for(decide: Decide, state: NodeState, node: Node) -> PodDecision:
+def _decision_for(case: _Case) -> PodDecision:
     """Return the function that decides. It tries to leave an unplaced, running container on the CPUs where it runs."""
-    _, made = _made(state.runtime, decide.key, decide.id)
-    stands_on = _reported_cpus(decide.id, node)
-    if made is None or made.stage is not Stage.STARTED or made.is_placed or stands_on is None:
+    stands_on = _reported_cpus(case.decide.id, case.node)
+    if case.made.stage is not Stage.STARTED or case.made.is_placed or stands_on is None:
         return admit_off_orphans
 
     def admitted_there(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
@@ -258,17 +262,15 @@ def _decision_for(decide: Decide, state: NodeState, node: Node) -> PodDecision:
     return admitted_there
 
 
-def _resize(
-    draft: Draft, decide: Decide, pod: Pod, before: PodEntry, change: str, node: Node
-) -> tuple[Draft, tuple[Todo, ...]]:
+def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[Draft, tuple[Todo, ...]]:
     """Resize a placed container, by the same rules as for pods of the agent (D50)."""
-    state, world = draft.state, node.world
+    state, decide, pod = draft.state, case.decide, case.pod
     if not is_resize(before.pod, pod):
         why = f"{change}: exclusive CPUs and memory that is promised stay as they are while the container runs"
-        return _refuse(draft, decide, pod, RESIZE_INFEASIBLE, why, node)
-    answer = resize_pod(state, before.pod, pod, world)
+        return _refuse(draft, case, RESIZE_INFEASIBLE, why)
+    answer = resize_pod(state, before.pod, pod, case.node.world)
     if isinstance(answer, NotResized):
-        return _refuse(draft, decide, pod, answer.reason, f"{change}: {answer.message}", node)
+        return _refuse(draft, case, answer.reason, f"{change}: {answer.message}")
     changes = "; ".join(differences(state.promises, answer, before.pod, pod))
     state = replace(state.with_entry(replace(before, pod=pod)), promises=answer)
     stepped = record_decision(state.runtime, decide.key, decide.id, None)
@@ -276,18 +278,17 @@ def _resize(
     return draft.plus(replace(state, runtime=stepped.registry), event), stepped.todo
 
 
-def _describe_exclusive_change(before: Pod, after: Pod, decide: Decide, state: NodeState, node: Node) -> str:
+def _describe_exclusive_change(before: Pod, case: _Case) -> str:
     """Describe the change of the exclusive amounts of a placed container, or of its pod as a whole. Empty if these amounts stay equal."""
-    if decide.is_of_pod:
-        was, becomes = (demand_of(node.world.managers.rules, pod) for pod in (before, after))
+    if case.decide.is_of_pod:
+        was, becomes = (demand_of(case.node.world.managers.rules, pod) for pod in (before, case.pod))
         if _pod_amounts(was) == _pod_amounts(becomes):
             return ""
         is_of_cpus = was.cpus != becomes.cpus
         return f"the pod as a whole: CPUs {was.cpus} → {becomes.cpus}" if is_of_cpus else "the pod as a whole"
-    _, made = _made(state.runtime, decide.key, decide.id)
-    if made is None or not made.is_placed:
+    if not case.made.is_placed:
         return ""
-    had, has = (_exclusive_amounts(pod, decide.key.name, node) for pod in (before, after))
+    had, has = (_exclusive_amounts(pod, case.decide.key.name, case.node) for pod in (before, case.pod))
     if had is None or has is None or had == has:
         return ""
     return " and ".join(f"{name} {old} → {new}" for (name, old), (_, new) in zip(had, has, strict=True) if old != new)
@@ -311,17 +312,9 @@ def _pod_amounts(demand: PodDemand) -> tuple[object, ...]:
 
 
 def _refuse(
-    draft: Draft,
-    decide: Decide,
-    pod: Pod,
-    reason: str,
-    message: str,
-    node: Node,
-    report: Report | None = None,
-    *,
-    is_kept: bool = True,
+    draft: Draft, case: _Case, reason: str, message: str, report: Report | None = None, *, is_kept: bool = True
 ) -> tuple[Draft, tuple[Todo, ...]]:
-    state = draft.state
+    state, decide, world = draft.state, case.decide, case.node.world
     if decide.is_of_pod and not reason.startswith(OF_RESIZES):
         # The refusal is stored with a container whose own request is met, and which may be created again.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
@@ -329,8 +322,8 @@ def _refuse(
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)
     is_told = known is not None and known.is_deferred and known.reason == f"{reason}: {message}"
     draft = draft.plus(replace(state, runtime=stepped.registry))
-    world, before = node.world, state.entry(pod.uid)
-    entry = new_entry(Manifest(pod, node.origin), world.now_ms, pod_level_resources=world.pod_level_resources)
+    before = state.entry(case.pod.uid)
+    entry = new_entry(Manifest(case.pod, case.node.origin), world.now_ms, pod_level_resources=world.pod_level_resources)
     refusal = Waiting(reason, message, world.now_ms)
     if not is_told:
         draft = draft.plus(draft.state, make_refusal_event(entry, refusal, report, decide.key.name))
@@ -365,11 +358,6 @@ def _release(draft: Draft, key: ContainerKey, node: Node) -> Draft:
     return draft.plus(state, deltas=deltas)
 
 
-def _made(registry: Registry, key: ContainerKey, container_id: str) -> tuple[KeyEntry, MadeContainer | None]:
-    entry = registry.entry(key)
-    return entry, next((made for made in entry.made if made.id == container_id), None)
-
-
 def _runtime_entry(state: NodeState, pod_uid: str) -> PodEntry | None:
     """Return the entry of a runtime's pod. None means that there is none, or that another pod has its UID."""
     entry = state.entry(pod_uid)
@@ -401,7 +389,7 @@ def _requested_container(
 ) -> NriContainer | None:
     """Return a container as it was reported, with its latest request."""
     entry = registry.entry(ContainerKey(decide.key.pod_uid, name))
-    made = next((one for one in entry.made if one.id == decide.id), entry.made[-1] if entry.made else None)
+    made = entry.find(decide.id) or (entry.made[-1] if entry.made else None)
     told = None if made is None else node.reported.containers.get(made.id)
     if made is None or told is None:
         return None
@@ -411,7 +399,7 @@ def _requested_container(
 
 
 def _with_cgroup(state: NodeState, key: ContainerKey, container_id: str, node: Node) -> NodeState:
-    entry, (_, made) = state.entry(key.pod_uid), _made(state.runtime, key, container_id)
+    entry, made = state.entry(key.pod_uid), state.runtime.entry(key).find(container_id)
     if entry is None or not entry.is_active or made is None or not made.cgroup:
         return state
     statuses = tuple(

@@ -30,7 +30,7 @@ class Range(Struct, frozen=True):
         return self.least <= amount and (self.most is None or amount <= self.most)
 
 
-def cpu_request(shares: int) -> Range:
+def estimate_cpu_request(shares: int) -> Range:
     """Return the CPU requests with these shares, in thousandths.
 
     There are more shares than thousandths to a CPU. Between the bounds, 2 and 262,144 shares, no two requests have equal shares, and
@@ -44,7 +44,7 @@ def cpu_request(shares: int) -> Range:
     return Range(least, None if shares >= MAX_SHARES else least)
 
 
-def cpu_limit(quota_us: int, period_us: int) -> Range | None:
+def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
     """Return the CPU limits with this quota, in thousandths. None means that there is no limit.
 
     Exact above the kernel's smallest quota, because a period has at least a thousand microseconds.
@@ -57,7 +57,7 @@ def cpu_limit(quota_us: int, period_us: int) -> Range | None:
     return Range(least, max(least, ((quota_us + 1) * _MILLI - 1) // period_us))
 
 
-def memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
+def estimate_memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
     """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet gives it to no such container.
 
     Args:

@@ -37,64 +37,52 @@ class Retried(Struct, frozen=True):
 Happening = Call | Synchronized | Looked | Populated | Unserved | Retried
 
 
-class Decide(Struct, frozen=True):
-    """Let the managers decide, and pass the result to `record_decision` before the answer."""
-
+class _ContainerTodo(Struct, frozen=True):
     key: ContainerKey
     id: str
+
+
+class Decide(_ContainerTodo, frozen=True):
+    """Let the managers decide, and pass the result to `record_decision` before the answer."""
+
     is_again: bool
     """Whether the key has an allocation for other amounts."""
     is_of_pod: bool = False
     """Whether only the pod-level amounts may have changed, which kubelet's pods API reports."""
 
 
-class Place(Struct, frozen=True):
+class Place(_ContainerTodo, frozen=True):
     """Give a container its key's whole allocation. The container is about to be created or updated, or was just decided on."""
 
-    key: ContainerKey
-    id: str
 
-
-class Refuse(Struct, frozen=True):
+class Refuse(_ContainerTodo, frozen=True):
     """Deny the pending operation of the runtime."""
 
-    key: ContainerKey
-    id: str
     reason: str
     is_first: bool
     """False means that the refusal is logged already."""
 
 
-class LetStart(Struct, frozen=True):
+class LetStart(_ContainerTodo, frozen=True):
     """Read the cpusets, and let the container start if `check_start` (answers.py) does."""
 
-    key: ContainerKey
-    id: str
     rivals: tuple[str, ...]
     """Other containers of the key. The container may not start while one of them has processes on the key's exclusive CPUs."""
 
 
-class Adopt(Struct, frozen=True):
+class Adopt(_ContainerTodo, frozen=True):
     """Take over a running container that has its allocation."""
 
-    key: ContainerKey
-    id: str
 
-
-class Correct(Struct, frozen=True):
+class Correct(_ContainerTodo, frozen=True):
     """Correct a container whose values differ from its allocation, and show the difference."""
 
-    key: ContainerKey
-    id: str
     wanted: WantedPlacement
     has: NriResources
 
 
-class CountFailOpen(Struct, frozen=True):
+class CountFailOpen(_ContainerTodo, frozen=True):
     """Count a container that started without a call to the agent."""
-
-    key: ContainerKey
-    id: str
 
 
 class CountIllegal(Struct, frozen=True):

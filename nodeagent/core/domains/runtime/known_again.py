@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from nodeagent.core.domains.runtime.pod_model import Known, build_runtime_pod
-from nodeagent.core.domains.runtime.stated_pod import StatedPod, with_kubelets
+from nodeagent.core.domains.runtime.stated_pod import StatedPod, add_kubelet_data
 from nodeagent.core.model.nri import ContainerState, NriContainer, Sandbox
 from nodeagent.core.model.runtime_containers import Asked, KeyEntry, Registry
 from nodeagent.core.model.state import PodEntry
 
 
-def known_again(
+def restore_known(
     entry: PodEntry, registry: Registry, stated: Callable[[Sandbox], StatedPod], capacity_bytes: int
 ) -> tuple[Known, ...]:
     """Return the known amounts with their sources. Empty for other pods.
@@ -30,7 +30,7 @@ def known_again(
     last = next(reversed(seen.values()))
     sandbox = Sandbox("", uid, entry.pod.name, entry.pod.namespace, (), last.annotations, last.cgroup_parent)
     containers = (_container(name, one) for name, one in seen.items())
-    said = with_kubelets(stated(sandbox), registry.pod(uid))
+    said = add_kubelet_data(stated(sandbox), registry.pod(uid))
     return build_runtime_pod(sandbox, containers, said, capacity_bytes).known
 
 

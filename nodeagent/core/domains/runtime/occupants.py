@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.desired_cgroups import Kernel, runtime_cgroups, shared_pool
 from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement
-from nodeagent.core.domains.runtime.registry import wanted_by_id
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.stated_pod import StatedPod
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
@@ -14,7 +13,7 @@ from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import NriResources, Sandbox
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.runtime_containers import ContainerKey
+from nodeagent.core.model.runtime_containers import ContainerKey, Registry
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.world import World
 
@@ -42,7 +41,7 @@ class Node(Struct, frozen=True):
     """Finds the errors in a pod's names. Such a pod never enters a state."""
 
 
-def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
+def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
     """Return the desired placement of each key with an allocation."""
     held = {entry.key for entry in state.runtime.entries if entry.is_held}
     world = node.world
@@ -50,7 +49,7 @@ def promised(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement
     return {key: WantedPlacement.of(want) for key, want in cgroups.items() if key in held}
 
 
-def occupants(
+def list_occupants(
     state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
 ) -> tuple[Occupant, ...]:
     """Return the runtime's containers with processes.
@@ -62,7 +61,9 @@ def occupants(
         asked_for: CPUs that the runtime was told to give, and may give at any moment, by container ID.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
-    wanted = wanted_by_id(state.runtime, promised(state, node), WantedPlacement(pool_of(state, node)), populated)
+    wanted = wanted_by_id(
+        state.runtime, wanted_by_key(state, node), WantedPlacement(find_shared_pool(state, node)), populated
+    )
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
     found = []
     for entry in state.runtime.entries:
@@ -76,18 +77,43 @@ def occupants(
                     (there.cpus_effective or CpuSet()) | asked_for.get(made.id, CpuSet()),
                     wanted[made.id],
                     made.id,
-                    held(there),
+                    find_settable_values(there),
                 )
             )
     return tuple(found)
 
 
-def pool_of(state: NodeState, node: Node) -> CpuSet:
+def wanted_by_id(
+    registry: Registry, wanted: Mapping[ContainerKey, WantedPlacement], pool: WantedPlacement, populated: frozenset[str]
+) -> dict[str, WantedPlacement]:
+    """Return the desired placement of each container.
+
+    Of several containers of a key with processes, the oldest has the key's exclusive CPUs. The others are in the shared pool until it has
+    ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb exclusive CPUs.
+
+    Args:
+        registry: the registry.
+        wanted: desired placement by key with an allocation.
+        pool: desired placement of a container without an allocation.
+        populated: IDs of the containers whose cgroups have processes.
+    """
+    found = {}
+    for entry in registry.entries:
+        promised = wanted.get(entry.key, pool)
+        placed = [made.id for made in entry.made if made.is_placed]
+        owner = next((one for one in placed if one in populated), placed[-1] if placed else "")
+        for made in entry.made:
+            has_allocation = made.id == owner or (made.is_placed and not promised.exclusive_cpus)
+            found[made.id] = promised if has_allocation else pool
+    return found
+
+
+def find_shared_pool(state: NodeState, node: Node) -> CpuSet:
     """Return the shared pool."""
     return shared_pool(node.world.managers, state.promises, node.kernel.online)
 
 
-def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
+def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
     """Return an occupant for each cgroup below kubepods with processes that isn't a known container of the runtime.
 
     Args:
@@ -96,7 +122,9 @@ def untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
     return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
 
 
-def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState) -> tuple[Occupant, ...]:
+def list_own_occupants(
+    wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState
+) -> tuple[Occupant, ...]:
     """Return the other containers with processes, and the cgroups with processes that belong to no pod.
 
     Args:
@@ -122,7 +150,7 @@ def own_occupants(wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, st
     return tuple(found)
 
 
-def held(there: ObservedCgroup) -> NriResources:
+def find_settable_values(there: ObservedCgroup) -> NriResources:
     """Return the values of a cgroup that NRI can set."""
     cpus, mems, limit = (
         there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)

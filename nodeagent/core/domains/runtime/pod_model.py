@@ -16,9 +16,9 @@ from nodeagent.core.domains.runtime.estimates import (
     BEST_EFFORT_OOM,
     GUARANTEED_OOM,
     Range,
-    cpu_limit,
-    cpu_request,
-    memory_request,
+    estimate_cpu_limit,
+    estimate_cpu_request,
+    estimate_memory_request,
 )
 from nodeagent.core.domains.runtime.stated_pod import StatedContainer, StatedPod
 from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
@@ -35,7 +35,7 @@ from nodeagent.core.model.pod import (
     RestartPolicy,
     has_pod_level_resources,
 )
-from nodeagent.core.model.pod_amounts import EXCLUSIVE_CPUS, quantity_of, shared_part
+from nodeagent.core.model.pod_amounts import EXCLUSIVE_CPUS, find_shared_part, quantity_of
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.errors import printable
@@ -304,7 +304,7 @@ def _normalise(requests: Resources, limits: Resources) -> ResourceRequirements:
 def _reported_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
     resources = seen.resources
     limit = _limit_of(resources)
-    request = None if resources.cpu_shares is None else cpu_request(resources.cpu_shares)
+    request = None if resources.cpu_shares is None else estimate_cpu_request(resources.cpu_shares)
     if qos is QosClass.GUARANTEED:
         yield from _guaranteed_cpu(request, limit)
     else:
@@ -323,7 +323,7 @@ def _reported_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) ->
 def _limit_of(resources: NriResources) -> Range | None:
     if resources.cpu_quota_us is None or resources.cpu_period_us is None:
         return None
-    return cpu_limit(resources.cpu_quota_us, resources.cpu_period_us)
+    return estimate_cpu_limit(resources.cpu_quota_us, resources.cpu_period_us)
 
 
 def _guaranteed_cpu(request: Range | None, limit: Range | None) -> Iterator[_Amount]:
@@ -353,7 +353,9 @@ def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> I
             if limit is not None and has_limit:
                 yield _Amount(REQUESTS, MEMORY, Quantity.of_bytes(limit), ToldBy.QOS_CLASS)
         case QosClass.BURSTABLE:
-            between = None if seen.oom_score_adj is None else memory_request(seen.oom_score_adj, capacity_bytes)
+            between = (
+                None if seen.oom_score_adj is None else estimate_memory_request(seen.oom_score_adj, capacity_bytes)
+            )
             yield _burstable_memory(between, limit if has_limit else None)
 
 
@@ -381,7 +383,7 @@ def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
 def _against_shares(name: str, requests: Resources, limits: Resources, told: NriResources) -> Iterator[Contradiction]:
     asked, limit = requests.get(CPU) or Quantity(0), limits.get(CPU)
     if told.cpu_shares is not None:
-        found = cpu_request(told.cpu_shares)
+        found = estimate_cpu_request(told.cpu_shares)
         counted = asked if asked.nano or limit is None else limit  # a request of nothing has the shares of the limit
         if counted.milli() not in found:
             why = f"kubelet gave it {told.cpu_shares} CPU shares, as for {quantity_of(CPU, found.least)}"
@@ -419,7 +421,7 @@ def _too_many_exclusive(pod: Pod) -> Iterator[Contradiction]:
         if container.exclusive_cpus is not None and has_pod_level_resources(pod):
             why = "the pod has resources as a whole (spec.resources), whose CPUs are divided by other rules"
             yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)
-        elif shared_part(container) < 0:
+        elif find_shared_part(container) < 0:
             request = container.resources.requests.get(CPU)
             why = f"it requests {'no CPU' if request is None else f'cpu: {request}'}"
             yield Contradiction(container.name, EXCLUSIVE_CPUS, str(container.exclusive_cpus), why)

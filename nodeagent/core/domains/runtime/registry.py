@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.runtime.answers import WantedPlacement
-from nodeagent.core.domains.runtime.cgroup_paths import cgroup_of
+from nodeagent.core.domains.runtime.cgroup_paths import decode_cgroup_path
 from nodeagent.core.domains.runtime.instructions import (
     Adopt,
     Correct,
@@ -38,7 +38,7 @@ from nodeagent.core.domains.runtime.instructions import (
     Todo,
     Unserved,
 )
-from nodeagent.core.domains.runtime.stages import ContainerEvent, Effect, transition_of
+from nodeagent.core.domains.runtime.stages import ContainerEvent, Effect, find_transition
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Call, ContainerState, Event, NriContainer, NriResources, Sandbox, Synchronized
 from nodeagent.core.model.runtime_containers import (
@@ -72,6 +72,15 @@ _LISTED = {
 }
 _DESCRIBING = frozenset({ContainerEvent.CREATE, ContainerEvent.SEEN_RUNNING, *_LISTED.values()})
 """Events that report the pod and cgroup of a container again."""
+
+_DENIALS = {
+    ContainerEvent.CREATE: "has already begun, or it or its pod has been stopped: the kubelet makes another one",
+    ContainerEvent.START: (
+        "was not placed when it was created, or has been stopped since: nodeagent was not asked, see `nodeagent inspect`; the kubelet "
+        "makes another one"
+    ),
+}
+"""Reasons of denials, after the container's name."""
 
 
 class Stepped(Struct, frozen=True):
@@ -122,7 +131,7 @@ def record_decision(registry: Registry, key: ContainerKey, container_id: str, re
         refusal: the reason of the refusal. None means that the request was allocated.
     """
     entry = registry.entry(key)
-    made = next((made for made in entry.made if made.id == container_id), None)
+    made = entry.find(container_id)
     if made is None:
         return Stepped(registry)
     others = tuple(one for one in registry.refused if one.key != key)
@@ -144,31 +153,6 @@ def record_decision(registry: Registry, key: ContainerKey, container_id: str, re
     return Stepped(
         _put(replace(registry, refused=refused), entry), (Refuse(key, container_id, refusal, is_first=True),)
     )
-
-
-def wanted_by_id(
-    registry: Registry, wanted: Mapping[ContainerKey, WantedPlacement], pool: WantedPlacement, populated: frozenset[str]
-) -> dict[str, WantedPlacement]:
-    """Return the desired placement of each container.
-
-    Of several containers of a key with processes, the oldest has the key's exclusive CPUs. The others are in the shared pool until it has
-    ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb exclusive CPUs.
-
-    Args:
-        registry: the registry.
-        wanted: desired placement by key with an allocation.
-        pool: desired placement of a container without an allocation.
-        populated: IDs of the containers whose cgroups have processes.
-    """
-    found = {}
-    for entry in registry.entries:
-        promised = wanted.get(entry.key, pool)
-        placed = [made.id for made in entry.made if made.is_placed]
-        owner = next((one for one in placed if one in populated), placed[-1] if placed else "")
-        for made in entry.made:
-            has_allocation = made.id == owner or (made.is_placed and not promised.exclusive_cpus)
-            found[made.id] = promised if has_allocation else pool
-    return found
 
 
 def _apply_call(registry: Registry, call: Call) -> Stepped:
@@ -218,7 +202,7 @@ def _with_event(
     made = list(entry.made)
     for position, one in enumerate(made):
         if applies(one):
-            transition = transition_of(one, event)
+            transition = find_transition(one, event)
             assert transition is not None
             assert transition[0] is not None
             made[position] = replace(one, stage=transition[0])
@@ -250,19 +234,19 @@ class _Seen(Struct, frozen=True):
 
 def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Apply an event by the table of stages.py. Returns the key's entry after the event, and the instructions."""
-    before = next((one for one in entry.made if one.id == seen.container.id), None)
-    transition = transition_of(before, seen.event)
+    before = entry.find(seen.container.id)
+    transition = find_transition(before, seen.event)
     if transition is None:
         return entry, _refuse_illegal(seen)
     stage, effect = transition
     if stage is None:
-        return entry, (_refuse_start(seen),) if effect is Effect.DENY_START else ()
+        return entry, (_deny(seen),) if effect is Effect.DENY_START else ()
     made = _made(seen, stage, before)
     match effect:
         case Effect.NOTHING:
             return _with(entry, made), ()
         case Effect.DENY_START:
-            return entry, (_refuse_start(seen),)
+            return entry, (_deny(seen),)
         case Effect.LET_START:
             rivals = tuple(other.id for other in entry.made if other.id != made.id)
             return _with(entry, made), (LetStart(seen.key, made.id, rivals),)
@@ -290,31 +274,18 @@ def _made(seen: _Seen, stage: Stage, before: MadeContainer | None) -> MadeContai
     if before is not None and seen.event not in _DESCRIBING:
         return replace(before, stage=stage, asked=asked)
     is_placed = before is not None and before.is_placed
-    cgroup = cgroup_of(container.cgroups_path)
+    cgroup = decode_cgroup_path(container.cgroups_path)
     return MadeContainer(container.id, sandbox.id, stage, asked, is_placed=is_placed, cgroup=cgroup)
 
 
 def _refuse_illegal(seen: _Seen) -> tuple[Todo, ...]:
     """Count an illegal event, and deny the creation or start that waits for the answer."""
     count = CountIllegal(seen.event)
-    match seen.event:
-        case ContainerEvent.CREATE:
-            name = printable(seen.key.name[:_MAX_NAME])
-            why = (
-                f"container {name} has already begun, or it or its pod has been stopped: the kubelet makes another one"
-            )
-            return count, Refuse(seen.key, seen.container.id, why, is_first=True)
-        case ContainerEvent.START:
-            return count, _refuse_start(seen)
-        case _:
-            return (count,)
+    return (count, _deny(seen)) if seen.event in _DENIALS else (count,)
 
 
-def _refuse_start(seen: _Seen) -> Refuse:
-    why = (
-        f"container {printable(seen.key.name[:_MAX_NAME])} was not placed when it was created, or has been stopped since: nodeagent was "
-        "not asked, see `nodeagent inspect`; the kubelet makes another one"
-    )
+def _deny(seen: _Seen) -> Refuse:
+    why = f"container {printable(seen.key.name[:_MAX_NAME])} {_DENIALS[seen.event]}"
     return Refuse(seen.key, seen.container.id, why, is_first=True)
 
 
@@ -347,7 +318,7 @@ def _compare(
     started without a call to the agent.
     """
     key, wanted = entry.key, seen.wanted
-    has_wanted = wanted is not None and has_all(seen.container.resources, wanted)
+    has_wanted = wanted is not None and has_wanted_values(seen.container.resources, wanted)
     count = (CountFailOpen(key, made.id),) if counts and not has_wanted else ()
     if wanted is not None and (has_wanted or made.is_placed or entry.asked in {None, made.asked}):
         entry = replace(entry, is_held=True, asked=entry.asked or made.asked)
@@ -442,7 +413,7 @@ def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
 
 
-def has_all(has: NriResources, wanted: WantedPlacement) -> bool:
+def has_wanted_values(has: NriResources, wanted: WantedPlacement) -> bool:
     """Whether a container has the desired CPUs and memory nodes, as reported by the runtime."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
@@ -482,7 +453,7 @@ def _with_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
 
 def _with(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
     """Replace a container of the key, or add it at the end."""
-    if any(one.id == made.id for one in entry.made):
+    if entry.find(made.id) is not None:
         return replace(entry, made=tuple(made if one.id == made.id else one for one in entry.made))
     return replace(entry, made=(*entry.made, made))
 

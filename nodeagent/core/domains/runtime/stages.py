@@ -146,6 +146,6 @@ def condition_of(made: MadeContainer | None) -> Condition:
             return Condition.REMOVED
 
 
-def transition_of(made: MadeContainer | None, event: ContainerEvent) -> Transition | None:
+def find_transition(made: MadeContainer | None, event: ContainerEvent) -> Transition | None:
     """Return the row of the table. None means that the event is illegal in the container's condition."""
     return TABLE[condition_of(made)].get(event)

@@ -47,7 +47,7 @@ class StatedPod(Struct, frozen=True):
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))
 
 
-def with_kubelets(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
+def add_kubelet_data(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
     """Replace the annotations by kubelet's data where kubelet has it, because the scheduler counts kubelet's amounts.
 
     Annotations are a copy of these amounts. Annotations for which kubelet has no field stay.

@@ -145,7 +145,7 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
             places = tuple(
                 place
                 for place, each in enumerate(offered)
-                if each.wish.name == name and constraint.is_about(each.wish.request.name, each.way.name)
+                if each.wish.name == name and constraint.applies_to(each.wish.request.name, each.way.name)
             )
             if places:
                 found.append(_About(constraint.attribute, places, constraint.is_distinct))
@@ -306,7 +306,7 @@ def _explain_no_way(
                 _describe_values(one.request, constraint.attribute, meeting, is_free)
                 for one in wishes
                 if one.claim == wish.claim
-                and any(constraint.is_about(one.request.name, w.name) for w in one.request.ways)
+                and any(constraint.applies_to(one.request.name, w.name) for w in one.request.ways)
             ]
             if about:
                 what = f"no {constraint.attribute} is that of enough free devices"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
@@ -96,13 +96,6 @@ def _choose_kept(
     return CpuHoldings(kept)
 
 
-def due_cpus(manager: CpuManager, demand: PodDemand, container: ContainerDemand, *, by_pod: bool) -> int:
-    """Return how many exclusive CPUs a container should have, if available."""
-    if not manager.static or demand.is_skipped:
-        return 0
-    return 0 if by_pod and not demand.cpus else container.cpus
-
-
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
@@ -148,7 +141,7 @@ def cpu_differences(
     """Return how the CPUs of a container differ from before, or from its request."""
     container = next(one for one in demand.containers if one.name == name)
     had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
-    wanted = due_cpus(manager, demand, container, by_pod=by_pod)
+    wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0
     if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
         why = _explain_change(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
         yield HoldingChange("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)

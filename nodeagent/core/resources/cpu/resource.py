@@ -205,9 +205,6 @@ class CpuResource(Struct, frozen=True):
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         return cpu_shortfalls(self.manager, promises)
 
-    def describe(self, held: PodPromises, name: str) -> str:
-        return ""
-
 
 def _as_resource_hints(found: Hints | None) -> ResourceHints:
     return (("cpu", DONT_CARE if found is None else found or UNSATISFIABLE),)

@@ -120,9 +120,6 @@ class DeviceResource(Struct, frozen=True):
     ) -> Iterator[HoldingChange]:
         yield from ()
 
-    def describe(self, held: PodPromises, name: str) -> str:
-        return ""
-
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         held = promises.of_pod(pod.uid)
         return tuple(

@@ -178,9 +178,6 @@ class MemoryResource(Struct, frozen=True):
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         return memory_shortfalls(self.manager, promises)
 
-    def describe(self, held: PodPromises, name: str) -> str:
-        return ""
-
 
 def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
     # No opinion is one list that accepts any node. An empty list can't be satisfied.

@@ -80,7 +80,7 @@ class JobRequests:
         if every >= limits.waiting or (own >= limits.waiting_per_user and peer.uid not in limits.unbounded):
             raise JobRequestError(
                 f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
-                hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
+                hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
             )
         owner = open_caller(peer.pid, peer.uid)
         self._waiting[peer.uid] += 1
@@ -98,7 +98,7 @@ class JobRequests:
         except TimeoutError as err:
             self._jobs.give_up(pod.uid)
             raise JobRequestError(
-                f"the job could not be let in within {MAX_TURN_SECONDS:.0f} s",
+                f"the job could not start within {MAX_TURN_SECONDS:.0f} s",
                 hint="`nodeagent inspect` and `journalctl -u nodeagent` say why",
             ) from err
         finally:

@@ -88,12 +88,7 @@ class Jobs:
             return living, (*ended, *(record.pod for record in self._ended.values() if record.user == user))
 
     def ask(self, pod: Pod, user: int, owner: Owner) -> Future[ContainerPlacement | JobRefusal]:
-        """Request a job.
-
-        Args:
-            pod: pod of the job.
-            user: ID of the user who owns the job.
-            owner: process that enters the job. It is closed by `Jobs`, even on errors.
+        """Request a job. `Jobs` closes the owner, even on errors.
 
         Returns:
             Placement of the job once the owner has entered it, or the refusal.
@@ -152,7 +147,7 @@ class Jobs:
             record = None if self._jobs is not None or content is None else parse_record(content)
             owner = None if record is None else reopen_owner(record.pid, record.start_ticks)
             if record is None or owner is None or name != f"{record.pod.uid}/{_FILE}":
-                with suppress(PlacementFileError):  # # the next rescan finds it again
+                with suppress(PlacementFileError):  # the next rescan finds it again
                     self._files.remove(name)
                 continue
             jobs[uid] = _Job(record, owner)
@@ -167,8 +162,8 @@ class Jobs:
         self._ended[uid] = job.record
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
             hint = "`journalctl -u nodeagent` may say why"
-            job.answer.set_exception(JobNotKeptError("the job is over before it began", hint=hint))
-        with suppress(PlacementFileError):  # # the next rescan removes it
+            job.answer.set_exception(JobNotKeptError("the job ended before it started", hint=hint))
+        with suppress(PlacementFileError):  # the next rescan removes it
             self._files.remove(f"{uid}/{_FILE}")
 
     def attach_owners(
@@ -180,11 +175,8 @@ class Jobs:
     ) -> None:
         """Answer the waiting jobs that a turn has decided. The owners of started jobs are moved into their cgroups.
 
-        Args:
-            state: state after the turn. Pods that could not be saved are refused in it.
-            ready: paths of the cgroups that hold what is allocated, with no other process on their exclusive CPUs.
-            placed: placements of at least the containers in `ready`.
-            tree: moves processes into cgroups.
+        Pods that could not be saved are refused in `state`. `ready` has the cgroups in which nothing is missing, and `placed` their
+        placements.
         """
         with self._lock:
             ending = frozenset(
@@ -221,7 +213,7 @@ class Jobs:
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
-                return  # # the owner has exited, which the next turn finds
+                return  # the owner has exited, which the next turn finds
         except CgroupError as err:
             self._refuse(job, JobRefusal("CannotEnter", f"{err.message} ({err.hint})"))
             return
@@ -229,6 +221,6 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            if other is not job and other.owner.pid == job.owner.pid:  # # the owner has left its earlier job
+            if other is not job and other.owner.pid == job.owner.pid:  # the owner has left its earlier job
                 self._drop(uid)
                 self._wake()

@@ -1,1 +1,1 @@
-"""What the agent itself owns: the cgroups below the pods' unit."""
+"""The agent's own domain: the cgroups below the pods' unit."""

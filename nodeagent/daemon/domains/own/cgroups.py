@@ -1,24 +1,33 @@
 """The agent's own domain: pods from manifests, in the cgroups below the pods' unit. The launcher starts and ends their processes."""
 
+from typing import Protocol
+
 from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
+from nodeagent.core.domains.domain import DomainInput, DomainView
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN
-from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.world import Turn, World
-from nodeagent.daemon.domains.source_reader import SourceReader
+from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
 
-class OwnDomain:
+class SourceReader(Protocol):
+    """A source of pods that wakes the deciding thread when its pods change."""
+
+    def look(self, *, rescan: bool) -> PodSource:
+        """Return the pods: with `rescan` as of now, otherwise as of the last read."""
+        ...
+
+    def follow(self, config: Config) -> None:
+        """Apply another configuration."""
+        ...
+
+
+class OwnDomain(PassiveDomain):
     """The agent's own domain. The turn itself starts and signals its processes."""
 
     name = OWN
-    is_unsettled = False
 
     def __init__(self, tree: CgroupTree, manifests: SourceReader | None) -> None:
         self._tree, self._manifests = tree, manifests
@@ -33,34 +42,8 @@ class OwnDomain:
     def observe(self, _look: DomainInput, /) -> DomainView:
         return DomainView(self._tree.read(OWN_DIRECTORIES) | self._tree.read_above())
 
-    def decide(self, decided: Turn, _world: World, /) -> Turn:
-        return decided
-
-    def withdraw(self, why: str, /) -> None: ...
-
-    def record(self, _state: NodeState, _observed: ObservedCgroups, /) -> tuple[str, ...]:
-        return ()
-
-    def desired(self, _observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        return ()
-
-    def occupied(self, _state: NodeState, /) -> CpuSet:
-        return CpuSet()
-
     def owns(self, path: str, /) -> bool:
         return not is_pinned(path)
 
     def apply(self, change: Change, /) -> None:
         self._tree.apply(change)
-
-    def take_back(self, _state: NodeState, /) -> TakenBack:
-        return TakenBack({})
-
-    def finish(self, _done: TurnDone, /) -> tuple[str, ...]:
-        return ()
-
-    def standing_problem(self) -> None:
-        return None
-
-    def count(self) -> DomainCounts:
-        return DomainCounts()

@@ -1,1 +1,1 @@
-"""A container runtime's containers: its calls, the connection to it, and what is known of it."""
+"""A container runtime's domain: its calls, the connection to it, and the registry of its containers."""

@@ -19,9 +19,9 @@ class Adapter(Struct, frozen=True):
 
 CONTAINERD = Adapter("containerd")
 CRIO = Adapter("cri-o")
-_BY_NAME: Mapping[str, Adapter] = MappingProxyType({one.name: one for one in (CONTAINERD, CRIO)})
+_BY_NAME: Mapping[str, Adapter] = MappingProxyType({adapter.name: adapter for adapter in (CONTAINERD, CRIO)})
 
 
-def adapter_of(runtime_name: str) -> Adapter:
+def find_adapter(runtime_name: str) -> Adapter:
     """Return the adapter for a runtime name, ignoring case. An unknown runtime gets containerd's."""
     return _BY_NAME.get(runtime_name.lower(), CONTAINERD)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nodeagent.edge.files import state_files
-from nodeagent.edge.runtime.kubelet import kubelet_arguments
+from nodeagent.edge.runtime.kubelet import read_kubelet_arguments
 from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
 
 _CONFIG, _ROOT = "/var/lib/kubelet/config.yaml", "/var/lib/kubelet"
@@ -12,12 +12,8 @@ _MAX_PARTS = 100
 
 
 def kubelet_problem(root: Path = Path("/")) -> str | None:
-    """Return the kubelet settings that conflict with the agent, as text. None means that there are none.
-
-    Args:
-        root: root of the host's file system.
-    """
-    arguments = kubelet_arguments(root / "proc")
+    """Return the kubelet settings that conflict with the agent, as text. None means that there are none."""
+    arguments = read_kubelet_arguments(root / "proc")
     state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
     paths = [_value_of_flag("--config", arguments) or _CONFIG]
     if parts := _value_of_flag("--config-dir", arguments):
@@ -34,7 +30,7 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
         )
     except state_files.StateFileError as err:
         return (
-            f"kubelet's files can't be read, and nobody knows whether it leaves CPUs alone: {err.message} ({err.hint})"
+            f"kubelet's files can't be read, so it is unknown whether kubelet manages CPUs: {err.message} ({err.hint})"
         )
     return "; ".join(map(str, found)) or None
 

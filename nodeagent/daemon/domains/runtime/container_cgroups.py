@@ -35,15 +35,9 @@ class ContainerCgroups(Struct, frozen=True):
 def read_container_cgroups(
     tree: CgroupTree, registry: Registry, before: ContainerCgroups, *, again: bool
 ) -> ContainerCgroups:
-    """Read the cgroup of each container of the runtime.
+    """Read the cgroup of each container of the runtime: with `again` all, otherwise only cgroups that are not in `before`.
 
     The turn has taken the waiting calls before. A container that is about to start is therefore in its cgroup already.
-
-    Args:
-        tree: cgroup reader.
-        registry: the runtime's containers.
-        before: the last reading.
-        again: whether to read every cgroup again. Otherwise only cgroups that were not read yet.
     """
     by_id: dict[str, ObservedCgroup] = {} if again else dict(before.by_id)
     read_ids = set[str]() if again else set(before.read_ids)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
+from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TurnDone
 from nodeagent.core.domains.runtime.answers import Occupant, Response, build_response
 from nodeagent.core.domains.runtime.call_answer import answer_call
 from nodeagent.core.domains.runtime.decisions import decide_event
@@ -27,19 +26,18 @@ from nodeagent.core.domains.runtime.instructions import (
 from nodeagent.core.domains.runtime.occupants import (
     Node,
     Stated,
-    occupants,
-    own_occupants,
-    pool_of,
-    promised,
-    untracked_occupants,
+    find_shared_pool,
+    list_occupants,
+    list_own_occupants,
+    list_untracked_occupants,
+    wanted_by_key,
 )
 from nodeagent.core.domains.runtime.registry import awaits_end, has_any
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ANSWER_DURATION, RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.metrics.deltas import MetricDelta, Series
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
+from nodeagent.core.model.cgroup import unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
@@ -47,16 +45,16 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.turn.draft import Draft
-from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
-from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, adapter_of
+from nodeagent.daemon.domains.passive_domain import PassiveDomain
+from nodeagent.daemon.domains.runtime.adapters import CONTAINERD, Adapter, find_adapter
 from nodeagent.daemon.domains.runtime.container_cgroups import ContainerCgroups, maybe_running, read_container_cgroups
 from nodeagent.daemon.domains.runtime.exchange import Message, RuntimeExchange
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.domains.runtime.runtime_link import RuntimeLink
 from nodeagent.daemon.domains.runtime.untracked_cgroups import UntrackedCgroups, log_untracked, look_for_untracked
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.daemon.reports.problems import unserved_containers
+from nodeagent.daemon.reports.problems import describe_unserved_containers
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import Wakeups
@@ -112,16 +110,10 @@ class OpenTurn(Struct, frozen=True):
     """Instructions to log and count once the turn is saved."""
 
 
-class RuntimeDomain:
-    """Container runtime domain, used by the deciding thread.
+class RuntimeDomain(PassiveDomain):
+    """Container runtime domain, used by the deciding thread. The runtime itself writes its containers' cgroups.
 
-    Args:
-        socket: the runtime's NRI socket.
-        tree: cgroup reader.
-        wakeups: wakes the deciding thread.
-        log: for lines that concern no pod.
-        devices: finds the machine's devices for pods that ask to be near a device.
-        pods: kubelet's pods API. None means that kubelet isn't asked.
+    `devices` finds the machine's devices for pods that ask to be near a device. Without `pods`, kubelet isn't asked.
     """
 
     def __init__(
@@ -137,7 +129,7 @@ class RuntimeDomain:
         self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
         """Asks device plugins to prepare the devices of a container before it is created. None means that the devices are ready."""
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
-        self.link = RuntimeLink(socket, self.exchange, self.exchange.lost)
+        self.link = RuntimeLink(socket, self.exchange, self.exchange.record_lost)
         self.is_served = True
         """Whether the agent connects to the runtime. Without a connection, nothing reports the containers."""
         self._memory = RuntimeMemory()
@@ -151,15 +143,10 @@ class RuntimeDomain:
     @property
     def _adapter(self) -> Adapter:
         runtime = self.exchange.state.runtime
-        return CONTAINERD if runtime is None else adapter_of(runtime.name)
-
-    def follow(self, config: Config, /) -> None: ...
-
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - its pods come as calls, to be answered: see `decide`
-        return ()
+        return CONTAINERD if runtime is None else find_adapter(runtime.name)
 
     def observe(self, _look: DomainInput, /) -> DomainView:
-        return DomainView({}, is_all_told=self.has_listed)
+        return DomainView({}, has_reported_all=self.has_listed)
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
         """Decide on the runtime's calls and events since the last turn."""
@@ -219,12 +206,6 @@ class RuntimeDomain:
         self._open = OpenTurn(self._open.node)
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
-    def record(self, _state: NodeState, _observed: ObservedCgroups, /) -> tuple[str, ...]:
-        return ()
-
-    def desired(self, _observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        return ()
-
     def occupied(self, state: NodeState, /) -> CpuSet:
         """Return the CPUs that containers of the runtime have not left yet."""
         assert self._open is not None
@@ -232,16 +213,6 @@ class RuntimeDomain:
         for occupant in self._occupants(state, self._open.node):
             cpus |= occupant.overdue
         return cpus
-
-    def owns(self, _path: str, /) -> bool:
-        """Return False, as the runtime itself writes the cgroups of its containers."""
-        return False
-
-    def apply(self, change: Change, /) -> None:
-        raise AssertionError(f"{change.path} is the runtime's to change")
-
-    def take_back(self, _state: NodeState, /) -> TakenBack:
-        return TakenBack({})
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
         """Answer the calls of a saved turn, and push the remaining changes."""
@@ -253,14 +224,14 @@ class RuntimeDomain:
         if self._pods is not None:
             self._pods.known = frozenset(pod.uid for pod in state.runtime.pods)
         theirs = self._occupants(state, node)
-        pool = pool_of(state, node)
+        pool = find_shared_pool(state, node)
         own: tuple[Occupant, ...] = ()
         problem = self._memory.cgroups.problem
         if any(asked.answer is not None for asked, _ in opened.calls) or build_response(theirs, pool=pool) != Response(
             Answer()
         ):
             try:
-                own = own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
+                own = list_own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
             except CgroupError as err:
                 problem = Problem.from_error(err)
         if problem is not None:
@@ -284,7 +255,7 @@ class RuntimeDomain:
             waits = any(update.cpus for update in due.waiting)
             is_waiting = answered or waits or is_under_way or awaits_end(state.runtime)
         elif any(entry.is_held for entry in state.runtime.entries):
-            unserved = unserved_containers(state)
+            unserved = describe_unserved_containers(state)
         reported = self._memory.reported.known_to(state.runtime)
         self._memory = replace(self._memory, reported=reported, is_waiting=is_waiting, unserved=unserved)
         return ()
@@ -295,8 +266,8 @@ class RuntimeDomain:
 
     @property
     def has_listed(self) -> bool:
-        """Return whether the list of containers is known and saved. A runtime that isn't served lists none."""
-        is_saved = not any(isinstance(one.what, Synchronized) for one in self._memory.unsaved)
+        """Return whether the list of containers is known and saved, or the runtime isn't served and lists none."""
+        is_saved = not any(isinstance(message.what, Synchronized) for message in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
@@ -327,9 +298,9 @@ class RuntimeDomain:
     def _answer_calls(self, opened: OpenTurn, there: tuple[Occupant, ...], done: TurnDone) -> bool:
         """Answer each waiting call. Return whether an answer changes other containers."""
         state, node, answered = done.state, opened.node, False
-        pool = pool_of(state, node)
+        pool = find_shared_pool(state, node)
         pinned = tuple(
-            Occupant(f"unit {unit}, which a pod has pinned that is not known now", cpus, None)
+            Occupant(f"unit {unit}, pinned by a pod that is not known now", cpus, None)
             for unit, cpus in unclear_units(node.world.observed).items()
         )
         for asked, todo in opened.calls:
@@ -339,14 +310,14 @@ class RuntimeDomain:
                 reserved = node.world.managers.reserved & node.kernel.online
                 around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
                 seen = self._memory.cgroups.by_id
-                found = answer_call(asked.what, todo, promised(state, node), around, seen, pool, reserved)
+                found = answer_call(asked.what, todo, wanted_by_key(state, node), around, seen, pool, reserved)
                 found = self._add_devices(found, asked.what, done)
             else:
                 found = build_response(there, pool=pool)
             if isinstance(found, Response):
                 self.exchange.note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
-            elif not any(isinstance(one, Refuse) for one in todo):
+            elif not any(isinstance(instruction, Refuse) for instruction in todo):
                 self._log.warning("container_denied", problem=found.reason)
             asked.set_answer(found)
         return answered
@@ -360,8 +331,8 @@ class RuntimeDomain:
 
     def _occupants(self, state: NodeState, node: Node) -> tuple[Occupant, ...]:
         sent = {change.container_id: change.cpus for change in self.exchange.state.sent}
-        theirs = occupants(state, node, self._memory.cgroups.by_id, sent)
-        return (*theirs, *untracked_occupants(self._memory.untracked.found))
+        theirs = list_occupants(state, node, self._memory.cgroups.by_id, sent)
+        return (*theirs, *list_untracked_occupants(self._memory.untracked.found))
 
     def _add_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
         """Add device access to the answer that creates a container, or deny the call."""
@@ -371,13 +342,13 @@ class RuntimeDomain:
         held = done.state.promises.of_pod(key.pod_uid)
         if not (devices := held.of(DeviceHoldings).devices_of(key.name)):
             return found
-        from nodeagent.daemon.domains.runtime.device_access import access_of  # noqa: PLC0415 - few containers have any
+        from nodeagent.daemon.domains.runtime.device_access import find_device_access  # noqa: PLC0415 - few containers have any
 
         runtime = self.exchange.state.runtime
         assert runtime is not None
         answers = next((own for name, own in held.of(DeviceHoldings).answers if name == key.name), ())
         takes_cdi = runtime.nri_version >= _CDI_SINCE
-        access = access_of(devices, answers, call.container.variables, takes_cdi=takes_cdi)
+        access = find_device_access(devices, answers, call.container.variables, takes_cdi=takes_cdi)
         if not isinstance(access, str):
             in_use = next((file.path for file in access.files if file.path in done.files_in_use), None)
             if in_use is not None:
@@ -403,7 +374,7 @@ class RuntimeDomain:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Correct(key, id_, wanted):
                     cpus = self._memory.cgroups.cpus_of(id_)
-                    # # A container on the CPUs of its creation only lacks the shared pool.
+                    # A container on the CPUs of its creation only lacks the shared pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Refuse(key, id_, reason, is_first=True):
@@ -438,7 +409,7 @@ def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
         case Looked():
             return any(map(names_devices, what.found.sandboxes))
         case Retried():
-            return any(names_devices(one) for one in reported.sandboxes.values() if one.uid == what.pod_uid)
+            return any(names_devices(box) for box in reported.sandboxes.values() if box.uid == what.pod_uid)
         case _:
             return False
 
@@ -451,4 +422,4 @@ def read_pod_annotations(sandbox: Sandbox) -> Stated:
 
 def find_name_problems(pod: Pod) -> tuple[str, ...]:
     """Return the problems with a pod's names, as text."""
-    return tuple(f"{one.value} {one.allowed}".strip() for one in names_amiss(pod))
+    return tuple(f"{breach.value} {breach.allowed}".strip() for breach in names_amiss(pod))

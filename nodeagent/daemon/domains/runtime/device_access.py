@@ -10,14 +10,14 @@ from pathlib import Path
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile
 from nodeagent.core.resources.devices.holdings import HeldDevice
-from nodeagent.edge.kernel.device_files import files_of
+from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.manifest.placement_variables import device_variables
 from nodeagent.formats.wire.device_plugins import access, container_variables
 from nodeagent.formats.wire.protobuf import ProtobufError
 
 
-def access_of(
+def find_device_access(
     devices: tuple[HeldDevice, ...],
     answers: tuple[tuple[str, bytes], ...],
     own: Collection[str],
@@ -40,14 +40,14 @@ def access_of(
         if device.resource in plugged:
             continue
         try:
-            found |= {file.path: file for file in (files or files_of)(device.id)}
+            found |= {file.path: file for file in (files or find_device_files)(device.id)}
         except SysfsError as err:
             return f"device {device.id} ({device.resource}): {err.message}"
     parts, variables = [], dict[str, str]()
     for resource, answer in answers:
         try:
             part = access(answer)
-            variables = dict(container_variables(((resource, answer),), own)) | variables  # # the first resource wins
+            variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource wins
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"
         if part.cdi_devices and not takes_cdi:
@@ -69,7 +69,7 @@ def access_of(
     return DeviceAccess(
         variables=(*sorted(variables.items()), *device_variables(devices)),
         files=tuple(found[path] for path in sorted(found)),
-        mounts=tuple({one.path: one for part in parts for one in part.mounts}.values()),
+        mounts=tuple({mount.path: mount for part in parts for mount in part.mounts}.values()),
         annotations=tuple(sorted({name: value for part in parts for name, value in part.annotations}.items())),
         cdi_devices=tuple(dict.fromkeys(name for part in parts for name in part.cdi_devices)),
     )

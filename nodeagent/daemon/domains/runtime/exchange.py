@@ -34,7 +34,7 @@ _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDA
 """Calls that need a decision on the pod. kubelet is asked about the pod first."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Part of the runtime's timeout that stays for the decision after kubelet's answer."""
-_BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` says what holds it up; the kubelet tries again"
+_BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 
 
 class Message(Struct, frozen=True, eq=False):
@@ -97,21 +97,16 @@ class LinkState(Struct, frozen=True):
 
     def with_sent(self, updates: tuple[Update, ...]) -> "LinkState":
         number = self.changes + 1
-        new = tuple(Sent(one.container_id, number, cpus) for one in updates if (cpus := one.resources.cpus) is not None)
-        ids = {one.container_id for one in new}
-        others = tuple(one for one in self.sent if one.container_id not in ids)
+        new = tuple(
+            Sent(update.container_id, number, cpus) for update in updates if (cpus := update.resources.cpus) is not None
+        )
+        ids = {change.container_id for change in new}
+        others = tuple(change for change in self.sent if change.container_id not in ids)
         return replace(self, changes=number, sent=others + new)
 
 
 class RuntimeExchange:
-    """NRI plugin for the connection's thread, with the methods that the deciding thread uses.
-
-    Args:
-        socket: the runtime's NRI socket.
-        wakeups: wakes the deciding thread.
-        log: for failed pushes.
-        pods: kubelet's pods API. None means that kubelet isn't asked.
-    """
+    """NRI plugin for the connection's thread, with the methods that the deciding thread uses. Without `pods`, kubelet isn't asked."""
 
     name = "nodeagent"
     index = _INDEX
@@ -138,7 +133,7 @@ class RuntimeExchange:
         """Set while every sent change shows in its cgroup."""
         self._pusher: threading.Thread | None = None
 
-    # # Called in the connection's thread
+    # Called in the connection's thread
 
     def configure(self, runtime: Runtime, /) -> None:
         with self._lock:
@@ -170,7 +165,7 @@ class RuntimeExchange:
             counts = replace(counts, answers_seconds=(*counts.answers_seconds, answered.took_seconds))
             self._state = replace(self._state, counts=counts)
 
-    def lost(self, err: NriError, _seconds: float) -> None:
+    def record_lost(self, err: NriError, _seconds: float) -> None:
         """Record that the connection to the runtime is lost."""
         with self._lock:
             self._state = replace(self._state, lost_why=f"{err.message} ({err.hint})", is_linked=False)
@@ -181,7 +176,7 @@ class RuntimeExchange:
         if self._pods is None:
             return known
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
-        return replace(known, pods=self._pods.unknown_of(uids, until - _DECIDING_SECONDS))
+        return replace(known, pods=self._pods.ask_unknown(uids, until - _DECIDING_SECONDS))
 
     def _ask(self, what: Call | Synchronized, until: float) -> Response | Denial:
         answer: Future[Response | Denial] = Future()
@@ -201,7 +196,7 @@ class RuntimeExchange:
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    # # Called in the deciding thread
+    # Called in the deciding thread
 
     @property
     def state(self) -> LinkState:
@@ -220,7 +215,7 @@ class RuntimeExchange:
                     found.append(replace(asked, answer=None))
         done = max((asked.after for asked in found), default=0)
         with self._lock:
-            sent = tuple(one for one in self._state.sent if one.number > done)
+            sent = tuple(change for change in self._state.sent if change.number > done)
             self._state = replace(self._state, due=(), sent=sent)
         return tuple(found)
 
@@ -236,12 +231,7 @@ class RuntimeExchange:
             self._state = replace(self._state, is_look_due=True)
 
     def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
-        """Forget sent changes that cgroups show, and changes of removed containers.
-
-        Args:
-            known: IDs of the existing containers.
-            cpus: effective CPUs in the cgroups, by container ID.
-        """
+        """Forget sent changes that cgroups show, and changes of removed containers. `known` has the IDs of the existing containers."""
         with self._lock:
             sent = self._state.sent
             sent = tuple(o for o in sent if o.container_id in known and cpus.get(o.container_id) != o.cpus)
@@ -268,7 +258,7 @@ class RuntimeExchange:
             self._pusher.start()
         return bool(is_due or state.due or state.sent)
 
-    # # Called in the pushing thread
+    # Called in the pushing thread
 
     def _push(self) -> None:
         try:

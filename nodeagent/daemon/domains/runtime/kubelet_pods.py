@@ -23,16 +23,13 @@ OF_ALL_SECONDS = 1.0
 """Time limit for all pods when the runtime connects."""
 _PAUSE_SECONDS = 5.0
 """Pause after a kubelet that didn't answer in time. Otherwise every new container would wait for it."""
-_ESTIMATED = "what only it knows of a pod is estimated (`nodeagent explain POD`)"
+_ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain POD`)"
 
 
 class PodsApi:
     """A client that several threads share.
 
-    Args:
-        path: kubelet's socket.
-        log: for failed requests and for the first success after a failure.
-        is_expected: whether a missing socket is a problem. An older kubelet has no socket.
+    `is_expected` means that a missing socket is a problem. Otherwise kubelet may be too old for the socket.
     """
 
     def __init__(self, path: Path, log: Log, *, is_expected: bool) -> None:
@@ -60,15 +57,10 @@ class PodsApi:
             load()
 
     def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return the pods that kubelet knows, as far as the time allows.
-
-        Args:
-            uids: UIDs of the pods.
-            until: time limit as of time.monotonic().
-        """
+        """Return the pods that kubelet knows, as far as the time allows. `until` is a monotonic time."""
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
-    def unknown_of(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
+    def ask_unknown(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
         """Return kubelet's pods for UIDs without a saved answer, and for UIDs given to `ask_again`."""
         with self._lock:
             repeated, self._to_repeat = self._to_repeat, frozenset()
@@ -111,7 +103,7 @@ class PodsApi:
                 try:
                     yield read_pod(kubelet.call(GET_POD, request, METADATA), uid)
                 except KubeletPodError as err:
-                    raise GrpcError(KUBELET, self._path, f"what it says is no pod: {err}") from err
+                    raise GrpcError(KUBELET, self._path, f"its answer is no pod: {err}") from err
                 except GrpcError as err:
                     if err.status != Status.NOT_FOUND:
                         raise

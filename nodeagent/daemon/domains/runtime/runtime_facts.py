@@ -27,13 +27,9 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 def runtime_facts(
     socket: str, root: Path = Path("/"), *, pods_socket: str = "", is_elsewhere: bool = False
 ) -> RuntimeFacts:
-    """Return the facts about the runtime, its configuration and kubelet's pods API.
+    """Return the facts about the runtime, its configuration and, with `pods_socket`, kubelet's pods API.
 
-    Args:
-        socket: the runtime's NRI socket.
-        root: root of the host's file system.
-        pods_socket: socket of kubelet's pods API. Empty means that kubelet isn't asked.
-        is_elsewhere: whether `root` is a copy of another host's files. Only the configuration is read then.
+    `is_elsewhere` means that `root` is a copy of another host's files. Only the configuration is read then.
     """
     config, config_problem = None, ""
     try:

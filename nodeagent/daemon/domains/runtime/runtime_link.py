@@ -20,11 +20,7 @@ a second to restart.
 class RuntimeLink:
     """A plugin connection that is renewed when it is lost, in a thread of its own.
 
-    Args:
-        path: the runtime's NRI socket.
-        plugin: answers the calls, in that thread.
-        on_lost: called in that thread with the error and the seconds until the next attempt.
-        pause: waits the given seconds, or until `close`.
+    `on_lost` is called in that thread with the error and the seconds until the next attempt. `pause` waits that long, or until `close`.
     """
 
     def __init__(
@@ -73,16 +69,10 @@ class Push:
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """NRI has no empty subscription, so the push subscribes to the rarest event."""
+    """NRI has no empty subscription, so the push subscribes to an event that requests no resources."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
-        """Prepare the push.
-
-        Args:
-            path: the runtime's NRI socket.
-            updates: returns the changes for the listed containers. The runtime calls no plugin meanwhile, so no newer answer exists.
-            index: position in NRI's order of plugins.
-        """
+        """`updates` returns the changes for the listed containers. The runtime calls no plugin meanwhile, so no newer answer exists."""
         self.index = index
         self._updates = updates
         self._count = 0

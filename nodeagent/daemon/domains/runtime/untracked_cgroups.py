@@ -36,7 +36,7 @@ class UntrackedCgroups(Struct, frozen=True):
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])
         more = f" and {len(self.found) - _MAX_NAMED} more" if len(self.found) > _MAX_NAMED else ""
-        return f"processes of no container that the runtime tells of: {named}{more}; their CPUs count as occupied (see cgroup.procs there)"
+        return f"processes that belong to no container of the runtime: {named}{more}; their CPUs count as occupied (see their cgroup.procs)"
 
 
 def look_for_untracked(
@@ -50,8 +50,8 @@ def look_for_untracked(
         CgroupError: a cgroup file can't be read.
     """
     made = [made for entry in registry.entries for made in entry.made]
-    known = {one.cgroup for one in made}
-    ids = {one.id for one in made} | {one.id for one in registry.sandboxes}
+    known = {container.cgroup for container in made}
+    ids = {container.id for container in made} | {sandbox.id for sandbox in registry.sandboxes}
 
     def is_known(path: str) -> bool:
         # The name is `PREFIX-ID.scope`, or only the ID with the cgroupfs driver.
@@ -64,8 +64,10 @@ def look_for_untracked(
         return replace(before, searched_at=now, suspects=MappingProxyType(suspects), found=MappingProxyType(found))
     if not before.found:
         return before
-    there = {path: tree.read_of_others(path) for path in before.found if not is_known(path)}
-    found = {path: one.cpus_effective or CpuSet() for path, one in there.items() if one and one.is_populated}
+    cgroups = {path: tree.read_of_others(path) for path in before.found if not is_known(path)}
+    found = {
+        path: cgroup.cpus_effective or CpuSet() for path, cgroup in cgroups.items() if cgroup and cgroup.is_populated
+    }
     return replace(before, found=MappingProxyType(found))
 
 

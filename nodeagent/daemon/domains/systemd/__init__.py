@@ -1,1 +1,1 @@
-"""systemd's units that pods stand for: what they had before, and their devices."""
+"""systemd's domain: pinned units, their original settings, and their devices."""

@@ -73,12 +73,8 @@ def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
 class UnitCgroups:
     """Reader and writer of unit cgroups, for the deciding thread or a command.
 
-    Args:
-        tree: cgroup reader.
-        systemd: shows and sets units. None means `systemctl`.
-        mount: cgroup root.
-        recorded: returns the recorded settings of units from before the agent's changes.
-        patience_seconds: time limit for a change of a unit to reach the kernel.
+    `recorded` returns the recorded settings of units from before the agent's changes. A change must reach the kernel within
+    `patience_seconds`.
     """
 
     def __init__(
@@ -106,11 +102,7 @@ class UnitCgroups:
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
     def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
-        """Read the cgroups of units.
-
-        Args:
-            paths: paths of the units.
-            rescan: whether to ask systemd about every unit. Otherwise systemd is asked only if a unit is new or may be starting.
+        """Read the cgroups of units. With `rescan`, systemd is asked about every unit, otherwise only if a unit is new or may be starting.
 
         Raises:
             CgroupError: a cgroup can't be read.
@@ -248,7 +240,7 @@ class UnitCgroups:
             NumaSet() if nodes is None else nodes or all_nodes,
         )
         self._set(unit, everything.allowed_cpus or None, everything.allowed_memory_nodes or None)
-        hint = f"what is left of it: compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`, and who else writes there"
+        hint = f"compare `systemctl show -p AllowedCPUs,AllowedMemoryNodes {unit}`: another program may write to the cgroup, too"
         cgroup = self._known[unit].cgroup
         self._wait(unit, lambda: _files_not_restored(everything, self._look_if_populated(cgroup)), hint)
         cleared = (None if cpus else cpus, None if nodes else nodes)
@@ -312,11 +304,6 @@ def _files_without_effect(wanted: UnitSettings, cgroup: ObservedCgroup | None) -
 
 def read_cgroups(tree: CgroupTree, units: UnitCgroups, pods: Sequence[Pod]) -> ObservedCgroups:
     """Read the cgroups of the agent's own pods and of the units that pods pin, outside of a turn.
-
-    Args:
-        tree: cgroup reader.
-        units: unit reader.
-        pods: pods that may pin units.
 
     Raises:
         CgroupError: a cgroup can't be read.

@@ -17,7 +17,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.kernel.device_files import files_of
+from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
@@ -64,19 +64,13 @@ class SystemctlRules:
 
 
 class UnitDevices:
-    """Device rules of pinned units, used by the deciding thread.
-
-    Args:
-        config: configuration of the agent.
-        systemd: shows and sets rules. None means `systemctl`.
-        files: returns the device files of a PCI function.
-    """
+    """Device rules of pinned units, used by the deciding thread. `files` returns the device files of a PCI function."""
 
     def __init__(
         self,
         config: Config,
         systemd: RuleKeeper | None = None,
-        files: Callable[[str], tuple[DeviceFile, ...]] = files_of,
+        files: Callable[[str], tuple[DeviceFile, ...]] = find_device_files,
     ) -> None:
         self._records = PlacementFiles(unit_device_directory(config))
         self._systemd = systemd or SystemctlRules()
@@ -91,15 +85,9 @@ class UnitDevices:
         """Device files that systemd could not take from a unit without devices, each with the unit."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
-        """Add rules for the devices of each unit, and remove the added rules of other units.
+        """Add rules for the devices of each unit, and remove the added rules of other units. Return the problems.
 
-        Args:
-            state: saved state.
-            rescan: whether to compare with systemd's rules again.
-            unclear: units that a pod with an unreadable manifest may pin. They keep their rules.
-
-        Returns:
-            Problems. The next call tries again.
+        `rescan` compares with systemd's rules again. Units in `unclear`, which a pod with an unreadable manifest may pin, keep their rules.
         """
         if self._added is None:
             try:
@@ -127,14 +115,14 @@ class UnitDevices:
         assert self._added is not None
         there, added = self._systemd.show(unit, until), self._added.get(unit, ())
         if there.load_state != LOADED and (there.load_state != NOT_FOUND or self._systemd.keeps(unit)):
-            self._applied[unit] = devices  # # the added rules apply again once the unit is loaded
+            self._applied[unit] = devices  # the added rules apply again once the unit is loaded
             return
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
         files, left_out = frozenset[DeviceFile](), None
         if there.load_state == LOADED and (own or there.is_closed):
             files, left_out = self._find_files(unit, devices)
-            # # The unit's own rule for a file wins: systemd has one rule per file.
+            # The unit's own rule for a file wins: systemd has one rule per file.
             wanted = tuple(
                 f"{path} rw"
                 for path in sorted({file.path for file in files} - {rule.partition(" ")[0] for rule in own})
@@ -146,7 +134,7 @@ class UnitDevices:
         self._record(unit, wanted)
         self._numbered[unit] = files
         if left_out is not None:
-            raise left_out  # # all other rules are in place
+            raise left_out  # all other rules are in place
         self._applied[unit] = devices
 
     def _find_files(

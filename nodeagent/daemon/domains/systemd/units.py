@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
+from nodeagent.core.domains.domain import DomainInput, DomainView, TakenBack
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_pinned_by, unit_at
 from nodeagent.core.model.config import Config
@@ -16,10 +16,10 @@ from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import taken_devices
 from nodeagent.core.turn.pod_sources import PodSource, list_manifests
-from nodeagent.core.turn.world import Turn, World
+from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, unit_paths
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
-from nodeagent.daemon.reports.problems import units_of_unknown_pods
+from nodeagent.daemon.reports.problems import describe_units_of_unknown_pods
 from nodeagent.daemon.turn.problem import Problem, owner_fields
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 
@@ -27,17 +27,10 @@ if TYPE_CHECKING:
     from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices
 
 
-class SystemdDomain:
-    """systemd's domain, used by the deciding thread.
-
-    Args:
-        config: configuration of the agent.
-        tree: cgroup reader.
-        systemd: shows and sets units. None means `systemctl`.
-    """
+class SystemdDomain(PassiveDomain):
+    """systemd's domain, used by the deciding thread. Without `systemd`, the command `systemctl` is used."""
 
     name = SYSTEMD
-    is_unsettled = False
 
     def __init__(self, config: Config, tree: CgroupTree, systemd: Systemd | None = None) -> None:
         self._config = config
@@ -53,15 +46,13 @@ class SystemdDomain:
         """CPUs of these units, by name."""
         self._rescan = False
 
-    def follow(self, config: Config, /) -> None: ...
-
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
         self._rescan = rescan
         return ()
 
     def observe(self, look: DomainInput, /) -> DomainView:
         units = self._units_without_pod(look)
-        # # While a manifest can't be read, a pod in it may pin these units.
+        # While a manifest can't be read, a pod in it may pin these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
@@ -71,7 +62,7 @@ class SystemdDomain:
         return DomainView(
             cgroups,
             down=self._cgroups.last_read.down,
-            is_all_told=not self._unclear,
+            has_reported_all=not self._unclear,
             problems=tuple(
                 Problem(unit.problem, owner_fields(look.state, unit.path))
                 for unit in self._cgroups.last_read.unknown
@@ -80,11 +71,6 @@ class SystemdDomain:
             retries=bool(self._cgroups.last_read.unanswered),
             places=self._cgroups.unit_cgroups,
         )
-
-    def decide(self, decided: Turn, _world: World, /) -> Turn:
-        return decided
-
-    def withdraw(self, why: str, /) -> None: ...
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
         """Record the original settings of units before systemd is told others. Forget them once the units have them again."""
@@ -119,9 +105,6 @@ class SystemdDomain:
             if path.startswith(f"{UNITS_LEFT}/") and there.unit_before is not None
         )
 
-    def occupied(self, _state: NodeState, /) -> CpuSet:
-        return CpuSet()
-
     def owns(self, path: str, /) -> bool:
         return is_pinned_by(SYSTEMD, path)
 
@@ -139,14 +122,8 @@ class SystemdDomain:
         problems = self._devices.keep(state, rescan=self._rescan, unclear=frozenset(map(unit_at, self._unclear)))
         return TakenBack({path: f"unit {unit}" for path, unit in self._devices.overdue.items()}, problems)
 
-    def finish(self, _done: TurnDone, /) -> tuple[str, ...]:
-        return ()
-
     def standing_problem(self) -> str | None:
-        return units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
-
-    def count(self) -> DomainCounts:
-        return DomainCounts()
+        return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
         """Return the units with a record that no pod pins or will pin. The state was lost, and their manifests are gone or refused."""

@@ -1,0 +1,80 @@
+"""State of a node whose agent doesn't answer, from the agent's files. It is judged with the managers, which a live node does without."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodeagent.cli.support.named_files import is_absent
+from nodeagent.cli.support.node.this_node import NeverSavedError, UnknownStateError, read_saved_state, state_path
+from nodeagent.cli.support.places import PODS_CGROUP
+from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.config import Config
+from nodeagent.daemon.reports.problems import describe_withheld
+from nodeagent.daemon.start.node_builder import discover
+from nodeagent.daemon.turn.machine import remove_withheld_cpus
+from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.files import state_files
+from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
+from nodeagent.edge.transport.local_api_client import ApiUnavailable
+from nodeagent.formats.checkpoint.node_state import SavedState, policies_of
+from nodeagent.formats.node_view import NodeView
+
+
+def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> NodeView:
+    """Read the state that this node's agent has saved, and ask the launcher for the pods' processes.
+
+    Args:
+        config: the node's configuration.
+        config_path: file of the configuration.
+        down: the reason why the agent doesn't answer.
+
+    Raises:
+        NodeAgentError: there is no saved state, or it can't be read, or the configuration doesn't fit the machine.
+    """
+    node = discover(config, config_path)
+    path = state_path(node.config)
+    try:
+        saved = read_saved_state(node.config)
+    except state_files.StateFileError as err:
+        if os.geteuid() == 0:
+            raise
+        raise UnknownStateError(
+            f"the agent does not answer ({down.message}), and only root may read its saved state",
+            hint="start it with `systemctl start nodeagent`, or run this command as root",
+        ) from err
+    if saved is None:
+        raise NeverSavedError(
+            f"the agent does not answer ({down.message}), and has saved no state in {path}",
+            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
+        )
+    problems = [f"the agent is not running: {down.message}", *find_misfits(node, saved, path)]
+    root, pids = _ask_launcher(node, problems)
+    if root is not None:
+        node, kept = remove_withheld_cpus(node, CgroupTree(root))
+        problems += [describe_withheld(kept)] if kept.cpus else []
+    return NodeView(
+        node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
+    )
+
+
+def find_misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
+    """Report the differences between a saved state and the node's configuration and machine."""
+    return [
+        f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
+        for field, policy in policies_of(node.config.placement).items()
+        if saved.policies.get(field) != policy
+    ] + [f"the saved state does not fit: {broken.text}" for broken in violations(node.managers, saved.state)]
+
+
+def _ask_launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
+    """Ask the launcher, which keeps running without the agent, for the pods' cgroup and their processes."""
+    client = LauncherClient(Path(node.config.launcher_socket))
+    try:
+        root = node.config.cgroup_root or client.hello().cgroup
+        running = {s.id: s.pid for s in client.list() if hasattr(s, "pid")}
+    except LauncherError as err:
+        problems.append(err.message)
+        root = node.config.cgroup_root or (None if is_absent(PODS_CGROUP) else PODS_CGROUP)
+        return root, None
+    return root, running

@@ -1,0 +1,121 @@
+"""What the configuration means for pods that are admitted: who shares their CPUs, what they lack, which CPUs are free.
+
+Reading a node needs no more. The managers, which decide about new pods, are a separate module that commands such as `inspect` never load.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.model.demand import DemandRules, demand_of, qualifies_alone
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+
+
+class NodeRules(Protocol):
+    """The rules on a machine, with the managers (`Managers`) or without them (`ReadRules`)."""
+
+    @property
+    def topology(self) -> Topology: ...
+
+    @property
+    def placement(self) -> Placement: ...
+
+    @property
+    def reserved(self) -> CpuSet:
+        """CPUs that are never allocated exclusively. Empty under policy none."""
+
+    @property
+    def rules(self) -> DemandRules: ...
+
+
+class ReadRules(Struct, frozen=True):
+    """The rules of a node that is only read."""
+
+    topology: Topology
+    placement: Placement
+    reserved: CpuSet
+    rules: DemandRules
+
+
+class KnownNode(Protocol):
+    """A configuration on a machine, as decisions are made on it (`NodeSetup`) or as it was read (`ReadNode`)."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def topology(self) -> Topology: ...
+
+    @property
+    def reserved(self) -> CpuSet:
+        """Reserved CPUs when every CPU is online."""
+
+    @property
+    def rules(self) -> NodeRules: ...
+
+
+class ReadNode(Struct, frozen=True):
+    """A node as the agent has described it. The agent has judged its configuration already."""
+
+    config: Config
+    topology: Topology
+    reserved: CpuSet
+    rules: ReadRules
+
+
+def read_node_of(config: Config, topology: Topology, decided_on: Topology, reserved: CpuSet) -> ReadNode:
+    """Return a described node.
+
+    Args:
+        config: the agent's configuration.
+        topology: the machine as it is now.
+        decided_on: the machine that the agent's last decisions were made for.
+        reserved: reserved CPUs when every CPU is online.
+    """
+    online = reserved - decided_on.offline if config.placement.has_static_cpus else CpuSet()
+    rules = ReadRules(decided_on, config.placement, online, DemandRules.of(config.placement))
+    return ReadNode(config, topology, reserved, rules)
+
+
+def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isolation:
+    """Return which containers share a container's CPUs."""
+    held = promises.of_pod(pod.uid).of(CpuHoldings)
+    if held.own_set(name) is None:
+        return Isolation.HOST
+    has_pod_set = held.pod_cpus is not None or node.rules.gates.is_managed_pod(pod)
+    if has_pod_set and not qualifies_alone(pod.container(name)):
+        return Isolation.POD
+    return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER
+
+
+def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
+    """Return how many exclusive CPUs a container of an admitted pod requests but doesn't have, because a recovery found no more."""
+    demand, placement = demand_of(node.rules, pod), node.placement
+    wanted = next(c for c in demand.containers if c.name == name)
+    # Plain init containers may have passed theirs on to later ones.
+    if wanted.kind is ContainerKind.INIT or not placement.has_static_cpus:
+        return 0
+    due = demand.due_cpus(wanted, by_pod=demand.is_managed and placement.decides_by_pod)
+    return max(0, due - len(own_set_of(promises, pod.uid, name) or ()))
+
+
+def grantable_cpus(node: NodeRules, cpus: CpuSet) -> CpuSet:
+    """Return those of the CPUs that may be allocated exclusively, whether or not they are allocated already."""
+    if not node.placement.has_static_cpus:
+        return CpuSet()
+    grantable = cpus - node.reserved
+    return (
+        grantable & node.topology.isolated & node.topology.online
+        if node.placement.isolated_cpus == "only"
+        else grantable
+    )
+
+
+def free_cpus(node: NodeRules, promises: Promises) -> CpuSet:
+    """Return the CPUs that can still be allocated exclusively."""
+    return grantable_cpus(node, default_set(promises))

@@ -1,0 +1,84 @@
+"""A node that can decide: configuration, machine and managers. Commands that only read a running agent's node don't load this."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import misconfigured
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.daemon.start.startup import StartError, read_config_text
+from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.formats.kernel.sysfs import topology_of
+
+
+def load_node(path: str, root: str = "/") -> NodeSetup:
+    """Read the configuration and the machine.
+
+    Raises:
+        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, and its words are
+            used. The message has one finding per line.
+    """
+    from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
+
+    content, topology = read_config_text(path), topology_of(read_machine(root))
+    config, findings = judged_config(content, path, lambda config: find_unsuited(config, topology))
+    if config is None or findings:
+        raise StartError(
+            "\n".join(map(str, findings)),
+            hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
+        )
+    node = on_machine(load_plugins(config)[0], topology)
+    assert isinstance(node, NodeSetup), "the machine has been asked"
+    return node
+
+
+def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
+    """Explain which settings don't fit a machine or name plugins that can't be loaded. The configuration may be invalid in other ways."""
+    config, missing = load_plugins(config)
+    node = on_machine(config, topology)
+    known = misconfigured(config.placement)
+    found = () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
+    return (*found, *missing)
+
+
+def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
+    """Load the CPU plugins of a configuration. Also return the plugins that can't be loaded."""
+    plugins = config.placement.cpu_plugins
+    if not plugins:
+        return config, ()
+    from nodeagent.edge.plugins.cpu_plugins import load_plugins as load  # noqa: PLC0415 - only where there are plugins
+
+    found, wrong = load(plugins)
+    return replace(config, placement=replace(config.placement, cpu_plugins=found)), wrong
+
+
+def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
+    """Give CPU plugins their time for a turn or a start. `alive` is called after each of their answers."""
+    for plugin in node.managers.providers.of(CpuResource).manager.plugins:
+        if plugin.code is not None:
+            plugin.code.begin_turn(alive)
+
+
+def discover(config: Config, source: str) -> NodeSetup:
+    """Read this machine and build the node. Raises StartError as `node_of` does."""
+    return node_of(config, topology_of(read_machine()), source)
+
+
+def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
+    """Build the managers of a node. `source` is the file or other origin of the configuration, for messages.
+
+    Raises:
+        StartError: the configuration doesn't fit the machine.
+    """
+    node = on_machine(config, topology)
+    if isinstance(node, NodeSetup):
+        return node
+    raise StartError(
+        "\n".join(refused.text for refused in node),
+        hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or what it names; "
+        "`nodeagent config validate` reports every error",
+    )
