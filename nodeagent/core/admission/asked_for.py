@@ -26,7 +26,7 @@ _NOT_OF_CPUS = frozenset(
 """Reasons of refusals that don't depend on the CPUs that plugins leave."""
 
 
-def seen_by(providers: Providers, pod: PodDemand) -> Providers:
+def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
     """Return the managers limited to what this pod may have."""
     if pod.core_class is not None and any(
         one.name == pod.core_class for one in providers.of(CpuResource).manager.classes
@@ -113,14 +113,14 @@ def _affinity(message: str) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, message)
 
 
-def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
+def add_core_class(refusal: Refusal, pod: PodDemand) -> Refusal:
     """Add the required class of cores to the message of a refusal."""
     if pod.core_class is None or refusal.reason in _NOT_OF_CORES:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
 
 
-def beside_plugins(refusal: Refusal, providers: Providers) -> Refusal:
+def add_cpu_plugins(refusal: Refusal, providers: Providers) -> Refusal:
     """Add the CPU plugins that restrict the pod's CPUs to the message of a refusal: without these plugins, the pod might fit."""
     filters = {Point.FILTER.value, Point.POST_FILTER.value}
     names = [

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, Violation
-from nodeagent.core.resources.claims.held import held_claims
-from nodeagent.core.resources.claims.holdings import ClaimHoldings, taken_claims
+from nodeagent.core.resources.claims.held import find_held_claims
+from nodeagent.core.resources.claims.holdings import ClaimHoldings, list_claim_owners
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 
@@ -57,9 +57,9 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
     """Return devices of claims that no container of the claim's pod holds."""
-    for uid in sorted({uid for _, uid in taken_claims(promises)}):
+    for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
-        kept = {claim.claim: set(claim.devices) for claim in held_claims(held)}
+        kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}
         for claim in held.of(ClaimHoldings).claims:
             for one in claim.devices:
                 if one not in kept.get(claim.claim, set()):

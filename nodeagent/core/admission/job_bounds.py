@@ -7,7 +7,7 @@ from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
 
-def passed_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
+def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
     """Return the bound that a job would exceed together with the user's other jobs. None means that the job stays within all bounds."""
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
+from nodeagent.core.admission.asked_for import add_core_class, add_cpu_plugins, limit_to_pod, unfit
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.node_rules import isolation
@@ -34,15 +34,15 @@ from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
-from nodeagent.core.resources.claims.held import with_held_claims
+from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.cpu.restore import restored_cpus
+from nodeagent.core.resources.cpu.restore import restore_cpus
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.resource import MemoryResource
-from nodeagent.core.resources.memory.restore import restored_memory
+from nodeagent.core.resources.memory.restore import restore_memory
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
@@ -206,7 +206,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
     )
 
 
-def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
+def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
     """Return every error of the configuration that doesn't depend on the machine."""
     return (
         *judge_topology_options(placement)[1],
@@ -230,12 +230,12 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
     """Restore the CPU manager from kubelet's file. It is separate from start_memory because kubelet's start can fail between the two."""
-    return restored_cpus(managers.providers.of(CpuResource).manager, records.cpu)
+    return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 
 def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
     """Restore the memory manager from kubelet's file, after start_cpus."""
-    return restored_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
+    return restore_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
@@ -341,7 +341,7 @@ def _decide_demand(
     from nodeagent.core.resources.claims.placing import ways_to_place  # noqa: PLC0415 - as above
 
     refused: AdmissionResult | None = None
-    seen = seen_by(managers.providers, demand)
+    seen = limit_to_pod(managers.providers, demand)
     cpus, memory, cards = seen.of(CpuResource).manager, seen.of(MemoryResource).manager, seen.devices or PlacedDevices()
     try:
         for way in ways_to_place(cpus, memory, cards, managers.topology, promises, pod, demand):
@@ -372,7 +372,7 @@ def _decide_resources(
     has_claimed: bool = False,
 ) -> AdmissionResult:
     providers = managers.providers
-    seen = seen_by(providers, demand)
+    seen = limit_to_pod(providers, demand)
     try:
         outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why, has_claimed=has_claimed)
     except PluginFailedError as err:
@@ -380,7 +380,7 @@ def _decide_resources(
         outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
     if outcome.refusal is None:
         return outcome
-    said = beside_plugins(among_its_cores(outcome.refusal, demand), providers)
+    said = add_cpu_plugins(add_core_class(outcome.refusal, demand), providers)
     return replace(outcome, refusal=said)
 
 
@@ -461,7 +461,7 @@ def remove_container(managers: Managers, promises: Promises, pod_uid: str, name:
     """Release what only this container of its pod holds."""
     promises, deltas = _release_container(managers, promises, pod_uid, name)
     left = promises.of_pod(pod_uid).without(name)
-    return with_pod(promises, pod_uid, with_held_claims(left)), deltas
+    return with_pod(promises, pod_uid, drop_released_claims(left)), deltas
 
 
 def _release_container(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
@@ -490,7 +490,7 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
         left.holders
     ):  # device holdings remain if no scan has found devices, because the managers then have no device manager
         left = left.without(name)
-    return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
+    return with_pod(promises, pod_uid, replace(drop_released_claims(left), hints=())), deltas
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:

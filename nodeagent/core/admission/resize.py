@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Managers, preferred_class
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
@@ -183,7 +183,7 @@ def _decide_by_class(managers: Managers, promises: Promises, old: Pod, new: Pod)
 
 
 def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
-    providers = seen_by(managers.providers, demand)
+    providers = limit_to_pod(managers.providers, demand)
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
     try:
         for resource in providers.resources:

@@ -24,7 +24,7 @@ class UnitTaken(Struct, frozen=True):
         return f"pod {self.holder} stands for unit {self.unit} already"
 
 
-def unit_taken(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
+def find_taken_unit(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
     """Return the unit of the pod that another pod already pins. None means that all its units are free."""
     for other in holders if pod.units else ():
         both = sorted({*pod.units} & {*other.units})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import DecidedAnew
@@ -65,7 +65,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
     if isinstance(decision, Insufficient | UnitTaken):
         return Trace(pod, demand, decision, ())
     demand = replace(demand, core_class=decision.report.core_class)
-    own = replace(what_if.managers, providers=seen_by(what_if.managers.providers, demand))
+    own = replace(what_if.managers, providers=limit_to_pod(what_if.managers.providers, demand))
     return Trace(
         pod, demand, decision, tuple(_order_steps(replace(what_if, managers=own), decision, seen, pod, demand))
     )

@@ -19,7 +19,7 @@ from nodeagent.core.admission.managers import (
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.admission.resize import resized
-from nodeagent.core.admission.units import UnitTaken, unit_taken
+from nodeagent.core.admission.units import UnitTaken, find_taken_unit
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
@@ -68,7 +68,7 @@ class WhatIf(Struct, frozen=True):
             pod: the pod with defaults applied.
             managers: the node's managers with observers.
         """
-        taken = unit_taken(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
+        taken = find_taken_unit(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
         if taken is not None:
             return taken
         if self.allocatable is not None:

@@ -5,7 +5,7 @@ returns new ones. Resources are asked in kubelet's fixed order, and none knows a
 and for its accounts of the node (core/model/holdings.py).
 
 Claims have holdings, but no `Resource`, because their decision wraps those of all resources. Each way to meet a pod's claims gives the pod
-CPUs, memory and devices first, and the whole pod is decided with each way until it is admitted (claims/placing.py).
+CPUs, memory and devices first, and the whole pod is decided with each way until it is admitted (core/resources/claims/placing.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
-from nodeagent.core.resources.claims.held import with_held_claims
+from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
@@ -193,7 +193,7 @@ def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
     """Allocate to a pod what a record says that it has, except for devices that other pods have."""
     held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
     held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
-    return with_pod(promises, pod.uid, with_held_claims(held))
+    return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:

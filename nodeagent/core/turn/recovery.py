@@ -18,7 +18,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
-from nodeagent.core.resources.claims.held import with_held_claims
+from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.invariants import pod_violations
@@ -110,7 +110,7 @@ def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) 
         demand = demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
     for resource in managers.providers.resources:
         promises = resource.keep(promises, recovered.pod, demand, recovered.held)
-    held = with_held_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
+    held = drop_released_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         names = {c.name for c in recovered.pod.containers}
         nodes = managers.topology.node_ids

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import misconfigured
+from nodeagent.core.admission.managers import find_misconfigurations
 from nodeagent.core.admission.node_capacity import reservation
 from nodeagent.core.model.config import (
     ANY_CLASS,
@@ -101,7 +101,7 @@ def judged_config(
         return None, findings.all()
     config = _ConfigReader(Fields(root, "", findings), findings).read()
     wrong = _find_wrong_fields(findings)
-    options = [refused for refused in misconfigured(config.placement) if refused.about in _OPTIONS]
+    options = [refused for refused in find_misconfigurations(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
             _add_refused(findings, root, refused)

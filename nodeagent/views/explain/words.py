@@ -5,7 +5,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
@@ -62,7 +62,7 @@ def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
     if decision.reason is Reason.CORE_CLASS and trace.demand.asks_for_cpus:
         return ["see the message"]
     # If the pod requires a class of cores, only these cores count from here on.
-    own = seen_by(before.managers.providers, trace.demand)
+    own = limit_to_pod(before.managers.providers, trace.demand)
     before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
     there = decision.attempted  # including the allocations of the pod's earlier containers

@@ -16,7 +16,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
-def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
+def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
     """Return the allocations of the pod's claims without what ended containers have released."""
     claims = held.of(ClaimHoldings).claims
     if not claims:
@@ -32,6 +32,6 @@ def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
     return tuple(claim for claim in kept if claim.devices)
 
 
-def with_held_claims(held: PodPromises) -> PodPromises:
+def drop_released_claims(held: PodPromises) -> PodPromises:
     """Return a pod's holdings without claimed devices that ended containers have released."""
-    return held.having(ClaimHoldings(held_claims(held))) if held.of(ClaimHoldings).claims else held
+    return held.having(ClaimHoldings(find_held_claims(held))) if held.of(ClaimHoldings).claims else held

@@ -27,7 +27,7 @@ class ClaimHoldings(Struct, frozen=True):
         return self
 
 
-def taken_claims(promises: Promises) -> frozenset[tuple[str, str]]:
+def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
     """Return all resource claims that pods have: `namespace/name`, and the pod's UID."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered

@@ -21,13 +21,13 @@ from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.claims.held import with_held_claims
-from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, taken_claims
+from nodeagent.core.resources.claims.held import drop_released_claims
+from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, list_claim_owners
 from nodeagent.core.resources.claims.inventory import SIZE, ClaimableDevice, claimable
 from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.resources.claims.selectors import SelectorError
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
-from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, taken_deltas
+from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, allocation_deltas
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
@@ -101,7 +101,7 @@ def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
-    known = {name for name, _ in taken_claims(promises)}
+    known = {name for name, _ in list_claim_owners(promises)}
     found: list[Wish] = []
     for claim in pod.claims:
         full_name = f"{pod.namespace}/{claim.claim_name(pod.name)}"
@@ -183,7 +183,7 @@ class _Placing:
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
-            uids = sorted(uid for name, uid in taken_claims(promises) if name == full_name)
+            uids = sorted(uid for name, uid in list_claim_owners(promises) if name == full_name)
             if not uids:
                 continue
             uid = uids[0]
@@ -215,7 +215,7 @@ class _Placing:
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
                 own = self._add_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
-            promises = with_pod(promises, self._pod.uid, with_held_claims(own))
+            promises = with_pod(promises, self._pod.uid, drop_released_claims(own))
         return promises
 
     def _is_free(self, device: ClaimableDevice, way: DeviceRequest) -> bool:
@@ -350,7 +350,7 @@ class _Placing:
         after = with_pod(with_default_set(promises, draft.default), self._pod.uid, held)
         deltas: MetricDeltas = ()
         for cpus in draft.cpus.values():
-            moved = taken_deltas(self._cpu_manager, after, cpus.bits)
+            moved = allocation_deltas(self._cpu_manager, after, cpus.bits)
             deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
         for name, nodes in draft.nodes.items():
             after, moved = self._allocate_memory(after, name, nodes, draft.amounts[name])

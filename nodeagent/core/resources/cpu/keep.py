@@ -13,11 +13,11 @@ from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, choose_near, release_container
 from nodeagent.core.resources.cpu.points import CpuShortage
-from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.cpu.restore import list_allocated_cpus
 from nodeagent.core.resources.resource import AGAIN, HoldingChange
 
 
-def found_cpus(
+def find_cpus_in_cgroups(
     entry: PodEntry,
     demand: PodDemand,
     groups: Mapping[str, ObservedCgroup | None],
@@ -76,7 +76,7 @@ def _choose_kept(
     if not manager.static:
         return CpuHoldings()
     there = manager.topology.online | manager.topology.offline
-    barred = manager.reserved | given_cpus(promises)
+    barred = manager.reserved | list_allocated_cpus(promises)
     whole = before.pod_cpus
     if whole is not None:
         # The slices and the pool are one decision, so all of the set is kept or nothing.

@@ -415,7 +415,7 @@ def allocate_container(
     deltas = (
         requests,
         *full,
-        *taken_deltas(manager, after, cpus.bits),
+        *allocation_deltas(manager, after, cpus.bits),
         allocations("cpu", "node"),
         assignments("cpu", "node_exclusive"),
     )
@@ -537,7 +537,7 @@ def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refus
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
 
 
-def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
+def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
     """Return the metric deltas of newly allocated CPUs."""
     deltas: MetricDeltas = ()
     if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):

@@ -24,7 +24,7 @@ from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
-from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
+from nodeagent.core.resources.cpu.manager import CpuManager, allocation_deltas, check_full_cores, choose_near, over
 from nodeagent.core.resources.cpu.observing import Choosing, Source
 from nodeagent.core.resources.cpu.points import CpuShortage, Question
 from nodeagent.core.resources.resource import Allocation
@@ -91,7 +91,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     held = replace(of_pod.of(CpuHoldings), pod_cpus=chosen)
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
     # The union behind the per-node gauge doesn't contain this pod yet.
-    deltas = taken_deltas(manager, promises, chosen.bits)
+    deltas = allocation_deltas(manager, promises, chosen.bits)
     parts = _partition(manager, asked, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:

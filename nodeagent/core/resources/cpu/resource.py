@@ -31,7 +31,7 @@ from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu import hints, pods
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.invariants import cpu_shortfalls, cpu_violations
-from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, found_cpus, keep_cpus
+from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, find_cpus_in_cgroups, keep_cpus
 from nodeagent.core.resources.cpu.manager import (
     CpuManager,
     allocate_container,
@@ -40,7 +40,7 @@ from nodeagent.core.resources.cpu.manager import (
     start_deltas,
 )
 from nodeagent.core.resources.cpu.resize import resize_cpus
-from nodeagent.core.resources.cpu.restore import validated_cpus
+from nodeagent.core.resources.cpu.restore import validate_cpus
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 
@@ -146,7 +146,7 @@ class CpuResource(Struct, frozen=True):
         *,
         by_pod: bool,
     ) -> CpuHoldings:
-        return found_cpus(entry, pod, groups, observed, by_pod=by_pod)
+        return find_cpus_in_cgroups(entry, pod, groups, observed, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
         """Fewer CPUs are no contradiction, because some may be offline. A mixed container may have the shared pool in addition."""
@@ -180,7 +180,7 @@ class CpuResource(Struct, frozen=True):
         return cpu_differences(self.manager, promises, pod, demand, before.of(CpuHoldings), name, by_pod=by_pod)
 
     def validated(self, promises: Promises) -> Promises | StartRefused:
-        return validated_cpus(self.manager, promises)
+        return validate_cpus(self.manager, promises)
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
         return start_deltas(self.manager, promises)

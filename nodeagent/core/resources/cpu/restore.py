@@ -16,7 +16,7 @@ _FILE = "cpu_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
-def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
+def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
     """Judge the content of the file.
 
     Args:
@@ -34,7 +34,7 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
                 _FILE,
             )
         promises = loaded
-    return validated_cpus(manager, promises)
+    return validate_cpus(manager, promises)
 
 
 def _load(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
@@ -67,7 +67,7 @@ def _load(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | Sta
     return Promises(pods=pods).having(CpuBooks(default=default))
 
 
-def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
+def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
     """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
@@ -95,7 +95,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _find_double_owner(promises)
     if twice is not None:
         return twice
-    present = default | given_cpus(promises)
+    present = default | list_allocated_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline stay allocated, because they may come back.
         present &= CpuSet(manager.layout.online)
@@ -122,7 +122,7 @@ def _find_double_owner(promises: Promises) -> StartRefused | None:
     return None
 
 
-def given_cpus(promises: Promises) -> CpuSet:
+def list_allocated_cpus(promises: Promises) -> CpuSet:
     """Return all CPUs that pods hold."""
     given = 0
     for _, pod in promises.pods:
@@ -132,6 +132,6 @@ def given_cpus(promises: Promises) -> CpuSet:
 
 def _sync_online_cpus(manager: CpuManager, promises: Promises) -> Promises:
     """Add CPUs that came online, or have no owner, to the shared pool, and remove those that went offline."""
-    known = default_set(promises) | given_cpus(promises)
+    known = default_set(promises) | list_allocated_cpus(promises)
     appeared = CpuSet(manager.universe) - known
     return with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))

@@ -112,7 +112,7 @@ def _pick_devices(
     affinity: NumaMask | None,
 ) -> list[PoolDevice]:
     """Pick devices by the hint, and by the plugin's preference among equally near ones (kubelet: devicesToAllocate)."""
-    ordered = in_order(pool, available, affinity)
+    ordered = sort_devices(pool, available, affinity)
     if pool.plugin is None or not needed:
         return ordered[:needed]
     aligned = (
@@ -128,7 +128,7 @@ def _pick_devices(
     return [*taken, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
 
 
-def in_order(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
+def sort_devices(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
     """Sort devices in the order of allocation: near the hint's nodes, near other nodes, without known nodes."""
     if affinity is None or not pool.has_topology:
         return list(available)

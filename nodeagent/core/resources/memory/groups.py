@@ -31,7 +31,7 @@ class NodeGroups(Struct, frozen=True):
         return cls(masks_by_size([node.id for node in machine]) if few else ())
 
 
-def calculated_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
+def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
     """Return the groups that could provide the amounts. Preferred are groups with as few nodes as would be needed on an empty machine.
 
     All resources have the same hints. Empty means that no group could.
@@ -46,7 +46,7 @@ def best_group(
     groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts, inside: NumaSet = NumaSet()
 ) -> tuple[NumaSet, bool] | None:
     """Choose the best of these groups that contain the given nodes, and return whether it is preferred. None means that there is none."""
-    hints = calculated_hints(groups, promises, uid, amounts)
+    hints = calculate_hints(groups, promises, uid, amounts)
     if isinstance(hints, HintFamily):
         candidates = [*hints.listed, *_best_covered(hints, inside.bits)]
     else:

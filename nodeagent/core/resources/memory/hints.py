@@ -5,7 +5,7 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.numa.hint_family import Hints
-from nodeagent.core.resources.memory.groups import calculated_hints
+from nodeagent.core.resources.memory.groups import calculate_hints
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
@@ -58,5 +58,5 @@ def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:
 
 
 def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> MemoryHints:
-    hints = calculated_hints(manager.groups, promises, uid, amounts)
+    hints = calculate_hints(manager.groups, promises, uid, amounts)
     return tuple((resource, hints) for resource, _ in amounts) if hints else ()

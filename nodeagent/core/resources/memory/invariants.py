@@ -7,7 +7,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, NodeOverdrawn, NodesGone, Violation
 from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.core.resources.memory.manager import MemoryManager
-from nodeagent.core.resources.memory.restore import books_differ, charged_blocks
+from nodeagent.core.resources.memory.restore import books_differ, list_charged_blocks
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
@@ -32,7 +32,7 @@ def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[No
     if not manager.static:
         return
     present = NumaSet.from_ids(node.id for node in memory_accounts(promises))
-    for uid, name, block in charged_blocks(manager, promises):
+    for uid, name, block in list_charged_blocks(manager, promises):
         if not block.nodes <= present:
             yield NodesGone(uid, name or None, block.resource, block.nodes - present)
     for node in memory_accounts(promises):

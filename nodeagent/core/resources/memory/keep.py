@@ -20,7 +20,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.resource import AGAIN, HoldingChange
 
 
-def found_memory(
+def find_memory_in_cgroups(
     entry: PodEntry, demand: PodDemand, groups: Mapping[str, ObservedCgroup | None], *, by_pod: bool
 ) -> MemoryHoldings:
     """Return the blocks of a running pod according to its cgroups."""

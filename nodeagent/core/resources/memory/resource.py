@@ -23,7 +23,7 @@ from nodeagent.core.resources.memory import hints, pods
 from nodeagent.core.resources.memory.groups import NodeGroups
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.invariants import memory_shortfalls, memory_violations
-from nodeagent.core.resources.memory.keep import found_memory, keep_memory, memory_differences
+from nodeagent.core.resources.memory.keep import find_memory_in_cgroups, keep_memory, memory_differences
 from nodeagent.core.resources.memory.manager import (
     MemoryManager,
     allocate_container,
@@ -32,7 +32,7 @@ from nodeagent.core.resources.memory.manager import (
     release_started,
 )
 from nodeagent.core.resources.memory.resize import resize_memory
-from nodeagent.core.resources.memory.restore import validated_memory
+from nodeagent.core.resources.memory.restore import validate_memory
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 BytesByNode = Mapping[int, int]
@@ -128,7 +128,7 @@ class MemoryResource(Struct, frozen=True):
         *,
         by_pod: bool,
     ) -> MemoryHoldings:
-        return found_memory(entry, pod, groups, by_pod=by_pod)
+        return find_memory_in_cgroups(entry, pod, groups, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
         return False
@@ -164,7 +164,7 @@ class MemoryResource(Struct, frozen=True):
         return memory_differences(self.manager, promises, pod, demand, before.of(MemoryHoldings), name)
 
     def validated(self, promises: Promises) -> Promises | StartRefused:
-        return validated_memory(self.manager, promises)
+        return validate_memory(self.manager, promises)
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
         return ()

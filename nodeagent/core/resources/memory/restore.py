@@ -24,7 +24,7 @@ _FILE = "memory_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
-def restored_memory(
+def restore_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
     """Judge the content of the file and add it to the restored CPUs.
@@ -43,7 +43,7 @@ def restored_memory(
                 _FILE,
             )
         promises = loaded
-    return validated_memory(manager, promises)
+    return validate_memory(manager, promises)
 
 
 def _load(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
@@ -65,7 +65,7 @@ def _load(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unr
     return with_memory_accounts(replace(promises, pods=pods), record.machine)
 
 
-def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
+def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
     """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
@@ -99,7 +99,7 @@ def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
         return _charged(manager, promises)
     machine = manager.machine
     known = NumaSet.from_ids(node.id for node in machine)
-    for uid, name, block in charged_blocks(manager, promises):
+    for uid, name, block in list_charged_blocks(manager, promises):
         if not block.nodes <= known:
             return f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses the NUMA that does not exist"
         if any(node.id in block.nodes and node.table(block.resource) is None for node in machine):
@@ -110,12 +110,12 @@ def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
 
 def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
     machine = manager.machine
-    for _, _, block in charged_blocks(manager, promises):
+    for _, _, block in list_charged_blocks(manager, promises):
         machine = charge(machine, block.nodes, block.resource, block.size_bytes)
     return machine
 
 
-def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
+def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
     """Yield the blocks that are charged to the accounting: those of a pod (without a container name), or else those of its containers."""
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
