@@ -244,7 +244,7 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
     Changes of online CPUs and of memory are applied. See `shortfalls` for promises that the machine can't keep.
     """
     for manager in managers.providers.resources:
-        judged = manager.validated(promises)
+        judged = manager.validate(promises)
         if isinstance(judged, StartRefused):
             return judged
         promises = judged
@@ -389,7 +389,7 @@ def _end_reuse(managers: Managers, promises: Promises) -> Promises:
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
     for resource in managers.providers.resources:
-        promises = resource.admitted(promises)
+        promises = resource.end_reuse(promises)
     return promises
 
 

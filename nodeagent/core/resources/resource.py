@@ -110,7 +110,7 @@ class Resource(Protocol):
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         """Allocate what a pod requests as a whole, under the hint of its first container, and divide it among its containers."""
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         """Forget what was reserved for reuse by the pod's containers. Called once the pod is admitted."""
 
     # What a pod holds
@@ -160,7 +160,7 @@ class Resource(Protocol):
 
     # A start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -205,7 +205,7 @@ class Resource(Protocol):
 
     # Invariants, and what is shown
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
+    def validate(self, promises: Promises) -> Promises | StartRefused:
         """Judge stored promises against the current machine and configuration, and apply changes that need no decision."""
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:

@@ -158,7 +158,7 @@ def _find_held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, r
     )
     held = replace(recorded, hints=()) if is_contradicted else recorded
     for resource in resources:
-        found = resource.found(entry, demand, groups, observed, by_pod=by_pod)
+        found = resource.find_in_cgroups(entry, demand, groups, observed, by_pod=by_pod)
         if found is None:
             continue
         # A skipped pod may have got exclusive CPUs before its gate was turned off. They look like a small shared pool.

@@ -108,7 +108,7 @@ class Licences(Struct, frozen=True):
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         return promises
 
     def is_asked(self, container: ContainerDemand) -> bool:
@@ -151,7 +151,7 @@ class Licences(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return promises, ()
 
-    def found(self, *_: object, by_pod: bool) -> None:
+    def find_in_cgroups(self, *_: object, by_pod: bool) -> None:
         return None
 
     def is_contradicted(self, *_: object, is_mixed: bool) -> bool:
@@ -181,7 +181,7 @@ class Licences(Struct, frozen=True):
         if had != has:
             yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
 
-    def validated(self, promises: Promises) -> Promises:
+    def validate(self, promises: Promises) -> Promises:
         return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:

@@ -420,8 +420,8 @@ def test_convert_replaces_nothing_that_is_there(tmp_path: Path, run: Run) -> Non
     for out, message in (
         (source, "the file exists already"),
         (victim, "the file exists already"),
-        (link, "a link, device, FIFO or socket is there"),
-        (fifo, "a link, device, FIFO or socket is there"),
+        (link, "it is a link, device, FIFO or socket"),
+        (fifo, "it is a link, device, FIFO or socket"),
     ):
         before = out.lstat().st_ino
         status, said, err = run("convert", str(source), "--to", "cpu-v3", "--out", str(out))

@@ -91,7 +91,7 @@ class CpuResource(Struct, frozen=True):
         whole = (cpus & ~manager.reserved.bits).bit_count()
         return (exclusive_cpus(promises).bits & cpus).bit_count() * 100 // whole if whole else 0
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(CpuBooks)
         return promises if books.reuse is None else promises.having(CpuBooks(books.default))
 
@@ -137,7 +137,7 @@ class CpuResource(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_set(self.manager, promises, uid)
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -179,7 +179,7 @@ class CpuResource(Struct, frozen=True):
     ) -> Iterator[HoldingChange]:
         return cpu_differences(self.manager, promises, pod, demand, before.of(CpuHoldings), name, by_pod=by_pod)
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
+    def validate(self, promises: Promises) -> Promises | StartRefused:
         return validate_cpus(self.manager, promises)
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:

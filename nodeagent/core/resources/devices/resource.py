@@ -65,7 +65,7 @@ class DeviceResource(Struct, frozen=True):
     def limited_to(self, nodes: NumaMask) -> "DeviceResource":
         return self
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
@@ -81,7 +81,7 @@ class DeviceResource(Struct, frozen=True):
     ) -> Promises | NotResized:
         return promises
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -224,7 +224,7 @@ class DeviceResource(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return promises, ()
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
+    def validate(self, promises: Promises) -> Promises | StartRefused:
         return promises
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:

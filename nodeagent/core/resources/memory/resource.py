@@ -75,7 +75,7 @@ class MemoryResource(Struct, frozen=True):
         table = None if accounting is None else accounting.table(MEMORY)
         return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(MemoryBooks)
         return promises if books.reuse is None else promises.having(MemoryBooks(books.nodes))
 
@@ -119,7 +119,7 @@ class MemoryResource(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_blocks(self.manager, promises, uid), ()
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -163,7 +163,7 @@ class MemoryResource(Struct, frozen=True):
     ) -> Iterator[HoldingChange]:
         return memory_differences(self.manager, promises, pod, demand, before.of(MemoryHoldings), name)
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
+    def validate(self, promises: Promises) -> Promises | StartRefused:
         return validate_memory(self.manager, promises)
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
