@@ -21,7 +21,7 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan
+from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan_settings
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -35,10 +35,10 @@ from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.transport.grpc_server import GrpcConnection
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, encode_state, policies_of
-from nodeagent.formats.kernel.host_files import spelled
+from nodeagent.formats.kernel.host_files import format_cpus
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.grpc_messages import add_frame
 from nodeagent.formats.wire.pod_resources import SERVICE
 from nodeagent.views.simulate.scenario_replay import measure_adds
 from tests.support import world
@@ -361,15 +361,17 @@ def interrupts(clock: Clock) -> Iterator[Row]:
 
         def look() -> None:
             found = files.read(kinds)
-            plan({}, found, alone={}, cpus=Cpus(all_cpus, all_cpus), facts=files.facts(found))
+            plan_settings({}, found, to_avoid={}, cpus=Cpus(all_cpus, all_cpus), facts=files.facts(found))
 
         def move() -> None:
             nonlocal record
             own = next(sets)
             found, cpus = files.read(kinds), Cpus(all_cpus, all_cpus - own)
-            planned = plan(record, found, alone={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
+            planned = plan_settings(record, found, to_avoid={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
             encode_record("boot", planned.record)
-            files.write([(files.path(setting), spelled(setting, value)) for setting, value in planned.writes.items()])
+            files.write(
+                [(files.path(setting), format_cpus(setting, value)) for setting, value in planned.writes.items()]
+            )
             record = planned.after(frozenset())
             encode_record("boot", record)
             assert len(planned.writes) == IRQS
@@ -396,7 +398,7 @@ def pod_resources(clock: Clock) -> Iterator[Row]:
             ("content-type", "application/grpc"),
         ],
     )
-    client.send_data(1, framed(b""), end_stream=True)
+    client.send_data(1, add_frame(b""), end_stream=True)
     request = client.data_to_send()
 
     def answer() -> int:

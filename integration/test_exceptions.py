@@ -282,7 +282,7 @@ def keep_state(file: Path, pods: dict[str, object]) -> None:
     file.write_text(f"{{}}\n{json.dumps({'promises': {'pods': pods}})}\n")
 
 
-GONE = "nodeagent_state does not fit this node: CPUs or memory that pods were promised are gone"
+GONE = "nodeagent_state does not fit this node: CPUs or memory allocated to pods are gone"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ _NEVER = {
     "pod_refused",
 }
 """Events that none of these faults is a reason for."""
-_WHY_RECOVERED = ("CPUs or memory that pods were promised are gone", "differs from nodeagent_state: accepted")
+_WHY_RECOVERED = ("CPUs or memory allocated to pods are gone", "differs from nodeagent_state: accepted")
 """Why an agent may begin with another state than it finds: CPUs went while it was away. Pods without processes get others then
 (`promise_changed`); that all others keep theirs, the judge sees.
 """

@@ -1,3 +1,3 @@
-"""The only place that prints and sets exit codes. main.py runs a command line, which parser.py parses; commands/ has the commands,
-support/ what they share.
+"""The only place that prints and sets exit codes. main.py runs a command line, parser.py parses it, commands/ has the commands, and
+support/ the code that commands share.
 """

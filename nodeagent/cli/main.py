@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal or file lacks
                 stream.reconfigure(errors="backslashreplace")
         with _buffered_output(), escape_output():
-            return _answered(arguments)
+            return _run_reporting_errors(arguments)
 
 
 @contextmanager
@@ -69,10 +69,12 @@ def _buffered_output() -> Iterator[None]:
             whole.detach()
 
 
-def _answered(arguments: list[str] | None) -> int:
+def _run_reporting_errors(arguments: list[str] | None) -> int:
     try:
-        with written():
-            return _run(_options(sys.argv[1:] if arguments is None else arguments))
+        with flushing_output():
+            options = _parse_options(sys.argv[1:] if arguments is None else arguments)
+            status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
+            return status
     except NodeAgentError as err:
         write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
@@ -84,31 +86,29 @@ def _answered(arguments: list[str] | None) -> int:
         return EXIT_ERROR
 
 
-def _options(words: list[str]) -> argparse.Namespace:
+def _parse_options(words: list[str]) -> argparse.Namespace:
     parser, known = build_parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
         getattr(options, "parser", known[options.command]).refuse(unknown)
-    from nodeagent.cli.support.named_files import readers_of_stdin
+    from nodeagent.cli.support.named_files import count_stdin_readers
 
-    if readers_of_stdin(options) > 1:
+    if count_stdin_readers(options) > 1:
         getattr(options, "parser", known[options.command]).error("only one argument can be - or /dev/stdin")
     return options
 
 
-def _run(options: argparse.Namespace) -> int:
-    status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
-    return status
-
-
 @contextmanager
-def written() -> Iterator[None]:
+def flushing_output() -> Iterator[None]:
     """Flush all output at the end, also after `--help` and after an error."""
     try:
         try:
             yield
         except NodeAgentError:
-            _flushed_or_dropped()
+            try:
+                sys.stdout.flush()
+            except OSError:  # the earlier error is reported instead
+                discard_output(sys.stdout)
             raise
         except SystemExit:
             sys.stdout.flush()
@@ -135,14 +135,6 @@ _OUTPUT_FAILURES = {
     errno.EBADF: "open stdout for the command, for example with `>FILE`",
     errno.EAGAIN: "stdout is full and doesn't block: pipe the output through `cat`",
 }
-
-
-def _flushed_or_dropped() -> None:
-    """Flush stdout, and discard its buffer if that fails. An earlier error is reported instead."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        discard_output(sys.stdout)
 
 
 if __name__ == "__main__":

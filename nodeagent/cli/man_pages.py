@@ -31,11 +31,11 @@ def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
     """
     top = extract_command(build_parser(()))
     top = replace(top, epilog=top.epilog.replace(find_documents(), place))
-    pages = {_PROGRAM: _page(top, "pin pods to whole CPUs close to their memory")}
+    pages = {_PROGRAM: _format_page(top, "pin pods to whole CPUs close to their memory")}
     for name, purpose in COMMANDS.items():
         importlib.import_module(f"nodeagent.cli.commands.{name}")
         (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
-        pages[f"{_PROGRAM}-{name}"] = _page(extract_command(found.parser), purpose)
+        pages[f"{_PROGRAM}-{name}"] = _format_page(extract_command(found.parser), purpose)
     return {f"{name}.{SECTION}": text for name, text in pages.items()}
 
 
@@ -55,74 +55,76 @@ def write_all(share: Path, fish: Path, place: str = _BELOW_PREFIX) -> None:
         path.write_text(text)
 
 
-def _page(command: Command, purpose: str) -> str:
+def _format_page(command: Command, purpose: str) -> str:
     name = command.name.replace(" ", "-")
     parts = [
         f'.TH {name.upper()} {SECTION} "" "{_PROGRAM} {__version__}" "System Administration"\n.nh\n.ad l',
-        f".SH NAME\n{_text(name)} \\- {_text(purpose)}",
-        f".SH SYNOPSIS\n{_text(command.usage)}",
-        f".SH DESCRIPTION\n{_text(command.description)}",
-        *_arguments("OPTIONS", (*command.places, *command.options)),
+        f".SH NAME\n{_escape_line(name)} \\- {_escape_line(purpose)}",
+        f".SH SYNOPSIS\n{_escape_line(command.usage)}",
+        f".SH DESCRIPTION\n{_escape_line(command.description)}",
     ]
+    if items := _format_items((*command.places, *command.options)):
+        parts += [".SH OPTIONS", *items]
     if command.subcommands:
         parts.append(".SH COMMANDS")
         for one in command.subcommands:
             inner = extract_command(one.parser)
-            page = f"\n.br\nSee {_bold(f'{_PROGRAM}-{one.name}')}({SECTION})." if command.name == _PROGRAM else ""
-            parts.append(f".TP\n{_bold(one.name)}\n{_text(one.help)}{page}")
+            page = (
+                f"\n.br\nSee {_format_bold(f'{_PROGRAM}-{one.name}')}({SECTION})." if command.name == _PROGRAM else ""
+            )
+            parts.append(f".TP\n{_format_bold(one.name)}\n{_escape_line(one.help)}{page}")
             if command.name != _PROGRAM:
-                parts += [f".RS\n.PP\n{_text(inner.usage)}", *_items((*inner.places, *inner.options)), ".RE"]
+                parts += [
+                    f".RS\n.PP\n{_escape_line(inner.usage)}",
+                    *_format_items((*inner.places, *inner.options)),
+                    ".RE",
+                ]
     epilog = command.epilog or (extract_command(command.subcommands[0].parser).epilog if command.subcommands else "")
-    paragraphs = [_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
+    paragraphs = [_format_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
     parts += [part for part in paragraphs if not part.startswith(_NOTES)]
     notes = [part.removeprefix(_NOTES) for part in paragraphs if part.startswith(_NOTES)]
     parts += [_NOTES + "\n.PP\n".join(notes)] if notes else []
     if command.name != _PROGRAM:
-        parts.append(f".SH SEE ALSO\n{_bold(_PROGRAM)}({SECTION})")
+        parts.append(f".SH SEE ALSO\n{_format_bold(_PROGRAM)}({SECTION})")
     return "\n".join(parts) + "\n"
 
 
 _NOTES = ".SH NOTES\n"
 
 
-def _arguments(title: str, arguments: tuple[Argument, ...]) -> list[str]:
-    items = _items(arguments)
-    return [f".SH {title}", *items] if items else []
+def _format_items(arguments: tuple[Argument, ...]) -> list[str]:
+    return [f".TP\n{_format_heading(one)}\n{_escape_line(one.help)}" for one in arguments if one.help is not None]
 
 
-def _items(arguments: tuple[Argument, ...]) -> list[str]:
-    return [f".TP\n{_heading(one)}\n{_text(one.help)}" for one in arguments if one.help is not None]
-
-
-def _heading(argument: Argument) -> str:
-    value = f"\\fI{_escaped(argument.metavar)}\\fR" if argument.metavar else ""
+def _format_heading(argument: Argument) -> str:
+    value = f"\\fI{_escape(argument.metavar)}\\fR" if argument.metavar else ""
     if not argument.spellings:
         return value
-    return ", ".join(_bold(spelling) for spelling in argument.spellings) + (f" {value}" if value else "")
+    return ", ".join(_format_bold(spelling) for spelling in argument.spellings) + (f" {value}" if value else "")
 
 
-def _paragraph(text: str) -> str:
+def _format_paragraph(text: str) -> str:
     """Format a paragraph of an epilog as a section, or as part of one."""
     if text.startswith("examples:"):
         lines = (line.removeprefix("  ") for line in text.splitlines()[1:])
-        return ".SH EXAMPLES\n.nf\n" + "\n".join(_text(line) for line in lines) + "\n.fi"
+        return ".SH EXAMPLES\n.nf\n" + "\n".join(_escape_line(line) for line in lines) + "\n.fi"
     if text.startswith("exit status:"):
         statuses = re.split(r";\s+(?=\d)", text.removeprefix("exit status:").strip())
-        return ".SH EXIT STATUS\n" + "\n.br\n".join(_text(" ".join(status.split())) for status in statuses)
-    return _NOTES + "\n.br\n".join(_text(line) for line in text.splitlines())
+        return ".SH EXIT STATUS\n" + "\n.br\n".join(_escape_line(" ".join(status.split())) for status in statuses)
+    return _NOTES + "\n.br\n".join(_escape_line(line) for line in text.splitlines())
 
 
-def _bold(text: str) -> str:
-    return f"\\fB{_escaped(text)}\\fR"
+def _format_bold(text: str) -> str:
+    return f"\\fB{_escape(text)}\\fR"
 
 
-def _text(text: str) -> str:
+def _escape_line(text: str) -> str:
     """Escape a line, which could begin like a request of man(7)."""
-    escaped = _escaped(text)
+    escaped = _escape(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
 
 

@@ -50,18 +50,18 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a choice, and suggest the nearest one instead of listing all."""
         if action.choices is not None and value not in action.choices:
-            from nodeagent.formats.syntax.fields import nearest
+            from nodeagent.formats.syntax.fields import suggest_nearest
 
             choices = [str(choice) for choice in action.choices]
-            meant = nearest(str(value), choices) or f", must be one of {', '.join(choices)}"
+            meant = suggest_nearest(str(value), choices) or f", must be one of {', '.join(choices)}"
             raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Refuse unknown words, and suggest the nearest options."""
-        from nodeagent.formats.syntax.fields import nearest
+        from nodeagent.formats.syntax.fields import suggest_nearest
 
         options = [spelling for action in self._actions for spelling in action.option_strings]
-        meant = [nearest(word.partition("=")[0], options) for word in words if word.startswith("--")]
+        meant = [suggest_nearest(word.partition("=")[0], options) for word in words if word.startswith("--")]
         self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -1,12 +1,10 @@
 """Captures (`nodeagent capture`): a node in one file for tests, bug reports and offline use with every command.
 
 A capture has the machine's files, the agent's allocations and configuration, and the observed cgroups and processes.
-Commands,
-arguments and environments of containers are left out, because they may be secret. docs/capture.md describes the
-format.
+Commands, arguments and environments of containers are left out, because they may be secret. docs/capture.md describes
+the format.
 """
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -24,15 +22,15 @@ from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     CgroupValueError,
+    format_value,
     parse_flat_keyed,
     parse_value,
-    print_value,
 )
-from nodeagent.formats.kernel.settings import Settings, known_parameters
+from nodeagent.formats.kernel.settings import Settings, remove_unknown_parameters
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.formats.node_view import NodeView, Observation, ViewReader, view_document
 from nodeagent.formats.syntax.ascii_json import ascii_json
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 KIND = "NodeCapture"
 VERSION = 1
@@ -80,7 +78,13 @@ def encode_capture(capture: Capture) -> str:
 
 
 def capture_document(capture: Capture) -> Document:
-    observed, agent = capture.observation, capture.agent
+    """Format a capture as JSON values, without secrets and the agent's paths."""
+    observed, view, cgroups = capture.observation, None, None
+    if capture.agent is not None:
+        view = view_document(replace(capture.agent, state=without_secrets(capture.agent.state)))
+        del view["manifestDirectory"]
+    if observed.cgroups is not None:
+        cgroups = {path: _format_cgroup(found) for path, found in observed.cgroups.items()}
     return {
         "kind": KIND,
         "version": VERSION,
@@ -94,10 +98,8 @@ def capture_document(capture: Capture) -> Document:
             **_format_sample(capture.settings.sample),
             "unreadable": list(capture.settings.unreadable),
         },
-        "agent": None if agent is None else _format_agent(agent),
-        "cgroups": None
-        if observed.cgroups is None
-        else {path: _format_cgroup(found) for path, found in observed.cgroups.items()},
+        "agent": view,
+        "cgroups": cgroups,
         "cgroupProblems": list(observed.problems),
         "devices": None if capture.devices is None else _format_sample(capture.devices),
         "processes": {
@@ -109,28 +111,20 @@ def capture_document(capture: Capture) -> Document:
     }
 
 
-def _format_agent(agent: NodeView) -> Document:
-    """Format the agent's view without secrets and paths."""
-    document = view_document(replace(agent, state=without_secrets(agent.state)))
-    return {name: value for name, value in document.items() if name != "manifestDirectory"}
-
-
 def _format_sample(sample: SysfsSample) -> Document:
-    return {
-        "files": {path: _filter_content(path, text) for path, text in sample.files.items()},
-        "directories": {path: list(names) for path, names in sample.directories.items()},
-    }
-
-
-def _filter_content(path: str, text: str) -> str:
-    """Remove values that change all the time, and unneeded ones that may be secret."""
-    name = path.rpartition("/")[2]
-    if name == "cmdline":
-        return known_parameters(text)
-    wanted = {"meminfo": ("MemTotal:",), "cpuinfo": ("processor", "physical id")}.get(name)
-    if wanted is None:
-        return text
-    return "".join(line for line in text.splitlines(keepends=True) if any(word in line for word in wanted))
+    """Format a sample without values that change all the time, and without unneeded ones that may be secret."""
+    files = {}
+    for path, text in sample.files.items():
+        name = path.rpartition("/")[2]
+        wanted = {"meminfo": ("MemTotal:",), "cpuinfo": ("processor", "physical id")}.get(name)
+        if name == "cmdline":
+            files[path] = remove_unknown_parameters(text)
+        elif wanted is None:
+            files[path] = text
+        else:
+            lines = text.splitlines(keepends=True)
+            files[path] = "".join(line for line in lines if any(word in line for word in wanted))
+    return {"files": files, "directories": {path: list(names) for path, names in sample.directories.items()}}
 
 
 def without_secrets(state: NodeState) -> NodeState:
@@ -152,27 +146,23 @@ def without_secrets(state: NodeState) -> NodeState:
 
 def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
     """Format the files of a cgroup as the kernel does."""
-    effective = {EFFECTIVE_CPUS: observed.cpus_effective, EFFECTIVE_MEMS: observed.mems_effective}
-    return {
+    files = {
         "cgroup.controllers": " ".join(sorted(observed.controllers)),
         "cgroup.subtree_control": " ".join(sorted(observed.subtree_control)),
         "cgroup.events": f"populated {int(observed.is_populated)}\nfrozen {int(observed.is_frozen)}",
         "memory.events": f"oom_kill {observed.oom_kills}",
-        **{name: str(ids) for name, ids in effective.items() if ids is not None},
-        **({_ELSEWHERE: str(observed.elsewhere)} if observed.elsewhere else {}),
-        **(
-            {}
-            if observed.unit is None
-            else {
-                _ALLOWED_CPUS: str(observed.unit.allowed_cpus),
-                _ALLOWED_MEMORY_NODES: str(observed.unit.allowed_memory_nodes),
-            }
-        ),
-        **{
-            attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
-            for attribute, value in observed.attributes
-        },
     }
+    effective = {EFFECTIVE_CPUS: observed.cpus_effective, EFFECTIVE_MEMS: observed.mems_effective}
+    files |= {name: str(ids) for name, ids in effective.items() if ids is not None}
+    if observed.elsewhere:
+        files[_ELSEWHERE] = str(observed.elsewhere)
+    if observed.unit is not None:
+        files[_ALLOWED_CPUS] = str(observed.unit.allowed_cpus)
+        files[_ALLOWED_MEMORY_NODES] = str(observed.unit.allowed_memory_nodes)
+    for attribute, value in observed.attributes:
+        is_empty = isinstance(value, CpuSet | NumaSet) and not value
+        files[attribute.value] = "" if is_empty else format_value(value)
+    return files
 
 
 def _format_host(host: HostProcesses) -> Document:
@@ -194,7 +184,7 @@ def decode_capture(content: bytes, path: str) -> Capture | Document:
         CaptureError: the document is invalid; the error names the field.
     """
     try:
-        document = parsed(content)
+        document = parse_json(content)
         if document.object().get("kind") != KIND:
             return dict(document.object())
         return _decode_capture(document, path)
@@ -206,17 +196,16 @@ def _decode_capture(document: JsonValue, path: str) -> Capture:
     version = document.field("version").whole(1)
     if version > VERSION:
         raise MisfitError(f"version {version} was written by a later nodeagent; this one reads up to {VERSION}")
-    settings, agent = document.field("settings"), document.optional("agent")
-    devices = document.optional("devices")
+    settings = document.field("settings")
     return Capture(
         nodeagent=document.field("nodeagent").text(),
         kernel=document.field("kernel").text(),
         hostname=document.field("hostname").text(),
         sample=_decode_sample(document.field("machine"), path),
         observation=_decode_observation(document),
-        agent=None if agent is None else ViewReader()(agent),
+        agent=document.read_optional("agent", ViewReader(), None),
         settings=Settings(_decode_sample(settings, path), settings.field("unreadable").each(JsonValue.text)),
-        devices=None if devices is None else _decode_sample(devices, path),
+        devices=document.read_optional("devices", lambda sample: _decode_sample(sample, path), None),
     )
 
 
@@ -228,13 +217,9 @@ def _decode_sample(document: JsonValue, path: str) -> SysfsSample:
 
 def _decode_observation(document: JsonValue) -> Observation:
     cgroups, processes = document.optional("cgroups"), document.field("processes")
-    host, beside = document.optional("hostProcesses"), processes.optional("beside")
     observed: ObservedCgroups | None = None
     if cgroups is not None:
-        observed = {
-            path: _decode_cgroup(path, dict(texts))
-            for path, texts in cgroups.by_name(lambda c: c.by_name(JsonValue.text))
-        }
+        observed = {path: _decode_cgroup(path, cgroup) for path, cgroup in cgroups.by_name(lambda found: found)}
     return Observation(
         at_ms=document.field("atMs").whole(),
         page_bytes=document.field("pageBytes").whole(1),
@@ -242,36 +227,34 @@ def _decode_observation(document: JsonValue) -> Observation:
         problems=document.field("cgroupProblems").each(JsonValue.text),
         process_counts=dict(processes.field("counts").by_name(JsonValue.whole)),
         strays=dict(processes.field("strays").by_name(JsonValue.whole)),
-        beside={} if beside is None else dict(beside.by_name(JsonValue.whole)),
-        host=None if host is None else _decode_host(host),
+        beside=dict(processes.read_optional("beside", lambda counts: counts.by_name(JsonValue.whole), ())),
+        host=document.read_optional("hostProcesses", _decode_host, None),
     )
 
 
-def _decode_cgroup(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
+def _decode_cgroup(path: str, document: JsonValue) -> ObservedCgroup:
+    texts = dict(document.by_name(JsonValue.text))
     events = parse_flat_keyed(texts.get("cgroup.events", ""))
-    cpus, mems = texts.get(EFFECTIVE_CPUS), texts.get(EFFECTIVE_MEMS)
+    unit: UnitSettings | None = None
+    if _ALLOWED_CPUS in texts:
+        nodes = document.read_optional(_ALLOWED_MEMORY_NODES, JsonValue.nodes, NumaSet())
+        unit = UnitSettings(document.field(_ALLOWED_CPUS).cpus(), nodes)
     return ObservedCgroup(
         path=path,
         controllers=frozenset(texts.get("cgroup.controllers", "").split()),
         subtree_control=frozenset(texts.get("cgroup.subtree_control", "").split()),
         attributes=tuple((a, parse_value(a, texts[a.value])) for a in Attribute if a.value in texts),
-        cpus_effective=None if cpus is None else JsonValue(cpus, f"cgroups[{path}].{EFFECTIVE_CPUS}").cpus(),
-        mems_effective=None if mems is None else JsonValue(mems, f"cgroups[{path}].{EFFECTIVE_MEMS}").nodes(),
+        cpus_effective=document.read_optional(EFFECTIVE_CPUS, JsonValue.cpus, None),
+        mems_effective=document.read_optional(EFFECTIVE_MEMS, JsonValue.nodes, None),
         is_populated=events.get("populated") == 1,
         is_frozen=events.get("frozen") == 1,
         oom_kills=parse_flat_keyed(texts.get("memory.events", "")).get("oom_kill", 0),
-        elsewhere=JsonValue(texts.get(_ELSEWHERE, ""), f"cgroups[{path}].{_ELSEWHERE}").cpus(),
-        unit=None
-        if _ALLOWED_CPUS not in texts
-        else UnitSettings(
-            JsonValue(texts[_ALLOWED_CPUS], f"cgroups[{path}].{_ALLOWED_CPUS}").cpus(),
-            JsonValue(texts.get(_ALLOWED_MEMORY_NODES, ""), f"cgroups[{path}].{_ALLOWED_MEMORY_NODES}").nodes(),
-        ),
+        elsewhere=document.read_optional(_ELSEWHERE, JsonValue.cpus, CpuSet()),
+        unit=unit,
     )
 
 
 def _decode_host(document: JsonValue) -> HostProcesses:
-    interrupts = document.optional("interrupts")  # missing in older captures
     return HostProcesses(
         processes=document.field("processes").each(
             lambda p: HostProcess(p.field("pid").whole(), p.field("name").text(), p.field("cpus").cpus())
@@ -279,14 +262,14 @@ def _decode_host(document: JsonValue) -> HostProcesses:
         kernel_threads=document.field("kernelThreads").whole(),
         kernel_thread_cpus=document.field("kernelThreadCPUs").cpus(),
         hidden=document.field("hidden").whole(),
-        interrupts=() if interrupts is None else interrupts.each(_decode_interrupt),
-    )
-
-
-def _decode_interrupt(document: JsonValue) -> HostInterrupt:
-    return HostInterrupt(
-        document.field("number").whole(),
-        document.field("name").text(),
-        document.field("cpus").cpus(),
-        document.field("bound").flag(),
+        # Older captures have no interrupts.
+        interrupts=document.read_optional(
+            "interrupts",
+            lambda interrupts: interrupts.each(
+                lambda i: HostInterrupt(
+                    i.field("number").whole(), i.field("name").text(), i.field("cpus").cpus(), i.field("bound").flag()
+                )
+            ),
+            (),
+        ),
     )

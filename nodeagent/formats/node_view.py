@@ -99,13 +99,11 @@ class NodeView(Struct, frozen=True):
         return self.observation or Observation()
 
     def cgroup_of(self, path: str) -> str:
-        """Return the path of a container's cgroup, relative to the pods' cgroup.
+        """Return the path of a container's cgroup, relative to the pods' cgroup. `path` is that of
+        `PodEntry.container_path`.
 
         Cgroups of systemd units and of container runtimes are outside the pods' cgroup, so their paths start with
         `../`.
-
-        Args:
-            path: the value of `PodEntry.container_path`.
         """
         where = self._path_outside(path)
         above = self._pods_cgroup.count("/")
@@ -166,13 +164,10 @@ class ViewReader:
 
     def __init__(self) -> None:
         self._state: tuple[object, SavedState] | None = None
-        self._decode_node: tuple[object, ReadNode] | None = None
+        self._node: tuple[object, ReadNode] | None = None
 
     def __call__(self, document: JsonValue) -> NodeView:
         """Decode the result of `view_document`.
-
-        Args:
-            document: the parsed document.
 
         Raises:
             NodeStateError: the state in the document is invalid.
@@ -181,27 +176,26 @@ class ViewReader:
         state = document.field("state").value
         if self._state is None or self._state[0] != state:
             self._state = state, state_from_document(state)
-        of_node = [
+        node_parts = [
             document.object().get(name)
             for name in ("config", "manifestDirectory", "reservedCPUs", "topology", "decidedOn")
         ]
-        if self._decode_node is None or self._decode_node[0] != of_node:
-            self._decode_node = of_node, _decode_node(document)
+        if self._node is None or self._node[0] != node_parts:
+            self._node = node_parts, _decode_node(document)
         saved = self._state[1]
-        root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
-        units, pools = document.optional("unitCgroups"), document.optional("devices")
+        units = document.read_optional("unitCgroups", lambda found: found.by_name(JsonValue.text), ())
         return NodeView(
-            node=self._decode_node[1],
+            node=self._node[1],
             state=saved.state,
-            cgroup_root=None if root is None else root.text(),
-            unit_cgroups={} if units is None else dict(units.by_name(JsonValue.text)),
-            pids=None if pids is None else dict(pids.by_name(JsonValue.whole)),
+            cgroup_root=document.read_optional("cgroupRoot", JsonValue.text, None),
+            unit_cgroups=dict(units),
+            pids=document.read_optional("pids", lambda pids: dict(pids.by_name(JsonValue.whole)), None),
             problems=document.field("problems").each(JsonValue.text),
-            recovery=None if recovery is None else _decode_recovery(recovery),
+            recovery=document.read_optional("recovery", _decode_recovery, None),
             policies=saved.policies,
             is_live=document.field("live").flag(),
             is_ready=document.field("ready").flag(),
-            pools=() if pools is None else _decode_pools(pools),
+            pools=document.read_optional("devices", _decode_pools, ()),
         )
 
 
@@ -219,11 +213,10 @@ def _decode_pools(document: JsonValue) -> "tuple[DevicePool, ...]":
 
 def _decode_node(document: JsonValue) -> ReadNode:
     config = config_from_document(document.field("config"))
-    manifests = document.optional("manifestDirectory")
-    config = config if manifests is None else replace(config, static_pod_path=manifests.text())
+    manifests = document.read_optional("manifestDirectory", JsonValue.text, config.static_pod_path)
     topology = _decode_topology(document.field("topology"))
-    other = document.optional("decidedOn")
-    decided_on = topology if other is None else _decode_topology(other)
+    decided_on = document.read_optional("decidedOn", _decode_topology, topology)
+    config = replace(config, static_pod_path=manifests)
     return read_node_of(config, topology, decided_on, document.field("reservedCPUs").cpus())
 
 

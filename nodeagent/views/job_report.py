@@ -3,8 +3,7 @@
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.job_usage import JobUsage
-from nodeagent.formats.kernel.usage import remote_bytes
+from nodeagent.formats.kernel.usage import JobUsage, remote_bytes
 from nodeagent.views.wording.words import format_bytes
 
 

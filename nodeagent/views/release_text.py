@@ -25,7 +25,7 @@ def describe_plan(state: NodeState, entry: PodEntry) -> Document:
         "order": list(_find_stop_order(entry)) if entry.is_active else [],
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         **freed_fields(held),
-        "cgroup": entry.pod_path if entry.is_active and not entry.pins_units else None,
+        "cgroup": entry.own_cgroup if entry.is_active else None,
         "units": list(entry.pod.units) if entry.is_active else [],
     }
 

@@ -24,7 +24,7 @@ from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import parse_config
-from nodeagent.formats.config.kubelet_migration import migrated
+from nodeagent.formats.config.kubelet_migration import migrate_config
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.topology.topology_json import topology_document
@@ -569,7 +569,7 @@ FORMS = {
 def test_it_means_the_same_in_every_form(form: str) -> None:
     content = FORMS[form].encode()
     before = parse_config(content, "f")
-    migration = migrated(content, "f")
+    migration = migrate_config(content, "f")
     after = parse_config(migration.text.encode(), "f")
     assert after == migration.config
     unused = [name for name in after.reported_fields if "[" not in name]
@@ -593,7 +593,7 @@ def test_what_is_refused_is_not_migrated(run: RunCommand, tmp_path: Path) -> Non
 @pytest.mark.parametrize("form", ["x", "&a x"], ids=["lines", "anew"])
 def test_no_password_goes_into_a_file_that_others_read(text: str, form: str) -> None:
     content = f"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDomain: {form}\n{text}"
-    migration = migrated(content.encode(), "f")
+    migration = migrate_config(content.encode(), "f")
     assert migration.commented == ("clusterDomain", "staticPodURLHeader")
     assert "SECRET" not in migration.text
     assert "# staticPodURLHeader: value omitted\n" in migration.text

@@ -40,7 +40,7 @@ from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.config.config_yaml import parse_config
-from nodeagent.formats.kernel.cgroup_values import print_value
+from nodeagent.formats.kernel.cgroup_values import format_value
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import UnixAddress
@@ -106,7 +106,7 @@ class Host:
                 "cpuset.cpus.effective": str(there.cpus_effective),
                 "cpuset.mems.effective": str(there.mems_effective),
                 "memory.events": f"oom_kill {there.oom_kills}",
-                **{attribute.value: print_value(value) for attribute, value in there.attributes},
+                **{attribute.value: format_value(value) for attribute, value in there.attributes},
             }
             for name, text in files.items():
                 (directory / name).parent.mkdir(exist_ok=True)

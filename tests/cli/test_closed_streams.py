@@ -74,7 +74,7 @@ def test_an_error_after_part_of_the_answer_is_reported_alone_where_that_part_can
 
 
 def test_a_failure_of_a_file_is_not_taken_for_one_of_the_output() -> None:
-    with pytest.raises(OSError, match="No space left") as failed, program.written():
+    with pytest.raises(OSError, match="No space left") as failed, program.flushing_output():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
     assert failed.value.filename == "file"
 

@@ -101,7 +101,7 @@ def test_cpus_that_others_have_not_left_are_not_printed(run: RunCommand) -> None
     assert "processes of another cgroup (besteffort/poduid-two/app) may run on its exclusive CPUs 1,5" in err
     there = node.observed()
     there["poduid-own/app"] = changed(there["poduid-own/app"], Attribute.CPUSET_CPUS, CpuSet.of(0))
-    assert "instead of the promised '1,5'" in run(node.view(cgroups=there), "own")[2]
+    assert "instead of the allocated '1,5'" in run(node.view(cgroups=there), "own")[2]
 
 
 def test_a_process_elsewhere_is_told_that_it_cannot_get_there(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from nodeagent.cli.support.job_report import watch_job
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
+from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_report import JobLocation, format_report
 from tests.cli.test_job import agent, let_in
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_said(cgroup: Cgroup) -> None:
 
 
 def test_who_shares_cpus_is_never_alone() -> None:
-    usage = job_usage(cpu_stat(1), numa_stat(0, 0), "0\n", schedstat(cpu0=5))
+    usage = parse_job_usage(cpu_stat(1), numa_stat(0, 0), "0\n", schedstat(cpu0=5))
     place = JobLocation("jobs/one", "", CpuSet(), CpuSet.parse("0-7"), NumaSet.of(0, 1))
     said = format_report(place, 1_000_000, usage, usage, 0)
     assert said.startswith("nodeagent: jobs/one: 1.00 s on shared CPUs 0-7 of NUMA 0-1; ")
@@ -112,7 +112,9 @@ def test_who_shares_cpus_is_never_alone() -> None:
     "text", ["", "version 17\n", "cpu0 1 2\n", "cpu0 0 0 0 0 0 0 x 1 1\n", "cpu0 0 0 0 0 0 0 -1 1 1\n", "cpux 1\n"]
 )
 def test_what_is_no_schedstat_is_unknown(text: str) -> None:
-    assert job_usage(None, None, "max\n", text) == JobUsage(job_usage(None, None, None, None).usage, None, None)
+    assert parse_job_usage(None, None, "max\n", text) == JobUsage(
+        parse_job_usage(None, None, None, None).usage, None, None
+    )
 
 
 # from the outside

@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 
 from nodeagent.cli.main import main
-from nodeagent.cli.support.printable_output import escape_output, raw_output, write_coloured
+from nodeagent.cli.support.printable_output import escape_output, find_raw_output, write_coloured
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.wording.columns import break_text, format_table
 
@@ -41,9 +41,9 @@ def test_a_painted_text_keeps_our_colours_and_nothing_else(capsys: pytest.Captur
 
 
 def test_what_draws_on_a_terminal_reaches_it(capsys: pytest.CaptureFixture[str]) -> None:
-    raw_output().write("\x1b[H")
+    find_raw_output().write("\x1b[H")
     with escape_output():
-        raw_output().write("\x1b[J")
+        find_raw_output().write("\x1b[J")
     assert capsys.readouterr().out == "\x1b[H\x1b[J"
 
 

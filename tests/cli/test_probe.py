@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.commands.probe import ProbeError, check_free, measured_container
+from nodeagent.cli.commands.probe import ProbeError, check_free, find_measured_container
 from nodeagent.cli.main import main
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
@@ -189,13 +189,13 @@ def test_exclusive_cpus_are_their_pods() -> None:
 def test_the_container_that_has_cpus_of_its_own_is_meant() -> None:
     view = claimed().view()
     web, two = view.state.entries
-    assert measured_container(view, web, None) == "app"
-    assert measured_container(view, two, "b") == "b"
-    assert measured_container(view, two, "setup") == "setup"
+    assert find_measured_container(view, web, None) == "app"
+    assert find_measured_container(view, two, "b") == "b"
+    assert find_measured_container(view, two, "setup") == "setup"
     with pytest.raises(ProbeError, match="several containers with exclusive CPUs: a, b"):
-        measured_container(view, two, None)
+        find_measured_container(view, two, None)
     with pytest.raises(ProbeError, match="default/web side has no exclusive CPUs"):
-        measured_container(view, web, "side")
+        find_measured_container(view, web, "side")
 
 
 def own(live: Host, container: str) -> None:

@@ -224,7 +224,7 @@ def test_another_machine_takes_the_place_of_the_scenarios_own(run: RunCommand, r
     Path("machine.json").write_text(run("topology", "--topology", "16c.2t", "-o", "json")[1])
     assert cpus_of(results(run, file, "--machine", "machine.json")[0]) == "1,17"
     status, _, err = run("simulate", file)
-    assert (status, err.splitlines()[0]) == (1, "nodeagent: scenarios.jsonl:1: topology: is required")
+    assert (status, err.splitlines()[0]) == (1, "nodeagent: scenarios.jsonl:1: topology: is missing")
 
 
 def test_the_words_name_the_machine_that_was_given(run: RunCommand) -> None:

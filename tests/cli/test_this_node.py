@@ -58,6 +58,6 @@ def test_an_interrupt_is_shown_unless_a_container_has_it_on_its_cpus(
     for cpus, left in ((own, CpuSet()), (exclusive, exclusive - own)):
         found = HostInterrupt(24, "eth0", cpus, is_bound=False)
         monkeypatch.setattr(interrupts, "find_interrupts_on", lambda _, found=found: (found,))
-        host = observation.with_observation(view, host_processes=True).observation.host
+        host = observation.add_observation(view, host_processes=True).observation.host
         shown = cpus if is_shown else left
         assert host.interrupts == ((replace(found, cpus=shown),) if shown else ())

@@ -53,4 +53,4 @@ def test_what_can_not_be_read_counts(root: Path) -> None:
     (root / "var/lib/kubelet/config.yaml").mkdir()
     problem = kubelet_problem(root)
     assert problem is not None
-    assert "nobody knows" in problem
+    assert "it is unknown whether" in problem

@@ -669,3 +669,22 @@ def test_a_refused_pod_gets_the_cpus_that_a_runtimes_container_has_released(
         admitted = daemon.agent.state.entry(big.uid)
         assert admitted is not None
         assert admitted.is_active
+
+
+def test_a_late_update_brings_no_ended_container_back(desk: Desk) -> None:
+    desk.run(WEB, "m")
+    for call in (
+        event(Event.STOP_CONTAINER, WEB, "m"),
+        event(Event.REMOVE_CONTAINER, WEB, "m"),
+        Call(Event.STOP_POD_SANDBOX, sandbox_of(WEB)),
+        Call(Event.REMOVE_POD_SANDBOX, sandbox_of(WEB)),
+    ):
+        desk.containers.exchange.handle(call, time.monotonic() + PATIENCE_SECONDS)
+        desk.turn()
+    desk.tree.cpusets.pop("m")
+    desk.turn()
+    assert not desk.state.runtime.entries
+    desk.answered(event(Event.UPDATE_CONTAINER, WEB, "m"))
+    assert own_set_of(desk.state.promises, WEB.uid, "main") is None
+    assert not desk.state.runtime.entries
+    assert desk.containers.exchange.state.is_look_due, "a look tells whether it runs"

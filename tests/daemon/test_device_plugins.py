@@ -24,7 +24,7 @@ from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire import device_plugins as wire
-from nodeagent.formats.wire.device_plugins import variables
+from nodeagent.formats.wire.device_plugins import decode_variables
 from tests.edge.test_grpc_client import HOSTILE_STATUSES
 from tests.support.builders import managers, pod
 from tests.support.device_plugin import MESSAGES, PATIENCE_SECONDS, DevicePlugin, RawPlugin
@@ -114,7 +114,7 @@ def test_what_it_tells_is_given_with_its_nodes_and_its_answer_kept(kubelet: Kube
     assert node.topology.numa_of(own_set_of(promises, "q", "app") or CpuSet()) == NumaSet.of(1)
     answer = promises.of_pod("q").of(DeviceHoldings).answer_of("app", GPU)
     assert answer is not None
-    assert variables(answer) == (("GPU_VISIBLE", "b"),)
+    assert decode_variables(answer) == (("GPU_VISIBLE", "b"),)
     assert plugin.asked == [("allocate", ["a"]), ("allocate", ["b"])]
     assert isinstance(admit(node, promises, asking("r")), Rejected), "an unhealthy one is nobody's"
     assert isinstance(admit(node.tried_out(), initial(node), asking("s")), Admitted)
@@ -276,7 +276,7 @@ def test_whatever_fails_in_following_a_plugin_ends_it_visibly(
         raise RecursionError("a bug")
 
     with monkeypatch.context() as patched:
-        patched.setattr(wire, "devices", fails)
+        patched.setattr(wire, "decode_devices", fails)
         plugin.tell(("b", True, None))
         kubelet.until(lambda told: told.get(GPU) == [("a", False)] and bool(kubelet.warnings))
     assert kubelet.warnings == [("device_plugin_gone", "following it has failed: RecursionError: a bug")]

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.model.refusals import STATE_NOT_SAVED
+from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.daemon.reports.publisher import unready
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.state_files import lock_directory
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.node_view import Observation, view_document
@@ -19,8 +22,8 @@ from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.figures import Recorder, keep, report
-from tests.support.node_model import Machine
-from tests.support.pods import app, init, pod
+from tests.support.node_model import Machine, Unit
+from tests.support.pods import app, init, pod, unit
 from tests.support.world import SMALL, node
 
 RUNNING = (pod("a", app("app", "2")), pod("b", app("app", "1")))
@@ -215,6 +218,25 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     assert saved(daemon) == agent.state
     assert unready(daemon.agent.view) is None
     assert view_document(agent.view)["recovery"]["setAside"] == [f"{daemon.directory / STATE_FILE}.aside-1"]
+
+
+def test_a_release_that_can_not_be_saved_is_done_later_and_its_caller_told(daemon: Daemon) -> None:
+    """A unit's pod holds nothing up while it ends, so its end is not kept by itself."""
+    daemon.machine.units["db.service"] = Unit(UnitSettings())
+    pinning = pod("db", unit("db.service", "1"))
+    daemon.files.pods = (*RUNNING, pinning)
+    daemon.rest()
+    daemon.steps.fails = lambda _number, _call: errno.ENOSPC
+    request = TurnRequest(released=frozenset({pinning.uid}))
+    daemon.agent.requests.put(request)
+    daemon.turn(WakeUpReason.REQUEST)
+    assert "No space left on device" in str(request.answer.exception())
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    entry = daemon.agent.state.entry(pinning.uid)
+    assert entry is not None
+    assert entry.refusal is not None
+    assert entry.refusal.reason == RELEASED
 
 
 def test_a_directory_is_locked_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from nodeagent.daemon.host.host_settings import (
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.host_files import described
+from nodeagent.formats.kernel.host_files import describe_setting
 from tests.support.builders import hybrid
 from tests.support.daemon_model import Daemon, HostSettingsModel, Steps, watched
 from tests.support.node_model import Machine
@@ -160,7 +160,7 @@ def test_who_sets_it_back_to_what_it_was_is_told_of_once(life: Life) -> None:
         life.daemon.turn(WakeUpReason.TIMER)
         assert life.machine.settings[IRQ].isdisjoint(own)
     (told,) = life.said("host_setting_changed_by_others")
-    assert (told["setting"], told["found"]) == (described(IRQ), str(life.before[IRQ]))
+    assert (told["setting"], told["found"]) == (describe_setting(IRQ), str(life.before[IRQ]))
     life.remove()
     assert life.machine.settings == life.before
 
@@ -354,13 +354,15 @@ def test_of_a_partition_that_the_kernel_refuses_systemd_keeps_the_host_off_until
     told = life.daemon.agent.view.problems
     assert [f"no cpuset partition could be created for CPUs {own}" in problem for problem in told] == [True, False]
     assert "the kernel refuses" in told[1]
-    setting, start = life.steps.done.index(f"setting {described(UNIT)}"), f"start {life.machine.starts[0]}"
+    setting, start = life.steps.done.index(f"setting {describe_setting(UNIT)}"), f"start {life.machine.starts[0]}"
     assert setting < life.steps.done.index(start), "before anything of the pod runs"
     for again in (life.daemon.start, lambda: None):
         again()
         life.steps.done.clear()
         life.daemon.turn(WakeUpReason.START)
-        assert f"setting {described(UNIT)}" not in life.steps.done, "not even a new process lets them back for a moment"
+        assert f"setting {describe_setting(UNIT)}" not in life.steps.done, (
+            "not even a new process lets them back for a moment"
+        )
     life.machine.broken.clear()
     life.daemon.turn(WakeUpReason.TIMER)
     assert life.machine.partitions() == ("poduid-web",)
@@ -376,7 +378,7 @@ def test_a_partition_that_somebody_has_ended_begins_again_without_systemd(life: 
     life.steps.done.clear()
     life.daemon.turn(WakeUpReason.CGROUPS)
     assert life.machine.partitions() == ("poduid-web",)
-    assert f"setting {described(UNIT)}" not in life.steps.done
+    assert f"setting {describe_setting(UNIT)}" not in life.steps.done
 
 
 def test_where_it_has_them_units_are_never_written_when_pods_come_and_go(life: Life) -> None:
@@ -384,7 +386,7 @@ def test_where_it_has_them_units_are_never_written_when_pods_come_and_go(life: L
     life.daemon.files.pods = (WEB, pod("more", app(cpu="2")))
     life.daemon.rest()
     life.remove()
-    assert f"setting {described(UNIT)}" not in life.steps.done
+    assert f"setting {describe_setting(UNIT)}" not in life.steps.done
 
 
 def test_what_systemd_refuses_is_told_and_tried_again(old_kernel: Life) -> None:
@@ -418,7 +420,7 @@ def test_a_service_that_does_not_answer_is_not_asked_again_before_the_next_resca
     life.daemon.rest()
     life.daemon.files.pods = (WEB,)
     life.daemon.rest()
-    asked = f"setting {described(service)}"
+    asked = f"setting {describe_setting(service)}"
     assert asked not in life.steps.done
     assert "setting interrupt 24" in life.steps.done, "all others follow"
     assert len(life.daemon.agent.view.problems) == 1

@@ -15,10 +15,10 @@ from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.start.node_builder import load_node
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.daemon.turn.machine import Machine
-from nodeagent.edge.kernel.sysfs import read_machine, read_witness
+from nodeagent.edge.kernel.sysfs import read_fingerprint_files, read_machine
+from nodeagent.formats.kernel.machine_fingerprint import fingerprint_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
-from nodeagent.formats.kernel.sysfs_witness import witness_of
 from tests.support.machine_tree import CPUS, NODES, Machine as Tree
 from tests.support.pods import app, pod
 
@@ -53,18 +53,18 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_each_change_shows_in_the_witness(root: Path, path: str, before: str, after: str) -> None:
-    was = witness_of(read_witness(str(root)))
+    was = fingerprint_of(read_fingerprint_files(str(root)))
     text = (root / path).read_text()
     assert before in text
     (root / path).write_text(text.replace(before, after))
-    assert witness_of(read_witness(str(root))) != was
+    assert fingerprint_of(read_fingerprint_files(str(root))) != was
 
 
 def test_free_memory_is_no_change(root: Path) -> None:
-    was = witness_of(read_witness(str(root)))
+    was = fingerprint_of(read_fingerprint_files(str(root)))
     for path in ("proc/meminfo", f"{NODES}/node0/meminfo"):
         (root / path).write_text((root / path).read_text().replace("1000", "999"))
-    assert witness_of(read_witness(str(root))) == was
+    assert fingerprint_of(read_fingerprint_files(str(root))) == was
 
 
 def test_an_unchanged_machine_is_not_read_again(root: Path) -> None:

@@ -89,7 +89,7 @@ def test_memory_that_was_promised_and_is_gone_is_reported_until_it_is_back(daemo
     become(daemon, with_memory(GIB // 2, 8 * GIB))
     assert touched(daemon) == there
     (problem,) = daemon.agent.view.problems
-    assert problem == "NUMA node 0: 641728512 more bytes of memory are promised than it has"
+    assert problem == "NUMA node 0: 641728512 more bytes of memory are allocated than it has"
     become(daemon, with_memory(8 * GIB, 8 * GIB))
     assert daemon.agent.view.problems == ()
     assert touched(daemon) == there

@@ -39,7 +39,7 @@ from nodeagent.edge.processes.user_database import find_group_id
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
-from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
+from nodeagent.formats.wire.grpc_messages import CallError, Status, add_frame
 from tests.support.builders import GIB, PLRM, admitted, machine, managers
 from tests.support.claims import ETH0, request, template
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -450,7 +450,7 @@ def test_500_pods_take_less_than_5_mib_more_memory() -> None:
     client.initiate_connection()
     pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", "localhost"), (":path", LIST)]
     client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
-    client.send_data(1, framed(b""), end_stream=True)
+    client.send_data(1, add_frame(b""), end_stream=True)
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, client.data_to_send().hex()],
         cwd=ROOT,

@@ -22,7 +22,7 @@ from nodeagent.edge.transport import local_api
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView, view_document
-from nodeagent.formats.wire.api_messages import print_result
+from nodeagent.formats.wire.api_messages import format_result
 from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -255,7 +255,7 @@ def test_many_questions_about_one_state_spell_it_once(
     spelt: list[NodeView] = []
     monkeypatch.setattr(api_operations, "view_document", lambda view: (spelt.append(view), view_document(view))[1])
     encoded: list[object] = []
-    monkeypatch.setattr(local_api, "print_result", lambda result: (encoded.append(result), print_result(result))[1])
+    monkeypatch.setattr(local_api, "format_result", lambda result: (encoded.append(result), format_result(result))[1])
     answers = [call(f"{tmp_path}/{API_SOCKET}", "state") for _ in range(20)]
     assert all(answer == answers[0] for answer in answers)
     assert spelt == [daemon.agent.view]
@@ -279,7 +279,7 @@ def test_a_configuration_that_could_not_be_taken_over_is_refused_and_nothing_is_
     assert judged(max_pods=7) == {"config": f"{tmp_path}/config.yaml"}
     with pytest.raises(ApiError, match="changed fields need a restart: static_pod_path"):
         judged(static_pod_path="/elsewhere")
-    with pytest.raises(ApiError, match="the promises made do not fit: the policies change from"):
+    with pytest.raises(ApiError, match="the allocations do not fit: the policies change from"):
         judged(placement=replace(before.config.placement, cpu_manager_policy="none"))
     monkeypatch.undo()
     with pytest.raises(ApiError, match="no configuration at /nonexistent"):

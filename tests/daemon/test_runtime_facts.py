@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
-from nodeagent.formats.config.containerd_config import NriConfig, Said
+from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig
 from nodeagent.views.check.runtime_facts import PodsApiFacts
 from tests.support.kubelet import serving
 from tests.support.nri_runtime import PATIENCE_SECONDS, VERSIONS, Runtime, pods_and_containers
@@ -51,7 +51,7 @@ def test_without_a_runtime_its_files_may_say_why(tmp_path: Path) -> None:
     (etc / "parts/1.toml").write_text('[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n')
     found = runtime_facts(str(tmp_path / "nri.sock"), tmp_path)
     assert "No such file" in found.problem
-    assert found.config == NriConfig(is_off=Said(value=True, path="/etc/containerd/parts/1.toml"))
+    assert found.config == NriConfig(is_off=ConfiguredValue(value=True, path="/etc/containerd/parts/1.toml"))
     copied = runtime_facts(str(tmp_path / "nri.sock"), tmp_path, is_elsewhere=True)
     assert (copied.problem, copied.config) == ("", found.config)
     (etc / "parts/1.toml").write_text("disable =")

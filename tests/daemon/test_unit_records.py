@@ -16,7 +16,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
-from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_unit_record
+from nodeagent.formats.kernel.unit_properties import format_unit_record, parse_unit_record
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine, Unit
 from tests.support.pods import app, manifests, pod, unit
@@ -256,4 +256,4 @@ def test_what_is_no_record_is_none(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("before", [UnitSettings(), BEFORE])
 def test_a_record_reads_back(before: UnitSettings) -> None:
-    assert parse_unit_record(print_unit_record(before)) == before
+    assert parse_unit_record(format_unit_record(before)) == before

@@ -19,8 +19,8 @@ from hypothesis import given, settings, strategies as st
 
 from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
-from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod, read_pod
-from nodeagent.formats.wire.grpc_messages import Status, framed, parse_status
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, encode_get_pod, read_pod
+from nodeagent.formats.wire.grpc_messages import Status, add_frame, parse_status
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod
 from tests.support.runtime_pods import kubelets
@@ -34,7 +34,7 @@ SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 
 
 def request(uid: str) -> bytes:
-    found = get_pod(uid)
+    found = encode_get_pod(uid)
     assert found is not None
     return found
 
@@ -224,12 +224,12 @@ GRPC_OK = ("grpc-status", "0")
         (ended(*OK, ("grpc-status", "7"), ("grpc-message", "no")), "it refuses: no (7)"),
         (body(b"", GRPC_OK), "an answer without a message"),
         (body(b"\0\0\0\0", GRPC_OK), "ends within a message"),
-        (body(b"\1" + framed(b"x")[1:], GRPC_OK), "a compressed message"),
+        (body(b"\1" + add_frame(b"x")[1:], GRPC_OK), "a compressed message"),
         (body(b"\0\xff\xff\xff\xff", GRPC_OK), "an answer of more than 262144 bytes"),
-        (body(framed(b"x") * 2, GRPC_OK), "more than one message"),
-        (body(framed(b"x")[:-1], GRPC_OK), "ends within a message"),
-        (body(framed(b"x")), "without gRPC's status"),
-        (body(framed(b"x"), GRPC_OK, ("content-length", "\u00b2")), "it does not speak gRPC as it should"),
+        (body(add_frame(b"x") * 2, GRPC_OK), "more than one message"),
+        (body(add_frame(b"x")[:-1], GRPC_OK), "ends within a message"),
+        (body(add_frame(b"x")), "without gRPC's status"),
+        (body(add_frame(b"x"), GRPC_OK, ("content-length", "\u00b2")), "it does not speak gRPC as it should"),
         (speaks(lambda h2, stream: h2.reset_stream(stream)), "it broke the call off"),
         (speaks(lambda h2, _: h2.close_connection()), "it ended the connection"),
     ],
@@ -245,7 +245,7 @@ HOSTILE_STATUSES = ("", "zero", "²", "٠", "０", "-1", "+0", "0x0", "1e3", " "
 
 @pytest.mark.parametrize("status", HOSTILE_STATUSES)
 def test_a_status_is_a_small_number_in_ascii(tmp_path: Path, status: str) -> None:
-    with behaving(tmp_path / "s", body(framed(b"x"), ("grpc-status", status))):
+    with behaving(tmp_path / "s", body(add_frame(b"x"), ("grpc-status", status))):
         assert "it does not speak gRPC as it should" in failure(tmp_path / "s").message
 
 
@@ -308,7 +308,7 @@ def speaks_early(channel: socket.socket) -> None:
     while not any(isinstance(event, RequestReceived) for event in server.receive_data(channel.recv(65536))):
         pass
     server.send_headers(1, OK)
-    server.send_data(1, framed(b""))
+    server.send_data(1, add_frame(b""))
     server.send_headers(1, [("grpc-status", "0")], end_stream=True)
     channel.sendall(server.data_to_send())
 

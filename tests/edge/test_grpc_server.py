@@ -22,7 +22,7 @@ from nodeagent.edge.transport.grpc_server import MAX_REQUEST_BYTES, MAX_STREAMS,
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import Dialogue, Server, ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
-from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
+from nodeagent.formats.wire.grpc_messages import CallError, Status, add_frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = [
@@ -87,7 +87,7 @@ class Client:
             case h2.events.StreamReset():
                 self.resets.append(event.stream_id or 0)
 
-    def ask(self, body: bytes = framed(b"hello"), path: str = "/test/Echo", **headers: str) -> int:
+    def ask(self, body: bytes = add_frame(b"hello"), path: str = "/test/Echo", **headers: str) -> int:
         """Send a request; return its stream."""
         stream = self.h2.get_next_available_stream_id()
         changed = {":path": path} | {{"method": ":method"}.get(k, k.replace("_", "-")): v for k, v in headers.items()}
@@ -111,25 +111,25 @@ def _text(word: bytes | str) -> str:
 def test_an_answer_is_a_framed_message_and_a_status() -> None:
     headers, body = Client().answer()
     assert headers == {":status": "200", "content-type": "application/grpc", "grpc-status": "0"}
-    assert body == framed(b"hello") == b"\0\0\0\0\5hello"
-    assert Client().answer(framed(b""))[1] == framed(b"")
+    assert body == add_frame(b"hello") == b"\0\0\0\0\5hello"
+    assert Client().answer(add_frame(b""))[1] == add_frame(b"")
 
 
 @pytest.mark.parametrize(
     ("body", "path", "status", "message"),
     [
-        (framed(b""), "/test/Refuse", 2, "no pod '%C3%BC' at 100%25%0A"),
-        (framed(b""), "/test/Nothing", 12, "there is no method /test/Nothing"),
-        (framed(b""), "/", 12, "there is no method /"),
-        (framed(b""), "/test/Crash", 13, "internal error, see the agent's log"),
-        (b"\1" + framed(b"a")[1:], "/test/Echo", 12, "the request is compressed, but only identity is supported"),
+        (add_frame(b""), "/test/Refuse", 2, "no pod '%C3%BC' at 100%25%0A"),
+        (add_frame(b""), "/test/Nothing", 12, "there is no method /test/Nothing"),
+        (add_frame(b""), "/", 12, "there is no method /"),
+        (add_frame(b""), "/test/Crash", 13, "internal error, see the agent's log"),
+        (b"\1" + add_frame(b"a")[1:], "/test/Echo", 12, "the request is compressed, but only identity is supported"),
         (b"", "/test/Echo", 3, "the request has 0 bytes, but a message begins with 5"),
         (b"\0\0\0\0", "/test/Echo", 3, "the request has 4 bytes, but a message begins with 5"),
-        (framed(b"a") * 2, "/test/Echo", 3, "the request is not one message: 1 bytes announced, 7 sent"),
-        (framed(b"abc")[:-1], "/test/Echo", 3, "the request is not one message: 3 bytes announced, 2 sent"),
-        (b"\2" + framed(b"a")[1:], "/test/Echo", 3, "the request is not one message: 1 bytes announced, 1 sent"),
-        (framed(b"17000000"), "/test/Large", 8, "the answer has 17000000 bytes, more than 16777216"),
-        (framed(bytes(MAX_REQUEST_BYTES)), "/test/Echo", 8, "the request has more than 4096 bytes"),
+        (add_frame(b"a") * 2, "/test/Echo", 3, "the request is not one message: 1 bytes announced, 7 sent"),
+        (add_frame(b"abc")[:-1], "/test/Echo", 3, "the request is not one message: 3 bytes announced, 2 sent"),
+        (b"\2" + add_frame(b"a")[1:], "/test/Echo", 3, "the request is not one message: 1 bytes announced, 1 sent"),
+        (add_frame(b"17000000"), "/test/Large", 8, "the answer has 17000000 bytes, more than 16777216"),
+        (add_frame(bytes(MAX_REQUEST_BYTES)), "/test/Echo", 8, "the request has more than 4096 bytes"),
     ],
 )
 def test_what_has_no_answer_has_a_status_and_a_text(body: bytes, path: str, status: int, message: str) -> None:
@@ -142,7 +142,7 @@ def test_what_has_no_answer_has_a_status_and_a_text(body: bytes, path: str, stat
         "grpc-message": message,
     }
     assert len(client.bugs) == (path == "/test/Crash")
-    assert client.answer()[1] == framed(b"hello"), "the connection goes on"
+    assert client.answer()[1] == add_frame(b"hello"), "the connection goes on"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_is_no_call_has_a_status_of_http(headers: dict[str, str], status: s
     stream = client.ask(**headers)
     client.exchange()
     assert client.headers[stream] == {":status": status}
-    assert client.answer()[1] == framed(b"hello")
+    assert client.answer()[1] == add_frame(b"hello")
 
 
 def test_a_request_that_goes_on_for_too_long_is_answered_before_its_end() -> None:
@@ -167,7 +167,7 @@ def test_a_request_that_goes_on_for_too_long_is_answered_before_its_end() -> Non
     assert client.resets == [stream]
     assert client.headers[stream]["grpc-status"] == "8"
     assert not client.server.waits_for_client
-    assert client.answer()[1] == framed(b"hello")
+    assert client.answer()[1] == add_frame(b"hello")
 
 
 @given(st.lists(st.integers(1, 40), max_size=6), st.integers(1, 30), st.integers(0, 5))
@@ -187,17 +187,17 @@ def test_no_frame_of_more_than_16_kib_is_waited_for(lengths: list[int], piece: i
 
 def test_an_answer_waits_for_the_clients_window_and_holds_up_nobody_else() -> None:
     client = Client(window=1000)
-    long = client.ask(framed(b"5000"), "/test/Large")
+    long = client.ask(add_frame(b"5000"), "/test/Large")
     client.exchange()
     assert len(client.bodies[long]) == 1000
     assert client.server.waits_for_client
     short = client.ask()
     client.exchange()
-    assert client.bodies[short] == framed(b"hello")
+    assert client.bodies[short] == add_frame(b"hello")
     while long not in client.ended:
         client.h2.increment_flow_control_window(500, long)
         client.exchange()
-    assert client.bodies[long] == framed(b"x" * 5000)
+    assert client.bodies[long] == add_frame(b"x" * 5000)
     assert not client.server.waits_for_client
 
 
@@ -205,14 +205,14 @@ def test_an_answer_waits_for_the_clients_window_and_holds_up_nobody_else() -> No
 def test_an_answer_of_16_mib_fits_through_small_windows() -> None:
     client = Client(window=2**31 - 1)
     client.h2.increment_flow_control_window(2**30)
-    stream = client.ask(framed(str(16 << 20).encode()), "/test/Large")
+    stream = client.ask(add_frame(str(16 << 20).encode()), "/test/Large")
     client.exchange()
     assert len(client.bodies[stream]) == (16 << 20) + 5
 
 
 def test_a_request_that_is_reset_is_forgotten_and_so_is_an_answer() -> None:
     client = Client(window=10)
-    asked, unfinished = client.ask(framed(b"5000"), "/test/Large"), client.h2.get_next_available_stream_id()
+    asked, unfinished = client.ask(add_frame(b"5000"), "/test/Large"), client.h2.get_next_available_stream_id()
     client.h2.send_headers(unfinished, HEADERS)
     client.exchange()
     assert client.server.waits_for_client
@@ -241,7 +241,7 @@ def test_too_many_calls_at_once_end_the_connection() -> None:
 
 def test_a_client_that_says_goodbye_is_gone() -> None:
     client = Client(window=10)
-    client.ask(framed(b"5000"), "/test/Large")
+    client.ask(add_frame(b"5000"), "/test/Large")
     client.exchange()
     client.h2.close_connection()
     client.exchange()
@@ -258,7 +258,7 @@ FRAMES = st.builds(
     st.integers(0, 12),
     st.sampled_from([0, 1, 4, 5, 8, 0x20, 0xFF]),
     st.sampled_from([0, 1, 2, 3, 2**31 - 1]),
-    st.one_of(st.binary(max_size=40), st.sampled_from([bytes(4), b"\xff" * 4, bytes(8), framed(b"a")])),
+    st.one_of(st.binary(max_size=40), st.sampled_from([bytes(4), b"\xff" * 4, bytes(8), add_frame(b"a")])),
 )
 
 
@@ -266,7 +266,7 @@ def real_request() -> bytes:
     client = h2.connection.H2Connection()
     client.initiate_connection()
     client.send_headers(1, HEADERS)
-    client.send_data(1, framed(b"a"), end_stream=True)
+    client.send_data(1, add_frame(b"a"), end_stream=True)
     return client.data_to_send()
 
 
@@ -373,7 +373,7 @@ def test_who_does_not_take_the_answer_is_dropped(served: Served) -> None:
         client.increment_flow_control_window(2**30)
         path = [(name, "/test/Large" if name == ":path" else value) for name, value in HEADERS]
         client.send_headers(1, path)
-        client.send_data(1, framed(b"16000000"), end_stream=True)
+        client.send_data(1, add_frame(b"16000000"), end_stream=True)
         channel.sendall(client.data_to_send())
         waiting = threading.Event()
         while served.server is not None and served.server.connections.reading:
@@ -429,7 +429,7 @@ def test_nonsense_and_clients_that_vanish_leave_the_server_as_it_was(served: Ser
 def test_no_more_than_a_bound_is_taken_from_an_answer_at_once() -> None:
     client = Client(window=2**31 - 1)
     client.h2.increment_flow_control_window(2**30)
-    client.ask(framed(b"10000000"), "/test/Large")
+    client.ask(add_frame(b"10000000"), "/test/Large")
     client.server.receive(client.h2.data_to_send())
     most = grpc_server._SEND_BYTES  # noqa: SLF001 - what is asked here
     assert most <= len(client.server.take_output()) < most + 20_000

@@ -32,7 +32,7 @@ from nodeagent.formats.capture import (
     without_secrets,
 )
 from nodeagent.formats.checkpoint.node_state import policies_of
-from nodeagent.formats.kernel.settings import KERNEL_PARAMETERS, known_parameters
+from nodeagent.formats.kernel.settings import KERNEL_PARAMETERS, remove_unknown_parameters
 from nodeagent.formats.kernel.sysfs import topology_of
 from tests.cli.test_cli_inspect import Host
 from tests.cli.test_selected_node import root as root  # noqa: PLC0414 - a fixture
@@ -134,7 +134,7 @@ def saved(host: Host) -> Path:
 
 def test_of_the_kernels_command_line_only_known_parameters_are_kept() -> None:
     line = f"quiet isolcpus=managed_irq,2-3 luks.key={SECRET} nohz_full=2-3 systemd.setenv=A={SECRET} nosmt\n"
-    assert known_parameters(line) == "isolcpus=managed_irq,2-3 nohz_full=2-3 nosmt\n"
+    assert remove_unknown_parameters(line) == "isolcpus=managed_irq,2-3 nohz_full=2-3 nosmt\n"
     assert {"isolcpus", "nohz_full", "nosmt"} <= KERNEL_PARAMETERS
 
 

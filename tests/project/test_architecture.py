@@ -27,6 +27,14 @@ def test_every_file_that_the_page_names_is_there() -> None:
     assert [path for path in named() if not ((ROOT / "nodeagent" / path).is_file() or (ROOT / path).is_file())] == []
 
 
+def test_every_name_that_the_page_gives_is_in_the_code() -> None:
+    sources = [path for name in ("nodeagent", "tests") for path in (ROOT / name).rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
+    names = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", PAGE))
+    assert len(names) > 80
+    assert sorted(name for name in names if name.rpartition(".")[2] not in words) == []
+
+
 def test_every_package_of_core_and_every_ring_is_in_the_tables() -> None:
     rings = {path.name for path in (ROOT / "nodeagent").iterdir() if (path / "__init__.py").exists()}
     rooms = {path.name for path in (ROOT / "nodeagent/core").iterdir() if (path / "__init__.py").exists()}

@@ -132,7 +132,7 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.host_record import decode_record
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
-from nodeagent.formats.checkpoint.sealed import unsealed
+from nodeagent.formats.checkpoint.sealed import unseal
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.kernel.host_files import read_cpus
 from nodeagent.formats.kernel.sysfs import topology_of
@@ -143,7 +143,7 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.topology.topology_json import topology_from_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.formats.wire.exchange import Peer
-from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.grpc_messages import add_frame
 from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.tools.fleet.ssh import run_on_host
 from nodeagent.tools.probe.latency import parse_oslat
@@ -376,7 +376,7 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
 
 
 def onto_a_full_disk(*words: str) -> None:
-    with Path("/dev/full").open("w") as full, redirect_stdout(full), program.written():
+    with Path("/dev/full").open("w") as full, redirect_stdout(full), program.flushing_output():
         topology.run(asked(topology, *words))
 
 
@@ -451,7 +451,7 @@ CASES = [
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
     Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
     Case("CaptureError", "no JSON", lambda d: read_topology(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
-    Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is required, and kind is not NodeCapture"),
+    Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is missing, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: read_topology(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
@@ -478,10 +478,10 @@ CASES = [
     Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
     Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
     Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),
-    Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.earlier(NamedFile(f"{d}/f"))), "{}/f"),
+    Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.read_earlier(NamedFile(f"{d}/f"))), "{}/f"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
-    Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
+    Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "hello.version: must be a text, not 3"),
     Case("ListenError", "no directory", lambda d: listen(UnixAddress(f"{d}/none/s")), "{}/none/s"),
     Case("ListenError", "a file in its place", lambda d: ((d / "s").write_text(""), listen(UnixAddress(f"{d}/s"))), "{}/s"),
     Case("CgroupWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(CgroupWatch(str(d), lambda: None)), "{}"),
@@ -532,7 +532,7 @@ CASES = [
     Case("ScenarioError", "its machine", lambda _: scenario_from_text('{"topology": {"cpus": [{"id": "a"}]}}', "f:7"), '"a"'),
     Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
     Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
-    Case("SealError", "something else", lambda _: unsealed(b'{"format": "x", "version": 1, "sha256": ""}\n', "y", 1, "see `nodeagent check`"), "'x'"),
+    Case("SealError", "something else", lambda _: unseal(b'{"format": "x", "version": 1, "sha256": ""}\n', "y", 1, "see `nodeagent check`"), "'x'"),
     Case("SourceError", "no file", lambda d: read_topology(about(machine=f"{d}/none")), "{}/none"),
     Case("SourceError", "no configuration", lambda d: read_node(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
     Case("SimulateError", "no pod", compared, "no pod to decide on"),
@@ -642,7 +642,7 @@ def status_of(message: bytes) -> str:
     client.initiate_connection()
     pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/v1.PodResourcesLister/Get")]
     client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
-    client.send_data(1, framed(message), end_stream=True)
+    client.send_data(1, add_frame(message), end_stream=True)
     server.receive(client.data_to_send())
     (answer,) = (one for one in client.receive_data(server.take_output()) if isinstance(one, ResponseReceived))
     assert answer.headers is not None
@@ -723,7 +723,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "KubeletPodError": (lambda d: of_kubelet(d, b"nonsense"), "proto3 has no wire type 6"),
-    "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
+    "LatencyReportError": (lambda _: message_of(lambda: probe.parse_report(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "NoWayError": (lambda _: refused_claim(request("cpus", count=99)), "99 wanted, 7 devices meet its selectors"),
     "SelectorError": (lambda _: refused_claim(request("cpus", "dra.cpu", "device.driver")), "must be true or false"),
     "_MisfitError": (lambda _: refused_claim(request("cpus", count=2)), "its claims have 2 CPUs"),

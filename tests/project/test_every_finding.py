@@ -173,8 +173,8 @@ BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
 ]  # fmt: skip
 SHORT: list[tuple[str, Callable[[], tuple[str, ...]]]] = [
     ("CPUs 99 of 1,99 are offline", lambda: short(NOTHING.having(CpuHoldings(cpus=(("app", CpuSet.of(1, 99)),))), CpuBooks(CpuSet.parse("0,2-15")))),
-    ("memory is promised on NUMA nodes 7, which are gone", lambda: short(block(NumaSet.of(0, 7), GIB))),
-    ("NUMA node 0: 1073741824 more bytes of memory are promised", lambda: short(block(NumaSet.of(0), 8 * GIB))),
+    ("memory is allocated on NUMA nodes 7, which are gone", lambda: short(block(NumaSet.of(0, 7), GIB))),
+    ("NUMA node 0: 1073741824 more bytes of memory are allocated", lambda: short(block(NumaSet.of(0), 8 * GIB))),
 ]  # fmt: skip
 
 

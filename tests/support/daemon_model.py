@@ -64,7 +64,7 @@ from nodeagent.edge.files import state_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.edge.systemd.units import UnitsError
-from nodeagent.formats.kernel.host_files import described
+from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.kernel.unit_names import slices_around
 from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 from nodeagent.formats.wire.launcher_protocol import (
@@ -405,7 +405,7 @@ class HostSettingsModel:
         return {setting: why for setting, cpus in values.items() if (why := self._write(setting, cpus)) is not None}
 
     def _write(self, setting: Setting, cpus: CpuSet) -> str | None:
-        self.steps.take(f"setting {described(setting)}")
+        self.steps.take(f"setting {describe_setting(setting)}")
         if setting in self.machine.immovable:
             return os.strerror(errno.EIO)
         left = self.machine.settings[setting] - cpus

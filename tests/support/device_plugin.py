@@ -16,7 +16,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamEnded
 
-from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.grpc_messages import add_frame
 from tests.support.protos import generated
 
 MESSAGES, STUBS = generated("device_plugins")
@@ -172,7 +172,7 @@ class RawPlugin:
     def _answer(self, channel: socket.socket, h2: H2Connection, stream: int, method: str) -> None:
         message = self._messages[method]
         h2.send_headers(stream, [(":status", "200"), ("content-type", "application/grpc")])
-        h2.send_data(stream, framed(message if isinstance(message, bytes) else message.SerializeToString()))
+        h2.send_data(stream, add_frame(message if isinstance(message, bytes) else message.SerializeToString()))
         if method == "ListAndWatch":
             channel.sendall(h2.data_to_send())
             self.ends_list.wait(PATIENCE_SECONDS)

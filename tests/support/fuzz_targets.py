@@ -45,26 +45,26 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     CheckpointError,
     checkpoint_document,
-    converted,
+    convert_checkpoint,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, read_cpu_contents
-from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
+from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, read_memory_contents
 from nodeagent.formats.checkpoint.node_state import FORMAT, VERSION, NodeStateError, decode_state, encode_state
-from nodeagent.formats.checkpoint.sealed import sealed
-from nodeagent.formats.config.config_yaml import judged_config, parse_config
-from nodeagent.formats.config.containerd_config import ContainerdConfigError, imported, nri_config
+from nodeagent.formats.checkpoint.sealed import seal
+from nodeagent.formats.config.config_yaml import judge_config, parse_config
+from nodeagent.formats.config.containerd_config import ContainerdConfigError, read_imports, read_nri_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
-from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
+from nodeagent.formats.config.kubelet_beside import KubeletFiles, find_kubelet_conflicts
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
-from nodeagent.formats.kernel.cpu_use import Counted, use_of
+from nodeagent.formats.kernel.cpu_use import Counted, derive_cpu_use
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError, parse_histogram
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
-from nodeagent.formats.manifest.variables import process_of
+from nodeagent.formats.manifest.variables import expand_process
 from nodeagent.formats.runtime.annotations import read_annotations
 from nodeagent.formats.runtime.calls import NriCallError, Synchronize, read_call
 from nodeagent.formats.runtime.kubelet_pods import KubeletPodError, read_pod
@@ -74,7 +74,7 @@ from nodeagent.formats.scenario.scenario import ScenarioError, scenario_from_tex
 from nodeagent.formats.syntax.bind_address import BindAddressError, parse_bind_address
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.findings import DocumentError, Finding
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_document, topology_from_document
 from nodeagent.formats.wire.api_messages import ApiSyntaxError, parse_reply
@@ -188,7 +188,7 @@ def can_be_kept(pod: Pod) -> None:
 
 def can_be_started(pod: Pod) -> None:
     for container in pod.containers:
-        process = process_of(container)
+        process = expand_process(container)
         assert process is not None
         request = StartRequest(
             id=f"{pod.uid}/{container.name}/0",
@@ -210,7 +210,7 @@ def can_be_started(pod: Pod) -> None:
 
 
 def configuration(content: bytes) -> Hashable:
-    _, found = judged_config(content, "config.yaml", lambda config: find_unsuited(config, MACHINE_A))
+    _, found = judge_config(content, "config.yaml", lambda config: find_unsuited(config, MACHINE_A))
     try:
         config = parse_config(content, "config.yaml")
     except DocumentError:
@@ -246,7 +246,7 @@ def histogram(content: bytes) -> Hashable:
     assert all(len(row.keys) == len(_HISTOGRAM_KEYS) and min(row.keys) >= 0 for row in found.rows)
     began = Counted(content, 0, 0)
     nothing = kernel_histograms.record(began_ns=0, ended_ns=1)
-    used = use_of(structs.replace(nothing, switches=began, ended_ns=10**9), CpuSet.parse("0-7"))
+    used = derive_cpu_use(structs.replace(nothing, switches=began, ended_ns=10**9), CpuSet.parse("0-7"))
     assert all(0 <= run.ns <= used.elapsed_ns and run.times >= 0 for run in used.runs)
     return len(found.rows), len(used.runs), found.dropped > 0
 
@@ -334,7 +334,7 @@ def memory_state(content: bytes) -> Hashable:
 
 def memory_state_with_its_sum(content: bytes) -> Hashable:
     try:
-        sums = read_memory_contents(decoded(content.decode(errors="replace"))).sums
+        sums = read_memory_contents(decode_json(content.decode(errors="replace"))).sums
     except GoJsonError as err:
         return kind_of(err)
     return frozenset(memory_state(summed(content, checksum)) for checksum in sums.values())
@@ -357,7 +357,7 @@ def own_state(content: bytes) -> Hashable:
 
 
 def own_state_with_its_sum(content: bytes) -> Hashable:
-    return own_state(sealed(content, FORMAT, VERSION))
+    return own_state(seal(content, FORMAT, VERSION))
 
 
 def any_checkpoint(content: bytes) -> Hashable:
@@ -372,7 +372,7 @@ def any_checkpoint(content: bytes) -> Hashable:
     answers: list[Hashable] = [found.version, kind_of(found.problem)]
     for to in WRITABLE:
         try:
-            written = converted(found, to, versions.IDS, lossy=True)
+            written = convert_checkpoint(found, to, versions.IDS, lossy=True)
         except CheckpointError as err:
             answers.append(refusal(err))
         else:
@@ -398,9 +398,9 @@ def job_record(content: bytes) -> Hashable:
     record = parse_record(content)
     if record is None:
         return "no record"
-    again = parse_record(print_record(record))
+    again = parse_record(format_record(record))
     assert again is not None
-    assert parse_record(print_record(again)) == again
+    assert parse_record(format_record(again)) == again
     assert 1 <= record.pid <= 2**22
     assert min(record.user, record.start_ticks) >= 0
     can_be_kept(again.pod)
@@ -623,7 +623,7 @@ def annotations(content: bytes) -> Hashable:
 
 def kubelet_files(content: bytes) -> Hashable:
     text = content.decode("utf-8", "replace")
-    found = kubelet_conflicts(KubeletFiles((("f", content),), (), cpu_state=text, memory_state=text))
+    found = find_kubelet_conflicts(KubeletFiles((("f", content),), (), cpu_state=text, memory_state=text))
     for finding in found:
         fits_a_line(str(finding))
     return tuple(kind_of(finding) for finding in found[:3])
@@ -631,8 +631,8 @@ def kubelet_files(content: bytes) -> Hashable:
 
 def containerd_config(content: bytes) -> Hashable:
     try:
-        imported(content, "f")
-        found = nri_config((("f", content),))
+        read_imports(content, "f")
+        found = read_nri_config((("f", content),))
     except ContainerdConfigError as err:
         fits_a_line(str(err))
         return kind_of(err)
@@ -789,7 +789,7 @@ NRI_WORDS = (
 )
 
 _JOBS = tuple(
-    print_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node, cores), 1000, 77, 123))
+    format_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node, cores), 1000, 77, 123))
     for cpu, node, cores in (("2", None, "efficiency"), ("500m", "1", None))
 )
 

@@ -5,11 +5,10 @@ rest.
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
-from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
-from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.manifest_arguments import add_manifests_argument, add_wait_arguments, check_timeout
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: installed; 4: a pod would be refused, so nothing was installed, or is refused; 1: failure; 2: wrong arguments
 
 examples:
@@ -27,14 +26,7 @@ next: nodeagent inspect POD shows its CPUs, nodeagent delete FILE ends it; nodea
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "files",
-        nargs="+",
-        type=NamedFile,
-        metavar="FILE|-|DIR",
-        help="a manifest, - for stdin, or a directory of manifests",
-    )
+    add_manifests_argument(parser)
     parser.add_argument(
         "--force",
         action="store_true",
@@ -43,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_wait_arguments(parser, "decided on each pod")
     add_output_argument(parser)
     add_agent_arguments(parser)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

@@ -14,10 +14,10 @@ from nodeagent.cli.support.manifest_changes import (
     ManifestPlace,
     find_decision,
     find_undecided,
+    format_unwritable_hint,
     plan_changes,
     read_installed,
     read_manifest_node,
-    unwritable_hint,
     write_changes,
 )
 from nodeagent.cli.support.manifest_decisions import (
@@ -73,27 +73,28 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     """
     place, _ = read_manifest_node(options)
     check_wait(options, place)
-    hint = unwritable_hint(place, "nodeagent", *words)
+    hint = format_unwritable_hint(place, "nodeagent", *words)
     with locked_manifests(place.directory, hint):
         place, node = read_manifest_node(options)  # read again, because they may have changed before the lock
-        changes, document = _tried("Apply", files, place, node)
+        changes, document = _try_changes("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
         if document["applied"]:
             write_changes(changes, hint)
     if not document["applied"]:
-        return _left_out(options, document, refused)
+        return _report_refusal(options, document, refused)
     if options.output == "text":
         sys.stdout.write(format_applied(document))
         sys.stdout.flush()
-    pods = _after_wait(options, place, changes, document["pods"]) if options.wait else document["pods"]
-    _report_who_is_away(options, place)
+    pods = _wait_for_decisions(options, place, changes, document["pods"]) if options.wait else document["pods"]
+    if options.output == "text" and not place.is_live:
+        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
     if options.output != "text":
         sys.stdout.write(format_document(document | {"pods": pods}, options.output))
-    return _status(options, pods)
+    return _find_exit_status(options, pods)
 
 
-def _tried(
+def _try_changes(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
     """Try the decisions on manifests, after those on installed pods that still wait for one, because their CPUs aren't free."""
@@ -108,7 +109,7 @@ def _tried(
     document = {"kind": kind, "version": VERSION, "undecided": names}
     there = {(one.kind, one.name): replace(one, line=None) for file in held for one in file.claims}
     documents = [
-        {"change": _change_of(one, there), "file": change.path, "kind": one.kind, "name": one.name}
+        {"change": _compare_document(one, there), "file": change.path, "kind": one.kind, "name": one.name}
         for change in changes
         for one in change.claims
     ]
@@ -117,14 +118,14 @@ def _tried(
     return changes, document | {"pods": [pod | {"admitted": None} for pod in pods]}
 
 
-def _change_of(document: "ClaimDocument", there: Mapping[tuple[str, str], "ClaimDocument"]) -> str:
+def _compare_document(document: "ClaimDocument", there: Mapping[tuple[str, str], "ClaimDocument"]) -> str:
     before = there.get((document.kind, document.name))
     if before is None:
         return "created"
     return "unchanged" if before == replace(document, line=None) else "changed"
 
 
-def _left_out(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
+def _report_refusal(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
         return EXIT_REFUSED
@@ -137,12 +138,12 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
     )
 
 
-def _after_wait(
+def _wait_for_decisions(
     options: argparse.Namespace, place: ManifestPlace, changes: tuple[FileChange, ...], pods: list[Document]
 ) -> list[Document]:
     """Wait for the decisions on the changed pods, report them, and add them to the pods' documents."""
     waiting = [change for file in changes for change in file.pods if change.decided is None]
-    kept = {pod["uid"] for pod in pods if _is_kept_out(pod)}
+    kept = {pod["uid"] for pod in pods if _leaves_running_pod(pod)}
     awaited = [change for change in waiting if change.pod.uid not in kept]
 
     def is_over(state: NodeState) -> bool:
@@ -170,19 +171,14 @@ def _after_wait(
     return [add_decision(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
 
 
-def _report_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
-    if not place.is_live and options.output == "text":
-        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
-
-
-def _status(options: argparse.Namespace, pods: list[Document]) -> int:
+def _find_exit_status(options: argparse.Namespace, pods: list[Document]) -> int:
     if any(pod["decision"] == "refused" and (pod["decided"] or not options.force) for pod in pods):
         return EXIT_REFUSED
-    is_late = options.wait and any(not pod["decided"] and not _is_kept_out(pod) for pod in pods)
+    is_late = options.wait and any(not pod["decided"] and not _leaves_running_pod(pod) for pod in pods)
     return EXIT_ERROR if is_late else 0
 
 
-def _is_kept_out(pod: Document) -> bool:
+def _leaves_running_pod(pod: Document) -> bool:
     """Whether the refused pod leaves the running one in place: the agent tries a changed manifest before it ends the pod (D7)."""
     return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
@@ -195,7 +191,7 @@ def diff_manifests(options: argparse.Namespace) -> int:
     """
     files: tuple[PodFile, ...] = read_pod_files(options.files)
     place, node = read_manifest_node(options)
-    _, document = _tried("Diff", files, place, node)
+    _, document = _try_changes("Diff", files, place, node)
     sys.stdout.write(render_document(document, options.output, format_differences))
     differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
     return _DIFFERS if differs else 0

@@ -11,7 +11,7 @@ from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.node.arguments import add_node_arguments, is_copied
 from nodeagent.cli.support.node.copied_node import read_hostname
-from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file
 from nodeagent.daemon.start.startup import StartError
@@ -60,13 +60,13 @@ def _capture(options: argparse.Namespace) -> Capture:
                 f"{options.machine} describes a machine and is not a capture",
                 hint="take one on the node itself: nodeagent capture --out FILE",
             )
-        return replace(capture, agent=_known(options))
+        return replace(capture, agent=_read_agent_state(options))
     root = options.root or "/"
     sample = read_machine(root)
     topology_of(sample)  # fails if the files don't describe a machine
-    known = _known(options)
+    known = _read_agent_state(options)
     if known is not None:
-        observation = with_observation(known, host_processes=True).observed
+        observation = add_observation(known, host_processes=True).observed
     else:
         at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
         observation = Observation(at_ms, os.sysconf("SC_PAGE_SIZE"))
@@ -79,11 +79,11 @@ def _capture(options: argparse.Namespace) -> Capture:
         observation=observation,
         agent=known,
         settings=settings,
-        devices=_devices(root),
+        devices=_read_devices_or_warn(root),
     )
 
 
-def _devices(root: str) -> SysfsSample | None:
+def _read_devices_or_warn(root: str) -> SysfsSample | None:
     try:
         return read_devices(root)
     except SysfsError as err:
@@ -92,8 +92,8 @@ def _devices(root: str) -> SysfsSample | None:
         return None
 
 
-def _known(options: argparse.Namespace) -> NodeView | None:
-    """Read the agent's state for the capture. None means that it is unknown, as stderr then says.
+def _read_agent_state(options: argparse.Namespace) -> NodeView | None:
+    """Read the agent's state for the capture. If it is unknown, return None and print the reason to stderr.
 
     Raises:
         NodeAgentError: a named file can't be read.

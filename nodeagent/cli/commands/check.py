@@ -65,10 +65,10 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.fix and is_elsewhere(options):
         options.parser.error("only this node can be fixed, not a copy: leave out --fix, or run it on the node itself")
-    found = run_checks(_facts(options))
+    found = run_checks(_find_facts(options))
     if options.fix:
         apply_fixes(found)
-        found = run_checks(_facts(options))
+        found = run_checks(_find_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
     text = render_document(describe_checks(found), options.output, lambda d: render_node_check(d, coloured=colours))
     (write_coloured if colours else sys.stdout.write)(text)
@@ -90,26 +90,26 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
             print(f"fixed {verdict.check}: wrote {verdict.writes[0].text} to {said}", file=sys.stderr)
 
 
-def _facts(options: argparse.Namespace) -> NodeFacts:
+def _find_facts(options: argparse.Namespace) -> NodeFacts:
     topology = read_topology(options)
-    settings = _settings(options)
+    settings = _read_selected_settings(options)
     try:
-        node = _node(options, topology)
+        node = _find_node(options, topology)
     except NodeAgentError as err:
         return NodeFacts(
             topology,
             settings,
             config_problem=err.message,
             config_is_missing=is_unconfigured(options),
-            config_command=_validation(options),
+            config_command=_format_validate_command(options),
         )
     facts = NodeFacts(topology, settings, node.config, node.rules, config_file=options.config or "the configuration")
     if node.config.placement.devices:
-        facts = replace(facts, devices=_devices(options, topology))
-    return facts if not node.config.nri_socket or options.machine is not None else _with_runtime(facts, options)
+        facts = replace(facts, devices=_find_devices(options, topology))
+    return facts if not node.config.nri_socket or options.machine is not None else _add_runtime(facts, options)
 
 
-def _devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices":
+def _find_devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices":
     from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.core.model.devices import PlacedDevices
 
@@ -119,7 +119,7 @@ def _devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices"
         return PlacedDevices(problem=err.message)
 
 
-def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
+def _add_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
     from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem
     from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 
@@ -132,7 +132,7 @@ def _with_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
     return replace(facts, runtime=found, kubelet_problem=kubelet_problem(root) or "")
 
 
-def _validation(options: argparse.Namespace) -> str:
+def _format_validate_command(options: argparse.Namespace) -> str:
     """Return the command that validates the configuration on this machine. Empty for the configuration in a capture, which has no file."""
     if options.config is None and options.machine is not None:
         return ""
@@ -144,7 +144,7 @@ def _validation(options: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _read_selected_settings(options: argparse.Namespace) -> Settings:
     if options.machine is None:
         return read_settings(options.root or "/")
     capture = read_machine_file(options.machine)[1]
@@ -156,8 +156,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
 
 
-def _node(options: argparse.Namespace, topology: Topology) -> KnownNode:
-    """Set up the node by `--config`, or else by the agent's configuration, or else by the one that the agent would start with."""
+def _find_node(options: argparse.Namespace, topology: Topology) -> KnownNode:
+    """Return the node under `--config`, or else under the running agent's configuration, or else under its configuration file."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

@@ -13,7 +13,7 @@ from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, read_named
-from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, disagreements
+from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, find_disagreements
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     Checkpoint,
@@ -21,11 +21,11 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     Containers,
     Document,
     checkpoint_document,
-    converted,
+    convert_checkpoint,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 from nodeagent.views.checkpoint_text import format_agreement, render_checkpoint, summarise_checkpoint
 
 _EXAMPLES = """\
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the file cannot be read, is no checkpoint, or can't be expressed in the requested version.
     """
-    checkpoint = _read(options.file)
+    checkpoint = _read_file(options.file)
     if options.action == "convert":
         return _convert(checkpoint, options)
     if options.action == "verify":
@@ -97,7 +97,7 @@ def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     document = checkpoint_document(checkpoint)
     document = {key: document[key] for key in kept}
     lines = [*summarise_checkpoint(checkpoint)]
-    found = None if options.state is None else _compared(checkpoint, options)
+    found = None if options.state is None else _compare_with_state(checkpoint, options)
     if found is not None:
         document["differences"] = [to_builtins(each) for each in found]
         lines += format_agreement(found)
@@ -105,26 +105,26 @@ def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     return 0 if checkpoint.problem is None and not found else EXIT_ERROR
 
 
-def _compared(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disagreement, ...]:
-    state = _read(options.state)
-    with _named(options.state):
+def _compare_with_state(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disagreement, ...]:
+    state = _read_file(options.state)
+    with _naming_file(options.state):
         check_state(state)
-    with _named(options.file):
-        return disagreements(checkpoint, state)
+    with _naming_file(options.file):
+        return find_disagreements(checkpoint, state)
 
 
 def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]) -> None:
     sys.stdout.write(render_document(document, options.output, lambda _: "".join(f"{line}\n" for line in lines)))
 
 
-def _read(path: str) -> Checkpoint:
-    content = _content(path)
-    with _named(path):
+def _read_file(path: str) -> Checkpoint:
+    content = _read_content(path)
+    with _naming_file(path):
         return read_checkpoint(content)
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _naming_file(path: str) -> Iterator[None]:
     """Prefix errors with the path of the file."""
     try:
         yield
@@ -132,7 +132,7 @@ def _named(path: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {err.message}", hint=err.hint) from err
 
 
-def _content(path: str) -> bytes:
+def _read_content(path: str) -> bytes:
     content = read_named(path, MAX_BYTES)
     if content is None:
         raise CheckpointError(
@@ -142,16 +142,16 @@ def _content(path: str) -> bytes:
 
 
 def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
-    containers = {} if options.containers is None else _containers(options.containers)
-    with _named(options.file):
-        content = converted(checkpoint, options.to, containers, lossy=options.lossy)
+    containers = {} if options.containers is None else _read_containers(options.containers)
+    with _naming_file(options.file):
+        content = convert_checkpoint(checkpoint, options.to, containers, lossy=options.lossy)
     write_out(options.out, content, replaces=False)
     return 0
 
 
-def _containers(path: str) -> Containers:
+def _read_containers(path: str) -> Containers:
     try:
-        rows = parsed(_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
+        rows = parse_json(_read_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
     except MisfitError as err:
         raise CheckpointError(
             f"{path}: {err}", hint='write it as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, one for each container'

@@ -14,7 +14,7 @@ from nodeagent.cli.support.completion_scripts import SCRIPTS
 from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.known_names import find_named_pods
 
-_ASKED = "words"
+_QUERY = "words"
 """Word that the scripts pass in place of a shell."""
 _FILES = frozenset({"FILE", "PATH", "-"})
 """Placeholders for files in the help, in addition to names with a dot."""
@@ -27,7 +27,9 @@ class Candidates(Struct, frozen=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", type=_shell, choices=(*SCRIPTS, _ASKED), metavar="|".join(SCRIPTS), help="the shell")
+    parser.add_argument(
+        "shell", type=_parse_shell, choices=(*SCRIPTS, _QUERY), metavar="|".join(SCRIPTS), help="the shell"
+    )
     asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     asked.required = False  # otherwise an error about the missing shell would list the hidden words
     parser.usage = "nodeagent completion bash|zsh|fish"
@@ -44,15 +46,15 @@ zsh looks for _nodeagent in the directories of $fpath, fish for nodeagent.fish i
 next: nodeagent inspect, then a space and TAB, names the pods"""
 
 
-def _shell(text: str) -> str:
-    if text not in {*SCRIPTS, _ASKED}:
+def _parse_shell(text: str) -> str:
+    if text not in {*SCRIPTS, _QUERY}:
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(SCRIPTS)}")
     return text
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a script, or the answer to a script's query."""
-    if options.shell != _ASKED:
+    if options.shell != _QUERY:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
     from nodeagent.cli.parser import build_parser
@@ -71,7 +73,7 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
         command: command whose arguments are completed.
         words: words before the cursor, without the name of the command. The last one may be empty.
     """
-    *before, current = _joined(words)
+    *before, current = _join_words(words)
     spelled = {spelling: option for option in command.options for spelling in option.spellings}
     given: dict[str, str] = {}
     place, only_places = 0, False
@@ -101,19 +103,19 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
                 return Candidates(kind="files")
             place += not argument.repeats
     if wanted:
-        return _values(wanted[-1], current, given)
+        return _complete_value(wanted[-1], current, given)
     if not only_places and current.startswith("-"):
-        return _option(spelled, current)
+        return _complete_option(spelled, current)
     if command.subcommands:
-        return _starting(current, ((one.name, one.help) for one in command.subcommands))
+        return _filter_words(current, ((one.name, one.help) for one in command.subcommands))
     if place == len(command.places):
-        return _option(spelled, current)
+        return _complete_option(spelled, current)
     if command.places[place].takes_the_rest:
-        return Candidates(kind="commands") if only_places else _starting(current, [("--", "then the command")])
-    return _values(command.places[place], current, given)
+        return Candidates(kind="commands") if only_places else _filter_words(current, [("--", "then the command")])
+    return _complete_value(command.places[place], current, given)
 
 
-def _joined(words: list[str]) -> list[str]:
+def _join_words(words: list[str]) -> list[str]:
     """Join words that bash splits, such as `--output`, `=`, `json`. A last value stays separate, as bash expects."""
     joined: list[str] = []
     index = 0
@@ -131,50 +133,50 @@ def _joined(words: list[str]) -> list[str]:
     return joined
 
 
-def _option(spelled: Mapping[str, Argument], current: str) -> Candidates:
+def _complete_option(spelled: Mapping[str, Argument], current: str) -> Candidates:
     name, equals, value = current.partition("=")
     if equals:
         option = spelled.get(name)
-        inside = Candidates() if option is None or not option.metavar else _values(option, value, {})
+        inside = Candidates() if option is None or not option.metavar else _complete_value(option, value, {})
         return Candidates(tuple((f"{name}={word}", meaning) for word, meaning in inside.words))
     shown = [(spelling, option) for spelling, option in spelled.items() if option.help is not None]
-    return _starting(current, [(spelling, option.help or "") for spelling, option in shown])
+    return _filter_words(current, [(spelling, option.help or "") for spelling, option in shown])
 
 
-def _values(argument: Argument, current: str, given: Mapping[str, str]) -> Candidates:
+def _complete_value(argument: Argument, current: str, given: Mapping[str, str]) -> Candidates:
     if argument.help is None:
         return Candidates()
     if argument.choices:
         public = argument.metavar.split("|") if "|" in argument.metavar else argument.choices
-        return _starting(current, [(choice, "") for choice in argument.choices if choice in public])
+        return _filter_words(current, [(choice, "") for choice in argument.choices if choice in public])
     match argument.metavar.strip("[]…. "):
         case "POD":
-            return _pods(current, given)
+            return _complete_pod(current, given)
         case metavar if metavar.startswith("POD|"):
-            named = _pods(current, given)
-            return named if named.words else Candidates(kind=_kind(metavar))
+            named = _complete_pod(current, given)
+            return named if named.words else Candidates(kind=_find_kind(metavar))
         case "CONTAINER":
             pods = [pod for pod in find_named_pods(given) if given.get("pod") in {pod.name, pod.full_name}]
-            return _starting(current, ((name, "") for pod in pods for name in pod.containers))
+            return _filter_words(current, ((name, "") for pod in pods for name in pod.containers))
         case metavar:
-            return Candidates(kind=_kind(metavar))
+            return Candidates(kind=_find_kind(metavar))
 
 
-def _kind(metavar: str) -> str:
+def _find_kind(metavar: str) -> str:
     parts = metavar.replace(" ", "|").split("|")
     if _FILES.intersection(parts) or any("." in part for part in parts):
         return "files"
     return "directories" if "DIR" in parts else "words"
 
 
-def _pods(current: str, given: Mapping[str, str]) -> Candidates:
+def _complete_pod(current: str, given: Mapping[str, str]) -> Candidates:
     """Complete a pod by its shortest name, or by its full name if the word begins with the namespace."""
     pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]
-    found = _starting(current, short)
-    return found if found.words else _starting(current, ((pod.full_name, "") for pod in pods))
+    found = _filter_words(current, short)
+    return found if found.words else _filter_words(current, ((pod.full_name, "") for pod in pods))
 
 
-def _starting(current: str, words: Iterable[tuple[str, str]]) -> Candidates:
+def _filter_words(current: str, words: Iterable[tuple[str, str]]) -> Candidates:
     return Candidates(tuple((word, " ".join(meaning.split())) for word, meaning in words if word.startswith(current)))

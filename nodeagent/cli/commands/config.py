@@ -28,14 +28,14 @@ from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
-from nodeagent.formats.config.config_yaml import judged_config
-from nodeagent.formats.config.kubelet_migration import migrated
+from nodeagent.formats.config.config_yaml import judge_config
+from nodeagent.formats.config.kubelet_migration import migrate_config
 from nodeagent.formats.syntax.findings import DocumentError, Finding
 
 VERSION = 1
 """Version of the document that `validate` prints."""
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: success, the configuration is valid; 1: it is invalid, or could not be read; 2: wrong arguments
 
 examples:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "show": "print every field with its value, from a file, or else from the running agent or a captured node",
         "migrate-from-kubelet": "convert a KubeletConfiguration; fields that nodeagent doesn't use become comments",
     }
-    made = add_actions(parser, helps, epilog=_EXAMPLES)
+    made = add_actions(parser, helps, epilog=_EPILOG)
     for name in ("validate", "show"):
         made[name].add_argument(
             "file",
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
             return _migrate(options)
 
 
-def _absent(path: str) -> str:
+def _format_absent_hint(path: str) -> str:
     return (
         f"name another file: `ls -l {shlex.quote(str(Path(path).parent))}` shows what is there; "
         "examples/config.yaml is a good start (`nodeagent --help` says where it is)"
@@ -123,20 +123,20 @@ def _absent(path: str) -> str:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    judged = _judged(options)
+    judged = _find_candidate(options)
     if options.running and (options.alone or is_elsewhere(options) or is_pipe(judged.source)):
         options.parser.error(
             "--running asks this node's agent about a file: leave out --alone, --root, --machine and -"
         )
     topology = None if options.alone else read_topology(options)
-    config, findings = judged_config(
+    config, findings = judge_config(
         judged.content, judged.source, lambda config: () if topology is None else find_unsuited(config, topology)
     )
     if not judged.is_text:
         findings = tuple(replace(finding, line=None) for finding in findings)
     hint = judged.hint
     if options.running and not findings:
-        refused = _refused_by_agent(options.socket, judged.source)
+        refused = _ask_agent(options.socket, judged.source)
         if refused is not None:
             findings, hint = (Finding(judged.source, None, "", "", "", refused.message),), refused.hint
     if findings and options.output == "text":
@@ -155,11 +155,11 @@ def _validate(options: argparse.Namespace) -> int:
         "unusedFields": [] if config is None else list(config.reported_fields),
     }  # fmt: skip
     if findings or not options.quiet:
-        sys.stdout.write(render_document(document, options.output, _valid_text))
+        sys.stdout.write(render_document(document, options.output, _render_validation))
     return EXIT_ERROR if findings else 0
 
 
-def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
+def _ask_agent(socket: str, source: str) -> NodeAgentError | None:
     """Ask the running agent whether it can apply the configuration. Returns its error, or None."""
     try:
         call(socket, "judge", config=str(Path(source).absolute()))
@@ -173,7 +173,7 @@ def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
     return None
 
 
-class _Judged(Struct, frozen=True):
+class _Candidate(Struct, frozen=True):
     """A configuration to validate."""
 
     source: str
@@ -184,36 +184,38 @@ class _Judged(Struct, frozen=True):
     """False for the configuration in a capture, whose lines have no meaning for the user."""
 
 
-def _judged(options: argparse.Namespace) -> _Judged:
+def _find_candidate(options: argparse.Namespace) -> _Candidate:
     """Return the named configuration, or else the configuration of the selected node."""
     given = options.file or options.config
     if given is None and options.machine is not None:
-        return _captured(options.machine)
+        return _read_captured(options.machine)
     path = given or find_own_config(options)
-    content = read_config(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
+    content = read_config(
+        path, absent_hint=_format_absent_hint(path) if given or not options.root else _NONE_COPIED_HINT
+    )
     hint = (
-        _PIPED
+        _PIPED_HINT
         if is_pipe(path)
         else f"fix {path}; once it is valid, `nodeagent config show {shlex.quote(path)}` prints it"
     )
-    return _Judged(path, content, hint)
+    return _Candidate(path, content, hint)
 
 
-_PIPED = "fix these lines of the input; examples/config.yaml is a good start (`nodeagent --help` says where it is)"
-_NONE_COPIED = "copy the file there from the node, or name another one: nodeagent config validate FILE --root DIR"
+_PIPED_HINT = "fix these lines of the input; examples/config.yaml is a good start (`nodeagent --help` says where it is)"
+_NONE_COPIED_HINT = "copy the file there from the node, or name another one: nodeagent config validate FILE --root DIR"
 
 
-def _captured(path: str) -> _Judged:
+def _read_captured(path: str) -> _Candidate:
     capture = read_machine_file(path)[1]
     if capture is None or capture.agent is None:
         raise SourceError(f"{path} contains no configuration", hint="name one with --config FILE")
     fields = config_fields(capture.agent.node.config, with_places=False)
     again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
     hint = f"fix the configuration on the node; `{again}` prints the captured one"
-    return _Judged(path, config_text(fields).encode(), hint, is_text=False)
+    return _Candidate(path, config_text(fields).encode(), hint, is_text=False)
 
 
-def _valid_text(document: Any) -> str:
+def _render_validation(document: Any) -> str:
     suits = " for the machine" if document["machine"] else ""
     unused = ", ".join(document["unusedFields"])
     lines = [
@@ -229,7 +231,7 @@ def _show(options: argparse.Namespace) -> int:
         if options.file is not None and vars(options)[option] is not None:
             options.parser.error(f"--{option} selects a node and its configuration: leave out FILE")
     if options.file is not None:
-        fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
+        fields = config_fields(load_config(options.file, absent_hint=_format_absent_hint(options.file)))
     else:
         fields = config_fields(read_node(options).node.config, with_places=False)
     document = {"kind": KIND, **fields}
@@ -238,9 +240,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    content = read_config(options.file, absent_hint=_absent(options.file))
+    content = read_config(options.file, absent_hint=_format_absent_hint(options.file))
     try:
-        migration = migrated(content, options.file)
+        migration = migrate_config(content, options.file)
     except DocumentError as err:
         what = "the input" if is_pipe(options.file) else options.file
         raise StartError(err.message, hint=f"fix these fields of {what}, then migrate it again") from err

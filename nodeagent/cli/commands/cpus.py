@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
     is_closed = known.node.config.host_isolation != "none" and bool(placement.exclusive_cpus)
     document = describe_container_cpus(entry.pod, name, placement, is_closed=is_closed)
     sys.stdout.write(
-        _text(document, options) if options.output == "text" else format_document(document, options.output)
+        _format_cpus(document, options) if options.output == "text" else format_document(document, options.output)
     )
     if is_closed and not placement.exclusive_cpus <= own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
-        write_error(_closed(placement.exclusive_cpus, entry, name))
+        write_error(_format_closed_note(placement.exclusive_cpus, entry, name))
     return 0
 
 
@@ -100,7 +100,7 @@ def find_container(entry: PodEntry, name: str | None) -> str:
     )
 
 
-def _text(document: Document, options: argparse.Namespace) -> str:
+def _format_cpus(document: Document, options: argparse.Namespace) -> str:
     found = document["masks"] if options.format == "mask" else document
     if not document[options.which]:
         pod, name = document["pod"], document["container"]
@@ -112,7 +112,7 @@ def _text(document: Document, options: argparse.Namespace) -> str:
     return f"{found[options.which]}\n"
 
 
-def _closed(cpus: CpuSet, entry: PodEntry, name: str) -> str:
+def _format_closed_note(cpus: CpuSet, entry: PodEntry, name: str) -> str:
     return (
         f"nodeagent: note: CPUs {cpus} can be used only from inside the container's cgroup (hostIsolation)\n"
         f"hint: start the program there: nodeagent exec {entry.pod.full_name} {name} -- COMMAND\n"

@@ -7,7 +7,7 @@ from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_t
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: removed; 1: a manifest or pod is left; 2: wrong arguments
 
 examples:
@@ -23,12 +23,11 @@ next: nodeagent inspect shows what is still ending; nodeagent release POD ends a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("words", nargs="+", type=NamedFile, metavar="POD|FILE|-", help="pods, or their manifests")
     add_wait_arguments(parser, "ended their pods")
     add_output_argument(parser)
     add_agent_arguments(parser)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

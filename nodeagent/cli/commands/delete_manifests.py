@@ -14,10 +14,10 @@ from nodeagent.cli.support.manifest_changes import (
     InstalledFile,
     ManifestPlace,
     ManifestPlaceError,
+    format_unwritable_hint,
     locate_manifests,
     read_installed,
     remove_manifest,
-    unwritable_hint,
 )
 from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, wait_for_agent
 from nodeagent.cli.support.named_files import NamedFile
@@ -43,7 +43,7 @@ def delete_manifests(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
-    return uninstall(options, lambda _held, _place: options.words, ("delete", *options.words))
+    return uninstall(options, lambda _held, _find_place: options.words, ("delete", *options.words))
 
 
 def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str]) -> int:
@@ -57,21 +57,21 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     Raises:
         NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
     """
-    place = _place(options)
+    place = _find_place(options)
     check_wait(options, place)
-    hint = unwritable_hint(place, "nodeagent", *typed)
+    hint = format_unwritable_hint(place, "nodeagent", *typed)
     with locked_manifests(place.directory, hint):
-        place = _place(options)  # read again, because they may have changed before the lock
+        place = _find_place(options)  # read again, because they may have changed before the lock
         held = read_installed(place)
-        files = _chosen(choose(held, place), held, place)
+        files = _find_files(choose(held, place), held, place)
         for file in files:
             remove_manifest(file.path, hint)
-    document = _document(files, held, place)
-    ending = _ending(document, place)
+    document = _describe_removal(files, held, place)
+    ending = _find_ending_pods(document, place)
     if options.output == "text":
         sys.stdout.write(format_deleted(document))
         sys.stdout.flush()
-    left = _left(options, place, ending) if options.wait else []
+    left = _wait_for_pods(options, place, ending) if options.wait else []
     document["left"] = left
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
@@ -86,7 +86,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     return 0
 
 
-def _place(options: argparse.Namespace) -> ManifestPlace:
+def _find_place(options: argparse.Namespace) -> ManifestPlace:
     path = options.config or DEFAULT_CONFIG
     try:
         known = read_this_node(path, options.socket)
@@ -98,19 +98,23 @@ def _place(options: argparse.Namespace) -> ManifestPlace:
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 
 
-def _chosen(
+def _find_files(
     words: Sequence[NamedFile], held: Sequence[InstalledFile], place: ManifestPlace
 ) -> tuple[InstalledFile, ...]:
     """Find the files that contain the named pods and no others."""
     chosen: dict[str, InstalledFile] = {}
     names: set[str] = set()
     for word in words:
-        if not _is_file(word):
-            names.add(_pod(word, held, place))
+        if not (word.is_pipe or word.endswith(SUFFIXES)):
+            names.add(_find_pod_name(word, held, place))
             continue
-        itself = _itself(word, held)
+        itself = _find_by_path(word, held)
         if itself is None:
-            names |= {_pod(found.pod.full_name, held, place) for file in read_pod_files([word]) for found in file.pods}
+            names |= {
+                _find_pod_name(found.pod.full_name, held, place)
+                for file in read_pod_files([word])
+                for found in file.pods
+            }
         else:
             chosen[itself.path] = itself
     for file in held:
@@ -127,23 +131,19 @@ def _chosen(
     return tuple(chosen.values())
 
 
-def _is_file(word: NamedFile) -> bool:
-    return word.is_pipe or word.endswith(SUFFIXES)
-
-
-def _itself(word: NamedFile, held: Iterable[InstalledFile]) -> InstalledFile | None:
+def _find_by_path(word: NamedFile, held: Iterable[InstalledFile]) -> InstalledFile | None:
     """Find the installed manifest that was named by its path."""
     if word.is_pipe:
         return None
-    path = os.path.realpath(Path(word).parent)
-    return next((file for file in held if f"{path}/{Path(word).name}" == _real(file.path)), None)
+    wanted = _resolve_parent(word)
+    return next((file for file in held if _resolve_parent(file.path) == wanted), None)
 
 
-def _real(path: str) -> str:
+def _resolve_parent(path: str) -> str:
     return f"{os.path.realpath(Path(path).parent)}/{Path(path).name}"
 
 
-def _pod(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
+def _find_pod_name(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
     """Find a pod by name, namespace/name or UID. Returns its namespace/name."""
     uids = {pod.uid: name for file in held for name, pod in file.pods.items()}
     names = {name for file in held for name in file.names}
@@ -165,14 +165,14 @@ def _pod(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
             f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not read the directory yet",
             hint=f"see `nodeagent inspect {entry.pod.full_name}`",
         )
-    near = _near(word, names)
+    near = _suggest_name(word, names)
     raise ManifestPlaceError(
         f"no manifest in {place.directory} holds a pod '{word}'",
         hint=f"{near}`nodeagent inspect` lists the pods, `ls {place.directory}` the manifests",
     )
 
 
-def _near(word: str, names: Iterable[str]) -> str:
+def _suggest_name(word: str, names: Iterable[str]) -> str:
     import difflib
 
     known = [spelling for name in names for spelling in (name, name.partition("/")[2])]
@@ -180,7 +180,7 @@ def _near(word: str, names: Iterable[str]) -> str:
     return f"did you mean {meant[0]}? " if meant else ""
 
 
-def _document(files: Sequence[InstalledFile], held: Sequence[InstalledFile], place: ManifestPlace) -> Document:
+def _describe_removal(files: Sequence[InstalledFile], held: Sequence[InstalledFile], place: ManifestPlace) -> Document:
     gone = {file.path for file in files}
     kept = {name: file.path for file in reversed(held) if file.path not in gone for name in file.names}
     return {
@@ -189,14 +189,14 @@ def _document(files: Sequence[InstalledFile], held: Sequence[InstalledFile], pla
         "files": [
             {
                 "file": file.path,
-                "pods": [_pod_document(name, place.entries.get(name), kept.get(name)) for name in sorted(file.names)],
+                "pods": [_describe_pod(name, place.entries.get(name), kept.get(name)) for name in sorted(file.names)],
             }
             for file in files
         ],
     }
 
 
-def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> Document:
+def _describe_pod(full_name: str, entry: PodEntry | None, other: str | None) -> Document:
     namespace, _, name = full_name.partition("/")
     ends = entry is not None and entry.is_active and other is None
     return {
@@ -209,15 +209,15 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
     }
 
 
-def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
+def _find_ending_pods(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
     """Return the pods that end or are forgotten, by namespace/name. Pods that another file contains as well are left out."""
     pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
     names = {full_name(pod) for pod in pods}
     return {name: entry for name, entry in place.entries.items() if name in names}
 
 
-def _left(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone. Returns those that are left."""
+def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
+    """Wait until the pods have gone, and return those that are left."""
 
     def left(state: NodeState) -> list[str]:
         there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}

@@ -4,11 +4,11 @@ import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.exit_status import EXIT_USAGE
-from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.manifest_arguments import add_manifests_argument
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: nothing differs; 1: something does; 2: could not be determined, or wrong arguments
 
 examples:
@@ -29,17 +29,10 @@ class DiffError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "files",
-        nargs="+",
-        type=NamedFile,
-        metavar="FILE|-|DIR",
-        help="a manifest, - for stdin, or a directory of manifests",
-    )
+    add_manifests_argument(parser)
     add_output_argument(parser)
     add_agent_arguments(parser)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

@@ -6,7 +6,7 @@ from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_what_if_arguments
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: admitted; 4: refused (at least one of several pods); 1: could not be determined; 2: wrong arguments
 
 examples:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output_argument(parser)
     add_what_if_arguments(parser)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

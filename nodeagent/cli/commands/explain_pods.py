@@ -50,7 +50,9 @@ def explain_pods(options: argparse.Namespace) -> int:
     what_if = add_selected_devices(node.what_if, (found.pod for found in pods), options)
     node = replace(node, what_if=what_if)
     explained = (
-        _known(node, options.pod, format_inspect_command(options)) if options.pod is not None else _tried(node, pods)
+        _explain_existing(node, options.pod, format_inspect_command(options))
+        if options.pod is not None
+        else _explain_new(node, pods)
     )
     with_headroom = options.output != "text"  # text output shows no headroom
     document = describe_explanation(
@@ -66,7 +68,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod]:
+def _explain_existing(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is not on this machine: it has no pods",
@@ -76,7 +78,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod
     found = replay_decision(node.what_if, node.state, entry)
     explained = explain_with_progress(found.before, entry.pod)
     known = find_known_amounts(entry, node.state, node.what_if.managers.topology.memory_bytes)
-    notes, resize = _refused_change(node, entry)
+    notes, resize = _explain_refused_change(node, entry)
     yield replace(
         explained,
         entry=entry,
@@ -88,8 +90,8 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod
     )
 
 
-def _refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
-    """Explain the refused change of the pod's manifest. A resize is tried again."""
+def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
+    """Explain the refused change of the pod's manifest, and try again if it is a resize."""
     change = entry.refused_change
     if change is None:
         return (), None
@@ -110,7 +112,7 @@ def _refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...],
     return (*notes, *lines), {**describe_resize_changes(tried), "retries": list(retries)}
 
 
-def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
+def _explain_new(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
     """Decide on each pod in addition to those before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.colour import terminal_width
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import Document, add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED
 from nodeagent.cli.support.named_files import NamedFile
@@ -14,7 +14,7 @@ from nodeagent.tools.fleet.nodes import UnreadNode
 from nodeagent.tools.fleet.reached_nodes import CAPTURE, read_nodes
 from nodeagent.tools.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: done; 1: a node could not be read; 2: wrong arguments; 3: a value is not as allocated, or nodes differ;
 4: the pods fit on no node
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "capacity": "show on which nodes and CPUs pods would fit, and how many copies of them",
         "diff": "show what differs between nodes that should be alike: machines, kernels, configurations",
     }
-    made = add_actions(parser, helps, epilog=_EXAMPLES)
+    made = add_actions(parser, helps, epilog=_EPILOG)
     for action in made.values():
         action.add_argument(
             "nodes", nargs="+", type=NamedFile, metavar="FILE|-|HOST", help="a file from `nodeagent capture`, or a host"
@@ -93,8 +93,8 @@ def _inspect(options: argparse.Namespace) -> int:
 
     nodes, unread = read_nodes(options)
     document = describe_inspection(nodes, unread)
-    _show(document, options, unread)
-    return _status(unread, EXIT_DIFFERENCE if document["summary"]["differing"] else 0)
+    _print_document(document, options, unread)
+    return _find_exit_status(unread, EXIT_DIFFERENCE if document["summary"]["differing"] else 0)
 
 
 def _capacity(options: argparse.Namespace) -> int:
@@ -103,7 +103,7 @@ def _capacity(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.pod_files import read_pods
     from nodeagent.cli.support.progress import Progress
     from nodeagent.core.explain.capacity_search import search_capacity
-    from nodeagent.tools.fleet.capacity import fleet_capacity
+    from nodeagent.tools.fleet.capacity import describe_capacity
 
     pods = read_pods(options.manifests)
     nodes, unread = read_nodes(options)
@@ -117,9 +117,9 @@ def _capacity(options: argparse.Namespace) -> int:
                 devices = None if node.capture is None else node.capture.devices
                 there = add_captured_devices(create_what_if_node(node.view).what_if, pods, devices)
                 found.append((node, search_capacity(there, pods, progress.step)))
-    document = fleet_capacity(found, pods, unread)
-    _show(document, options, unread)
-    return _status(unread, 0 if document["summary"]["fitting"] else EXIT_REFUSED)
+    document = describe_capacity(found, pods, unread)
+    _print_document(document, options, unread)
+    return _find_exit_status(unread, 0 if document["summary"]["fitting"] else EXIT_REFUSED)
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -129,15 +129,15 @@ def _diff(options: argparse.Namespace) -> int:
         options.parser.error("one node can't be compared: name at least two")
     nodes, unread = read_nodes(options)
     document = describe_differences(nodes, unread)
-    _show(document, options, unread)
-    return _status(unread, EXIT_DIFFERENCE if document["differing"] else 0)
+    _print_document(document, options, unread)
+    return _find_exit_status(unread, EXIT_DIFFERENCE if document["differing"] else 0)
 
 
-def _show(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
-    """Print what is known; then, where the eye is after a long listing, what isn't."""
+def _print_document(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
+    """Print the document, and below it the nodes that could not be read, where they aren't overlooked."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
-        width = terminal_width() or WIDTH
+        width = find_terminal_width() or WIDTH
         sys.stdout.write(render_document(document, options.output, lambda one: render(one, width)))
         sys.stdout.flush()
     reasons: dict[tuple[str, str], list[UnreadNode]] = {}
@@ -152,5 +152,5 @@ def _show(document: Document, options: argparse.Namespace, unread: Sequence[Unre
         )
 
 
-def _status(unread: Sequence[UnreadNode], otherwise: int) -> int:
+def _find_exit_status(unread: Sequence[UnreadNode], otherwise: int) -> int:
     return EXIT_ERROR if unread else otherwise

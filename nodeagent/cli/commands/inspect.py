@@ -4,11 +4,11 @@ import argparse
 import sys
 import time
 
-from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command
-from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.selected import read_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
@@ -19,7 +19,7 @@ from nodeagent.views.inspect.colour import add_colours
 from nodeagent.views.inspect.document import Document, has_difference, inspect_node, is_healthy
 from nodeagent.views.inspect.text import WIDTH, format_health, render, render_in_full, render_wide
 
-_LOOKS = 5
+_MAX_READINGS = 5
 _PAUSE_SECONDS = 0.2
 
 
@@ -108,8 +108,8 @@ def run(options: argparse.Namespace) -> int:
             options.parser.error(f"{option} needs --watch")
     if options.interference:
         options.parser.error("--interference needs --watch: `nodeagent interference` counts once")
-    document = _settled(options)
-    text = _printed(document, options)
+    document = _inspect_settled(options)
+    text = _render(document, options)
     if options.strict and options.output in {"text", "wide"}:
         text += f"{format_health(document)}\n"
     if options.output in {"text", "wide"} and wants_colour(options.color):
@@ -135,7 +135,7 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Check that the values were compared, which a copy need not allow.
+    """Check that the allocated values were compared with actual ones. A copied node may lack these.
 
     Raises:
         NothingComparedError: the pods' cgroups can't be read.
@@ -149,44 +149,38 @@ def check_compared(document: Document) -> None:
         )
 
 
-def _settled(options: argparse.Namespace) -> Document:
-    """Read the node, and repeat while differences may only come from a decision being carried out. A difference counts if two readings
-    agree.
-    """
+def _inspect_settled(options: argparse.Namespace) -> Document:
+    """Inspect the node until two readings have the same differences, because the agent may just be carrying out a decision."""
     known = read_node_for_display(options)
-    document = _look(known, options)
-    for _ in range(_LOOKS - 1):
+    document = _inspect_once(known, options)
+    for _ in range(_MAX_READINGS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
             return document
         time.sleep(_PAUSE_SECONDS)
         known = read_node_for_display(options)
-        before, document = document, _look(known, options)
-        if _stands(before, document):
+        before, document = document, _inspect_once(known, options)
+        is_same = all(before[key] == document[key] for key in ("differences", "orphans"))
+        if is_same and before["node"]["generation"] == document["node"]["generation"]:
             return document
     return document
 
 
-def _stands(before: Document, after: Document) -> bool:
-    keys = ("differences", "orphans")
-    return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
-
-
-def _look(known: NodeView, options: argparse.Namespace) -> Document:
+def _inspect_once(known: NodeView, options: argparse.Namespace) -> Document:
     entries = (
         known.state.entries
         if options.pod is None
         else find_pods(known.state, options.pod, format_inspect_command(options))
     )
-    looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
+    looked = add_observation(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspect_node(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 
-def _printed(document: Document, options: argparse.Namespace) -> str:
+def _render(document: Document, options: argparse.Namespace) -> str:
     match options.output:
         case "json" | "yaml":
             return format_document(document, options.output)
         case "wide":
             return render_wide(document)
         case _:
-            width = terminal_width() or WIDTH
+            width = find_terminal_width() or WIDTH
             return render(document, width) if options.pod is None else render_in_full(document, width)

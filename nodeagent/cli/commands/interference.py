@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.counting import InterferenceError, count_interference
 from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
@@ -23,7 +23,7 @@ from nodeagent.views.interference.text import WIDTH, render_interference
 
 _SECONDS = 10.0
 _MOST_SECONDS = 3600
-_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,12 +66,12 @@ def run(options: argparse.Namespace) -> int:
     """
     view = read_this_node_for_display(options.config, options.socket)
     held = find_exclusive_cpus(view, options.pod)
-    document = describe_idle_node() if not held else _counted(options, view, held)
+    document = describe_idle_node() if not held else _count(options, view, held)
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
     else:
         colours = wants_colour(options.color)
-        text = render_interference(document, terminal_width() or WIDTH, coloured=colours)
+        text = render_interference(document, find_terminal_width() or WIDTH, coloured=colours)
         (write_coloured if colours else sys.stdout.write)(text)
     if not is_alone(document):
         return EXIT_DIFFERENCE
@@ -114,18 +114,18 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
     return held
 
 
-def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
-    with _undisturbed(), count_interference(view, held) as end:
-        ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
+def _count(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
+    with _blocked_signals(), count_interference(view, held) as end:
+        ended_early = signal.sigtimedwait(_ENDING_SIGNALS, options.seconds) is not None
         use, seen = end()
     later = read_this_node_for_display(options.config, options.socket)
     return describe_interference(later, held, use, seen, ended_early=ended_early)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _blocked_signals() -> Iterator[None]:
     """Block signals that would end the command before tracing is restored. Only the wait in between ends at once."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
         yield
     finally:

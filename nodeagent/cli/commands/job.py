@@ -1,4 +1,4 @@
-"""`nodeagent job`: asks the agent for CPUs and memory, is moved there, and becomes the command, which stays the caller's own process."""
+"""`nodeagent job`: has the agent move this process to requested CPUs and memory, and replaces it by the command."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import pwd
 import re
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.named_files import named_path
@@ -15,9 +15,6 @@ from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
 from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
-
-if TYPE_CHECKING:
-    from nodeagent.cli.support.job_report import ReportWriter
 
 _LONGEST_STEM = 40
 """Longest part of a generated name that comes from the command. With the process id, the name is well below a pod's 253 characters."""
@@ -30,7 +27,6 @@ class JobError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
@@ -81,13 +77,17 @@ def run(options: argparse.Namespace) -> int:
     if not command:
         options.parser.error("name a command after --, such as: -- make")
     try:
-        user = _user(options.user)
-        writer = _report_writer() if options.report else None
-        answer = _entered(options, options.name or _made_up(command[0]))
+        user = _find_user(options.user)
+        writer = None
+        if options.report:
+            from nodeagent.cli.support.job_report import ReportWriter
+
+            writer = ReportWriter.start()
+        answer = _enter_job(options, options.name or _generate_name(command[0]))
         os.environ.update(answer["environment"])
         status = None if writer is None else writer.attend(answer)
         if status is None and user is not None:
-            _turn_into(user)
+            _become_user(user)
     except JobError:
         raise
     except NodeAgentError as err:
@@ -97,19 +97,13 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _made_up(command: str) -> str:
+def _generate_name(command: str) -> str:
     """Generate a name for the pod from the command and the process id, which the command keeps."""
     stem = re.sub(r"[^a-z0-9]+", "-", os.path.basename(command).lower())[:_LONGEST_STEM].strip("-")  # noqa: PTH119 - a word
     return f"{stem or 'job'}-{os.getpid()}"
 
 
-def _report_writer() -> "ReportWriter":
-    from nodeagent.cli.support.job_report import ReportWriter
-
-    return ReportWriter.start()
-
-
-def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
+def _enter_job(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     """Have the agent move this process into a new job. Returns the agent's answer."""
     amounts = read_amounts(options)
     forget_affinity()
@@ -125,33 +119,35 @@ def _entered(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
             raise JobError(err.message, hint=hint) from err
         raise
     if "refused" in answer:
-        sys.stderr.write(_explained(name, amounts, options, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
-        raise JobError(f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED)
+        sys.stderr.write(_explain_refusal(name, amounts, options, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
+        raise JobError(
+            f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED_HINT
+        )
     own = str(own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
-        raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_ELSEWHERE)
+        raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_MOVED_HINT)
     if options.numa is not None:
         from nodeagent.formats.manifest.placement_variables import MEMORY_NODES
 
         nodes = answer["environment"][MEMORY_NODES]
         if nodes != options.numa:
-            raise JobError(f"memory is on NUMA nodes {nodes}, not on {options.numa}", hint=_OLDER)
+            raise JobError(f"memory is on NUMA nodes {nodes}, not on {options.numa}", hint=_OLD_AGENT_HINT)
     if options.core_class is not None and answer.get("coreClass") != options.core_class:
-        raise JobError("the agent doesn't support --core-class", hint=_OLDER)
+        raise JobError("the agent doesn't support --core-class", hint=_OLD_AGENT_HINT)
     if options.near is not None and not answer.get("near"):
-        raise JobError("the agent doesn't support --near", hint=_OLDER)
+        raise JobError("the agent doesn't support --near", hint=_OLD_AGENT_HINT)
     if options.report and "cgroup" not in answer:
-        raise JobError("the agent doesn't support --report", hint=_OLDER)
+        raise JobError("the agent doesn't support --report", hint=_OLD_AGENT_HINT)
     found: Mapping[str, Any] = answer
     return found
 
 
-_REFUSED = "request less, or wait: `nodeagent inspect` shows which pods have which CPUs"
-_OLDER = "is the agent older than this program? `sudo systemctl restart nodeagent`"
-_ELSEWHERE = "another program may move processes or set their affinity; see `nodeagent inspect`"
+_REFUSED_HINT = "request less, or wait: `nodeagent inspect` shows which pods have which CPUs"
+_OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
+_MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"
 
 
-def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
+def _explain_refusal(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
     """Explain the refusal step by step. Empty if this user may not read the node's state."""
     from nodeagent.cli.support.explained_pods import explain_with_progress
     from nodeagent.cli.support.node.devices import add_this_nodes_devices
@@ -175,7 +171,7 @@ def _explained(name: str, amounts: dict[str, str], options: argparse.Namespace, 
     return render_explanation(document)
 
 
-def _user(name: str | None) -> pwd.struct_passwd | None:
+def _find_user(name: str | None) -> pwd.struct_passwd | None:
     if name is None:
         return None
     if os.geteuid() != 0:
@@ -186,7 +182,7 @@ def _user(name: str | None) -> pwd.struct_passwd | None:
         raise JobError(f"there is no user '{name}'", hint="`getent passwd` lists them") from err
 
 
-def _turn_into(user: pwd.struct_passwd) -> None:
+def _become_user(user: pwd.struct_passwd) -> None:
     """Change this process to the user, as login does."""
     try:
         os.initgroups(user.pw_name, user.pw_gid)

@@ -16,7 +16,6 @@ class PinError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("unit", metavar="UNIT", help="a service, scope or slice; without a suffix it is a service")
     add_amount_arguments(parser)
     parser.add_argument(
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.pod_files import PodFile, parse_pods
     from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name
 
-    unit = _known_as(options.unit)
+    unit = _find_main_name(options.unit)
     gives_back = options.while_inactive == GIVE_BACK
     content = unit_manifest(
         unit, read_amounts(options), options.numa, options.core_class, near=options.near, gives_back=gives_back
@@ -106,7 +105,7 @@ def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
         )
 
 
-def _known_as(name: str) -> str:
+def _find_main_name(name: str) -> str:
     """Return the unit's main name if systemd knows the unit, and else the given name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`nodeagent probe`: on which NUMA nodes pods' memory lies, and, on request, how long threads on given CPUs are held up."""
+"""`nodeagent probe`: shows the NUMA nodes of pods' memory, and on request measures the latency of CPUs."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from nodeagent.cli.support.colour import terminal_width
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, format_document
 from nodeagent.cli.support.entering import check_container, find_expected_cpus
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
@@ -22,7 +22,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.edge.cgroups.cgroupfs import CgroupTree
 from nodeagent.edge.kernel.usage import read_usage
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.usage import container_usage
+from nodeagent.formats.kernel.usage import parse_container_usage
 from nodeagent.formats.manifest.pod_names import find_pod, find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.json_values import MisfitError
@@ -44,12 +44,12 @@ _SECONDS = 10
 _MOST_SECONDS = 86_400
 _MOST_BYTES = 64 * 2**20
 _BUCKETS = 1024
-"""Of 1 us each; the most that oslat has."""
+"""Number of buckets of 1 us each in oslat's histogram, the largest that oslat accepts."""
 _INTERVAL_US = 1000
 
 
 class ProbeError(NodeAgentError):
-    """What was asked for can't be measured, or isn't known."""
+    """The memory or the latency can't be determined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,9 @@ nodeagent probe [POD [--container C]] [-o text|json|yaml]
     parser.add_argument(
         "--latency", action="store_true", help="measure the latency of the container's CPUs, from within its cgroup"
     )
-    parser.add_argument("--cpus", type=_cpus, metavar="LIST", help="measure the latency of these CPUs, such as 2-3,8")
+    parser.add_argument(
+        "--cpus", type=_parse_cpus, metavar="LIST", help="measure the latency of these CPUs, such as 2-3,8"
+    )
     parser.add_argument(
         "--seconds", type=whole_number, metavar="N", help=f"how long each of the two tests takes (default: {_SECONDS})"
     )
@@ -93,7 +95,7 @@ next: nodeagent interference shows which tasks caused delays"""
     parser.set_defaults(parser=parser)
 
 
-def _cpus(text: str) -> CpuSet:
+def _parse_cpus(text: str) -> CpuSet:
     try:
         cpus = CpuSet.parse(text)
     except IdSetSyntaxError as err:
@@ -107,30 +109,30 @@ def run(options: argparse.Namespace) -> int:
     """Probe, and print what was found.
 
     Raises:
-        NodeAgentError: it cannot be found out.
+        NodeAgentError: the memory or the latency can't be determined.
     """
     _check_arguments(options)
-    before = None if options.compare is None else earlier(options.compare)
+    before = None if options.compare is None else read_earlier(options.compare)
     latency = None
     if options.cpus is not None or options.latency:
-        _check_prepared(options)
-        latency = _measured_in_pod(options) if options.cpus is None else _measured_here(options)
-    memory = None if options.cpus is not None else _memory(options)
+        _check_requirements(options)
+        latency = _measure_in_pod(options) if options.cpus is None else _measure_here(options)
+    memory = None if options.cpus is not None else _find_memory(options)
     if options.output != "text":
         sys.stdout.write(format_document(describe_probe(memory, latency, before), options.output))
     else:
-        width = terminal_width() or WIDTH
+        width = find_terminal_width() or WIDTH
         parts = [] if memory is None else [render_memory(memory, width)]
         parts += [] if latency is None else [render_latency(latency, before, width)]
         sys.stdout.write("\n".join(parts))
-    return judged(memory or ())
+    return find_exit_status(memory or ())
 
 
-def judged(memory: Iterable[ContainerMemory]) -> int:
-    """Return the exit status.
+def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
+    """Return the exit status for the memory of containers.
 
     Raises:
-        ProbeError: of a container it isn't known where its memory is.
+        ProbeError: the NUMA placement of a container's memory is unknown.
     """
     memory = tuple(memory)
     if any(one.elsewhere for one in memory):
@@ -158,15 +160,15 @@ def _check_arguments(options: argparse.Namespace) -> None:
         refuse(f"--seconds can be at most {_MOST_SECONDS}")
 
 
-def _check_prepared(options: argparse.Namespace) -> None:
+def _check_requirements(options: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         words = f"{options.pod} --latency" if options.cpus is None else f"--cpus {options.cpus}"
         raise ProbeError("only root may measure latency", hint=f"sudo nodeagent probe {words}")
     check_installed(("oslat", "cyclictest"))
 
 
-def earlier(path: NamedFile) -> Latency:
-    """Read what was measured earlier.
+def read_earlier(path: NamedFile) -> Latency:
+    """Read an earlier measurement.
 
     Raises:
         NodeAgentError: there is no such file, or it has no latency.
@@ -181,7 +183,7 @@ def earlier(path: NamedFile) -> Latency:
         raise ProbeError(f"{path} contains no latency results: {err}", hint=hint) from err
 
 
-def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
+def _find_memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
     view = read_this_node_for_display(options.config, options.socket)
     uids = None
     if options.pod is not None:
@@ -197,14 +199,14 @@ def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
         )
     paths = [entry.container_path(one.name) for entry in view.state.entries for one in entry.pod.containers]
     usage = {
-        path: container_usage(text.cpu_stat, text.numa_stat).memory_bytes
+        path: parse_container_usage(text.cpu_stat, text.numa_stat).memory_bytes
         for path, text in read_usage(view.cgroup_root, {path: view.cgroup_of(path) for path in paths}).items()
         if text.cpu_stat is not None  # every cgroup has this file
     }
     return find_container_memory(view, uids, options.container, usage)
 
 
-def _measured_here(options: argparse.Namespace) -> Latency:
+def _measure_here(options: argparse.Namespace) -> Latency:
     with suppress(NeverSavedError):  # no agent has ever run here
         check_free(read_this_node_for_display(options.config, options.socket), options.cpus)
     away = options.cpus - widen_affinity()
@@ -214,14 +216,14 @@ def _measured_here(options: argparse.Namespace) -> Latency:
             hint="they are offline (`cat /sys/devices/system/cpu/online`), or a cgroup withholds them "
             "(`cat /sys/fs/cgroup/cpuset.cpus.effective`)",
         )
-    return _measured(ProbedCpus(options.cpus), options.seconds or _SECONDS, ())
+    return _measure(ProbedCpus(options.cpus), options.seconds or _SECONDS, ())
 
 
 def check_free(view: NodeView, cpus: CpuSet) -> None:
-    """Make sure that these CPUs are no pod's own.
+    """Check that no pod has one of these CPUs exclusively.
 
     Raises:
-        ProbeError: they are.
+        ProbeError: a pod has one of them.
     """
     owners = [claim for claim in find_exclusive_owners(view) if not claim.cpus.isdisjoint(cpus)]
     if owners:
@@ -232,12 +234,12 @@ def check_free(view: NodeView, cpus: CpuSet) -> None:
         )
 
 
-def _measured_in_pod(options: argparse.Namespace) -> Latency:
+def _measure_in_pod(options: argparse.Namespace) -> Latency:
     view = read_this_node_for_display(options.config, options.socket)
     entry = find_pod(view.state, options.pod)
-    container = measured_container(view, entry, options.container)
+    container = find_measured_container(view, entry, options.container)
     cpus = find_expected_cpus(view, entry, container)
-    processes = _processes_on(view, entry, cpus)
+    processes = _count_processes(view, entry, cpus)
     if processes and not options.force:
         raise ProbeError(
             f"{format_count(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
@@ -249,14 +251,14 @@ def _measured_in_pod(options: argparse.Namespace) -> Latency:
     ]
     probed = ProbedCpus(cpus, entry.pod.full_name, container, processes)
     entering = ("exec", *where, entry.pod.uid, container, "--")
-    return _measured(probed, options.seconds or _SECONDS, entering)
+    return _measure(probed, options.seconds or _SECONDS, entering)
 
 
-def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
-    """Return the container whose CPUs are meant.
+def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
+    """Return the container whose CPUs are measured.
 
     Raises:
-        NodeAgentError: there is none that has its own, or more than one.
+        NodeAgentError: no container has exclusive CPUs, or several have.
     """
     pod = entry.pod.full_name
     if name is not None:
@@ -279,8 +281,8 @@ def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str
     return own[0]
 
 
-def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
-    """How many processes of the pod may be on these CPUs."""
+def _count_processes(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
+    """Count the pod's processes that may run on these CPUs."""
     tree = CgroupTree(view.cgroup_root or "")
     sharing = {
         cgroup
@@ -291,32 +293,34 @@ def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
     return len({pid for cgroup in sharing for pid in tree.processes(cgroup)})
 
 
-def _measured(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:
+def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:
     set_timer_slack()
     at_ms = time.time_ns() // 1_000_000
     cpus = probed.cpus
     oslat = (
         *("oslat", "--cpu-list", str(cpus), "--duration", str(seconds)),
-        # it sleeps, and a container has no other CPUs
+        # The main thread only sleeps, and a container has no other CPUs.
         *("--cpu-main-thread", str(min(cpus))),
         *("--bucket-size", str(_BUCKETS), "--zero-omit", "--quiet"),
     )
     cyclictest = (
         *("cyclictest", f"--affinity={cpus}", f"--threads={len(cpus)}", f"--duration={seconds}"),
-        # a program finds the host as it is, not as cyclictest would set it for itself
+        # Measure with the host's own settings. cyclictest would change some of them.
         *("--default-system", "--policy=other", f"--interval={_INTERVAL_US}"),
         *(f"--histogram={LONGEST_US}", "--mlockall", "--quiet"),
     )
-    busy = understood(parse_oslat, run_tool(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
-    waking = understood(parse_cyclictest, run_tool(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0])
+    busy = parse_report(parse_oslat, run_tool(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
+    waking = parse_report(
+        parse_cyclictest, run_tool(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0]
+    )
     return Latency(probed, at_ms, seconds, busy, waking)
 
 
-def understood(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
-    """Read a report.
+def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
+    """Decode the report of a tool.
 
     Raises:
-        ProbeError: this version writes it in another way, or it is not about these CPUs.
+        ProbeError: the report has an unknown format, or is about other CPUs.
     """
     try:
         found = parse(report)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nodeagent.cli.support.documents import add_output_argument, format_document
+from nodeagent.cli.support.manifest_arguments import DAY_SECONDS, SPARE_SECONDS
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command, is_elsewhere
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.numeric_arguments import seconds
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
     from nodeagent.daemon.start.releasing import Pods
 
 _VERSION = 1
-_DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
-_SPARE_SECONDS = 20
-"""Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
 
 
 class ReleaseError(NodeAgentError):
@@ -68,9 +66,9 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     add_output_argument(parser)
     parser.add_argument(
         "--timeout",
-        type=seconds(0, _DAY_SECONDS),
+        type=seconds(0, DAY_SECONDS),
         metavar="SECONDS",
-        help=f"longest wait (default: the longest grace period of the pods, plus {_SPARE_SECONDS} s)",
+        help=f"longest wait (default: the longest grace period of the pods, plus {SPARE_SECONDS} s)",
     )
     add_node_arguments(parser)
     parser.epilog = """\
@@ -98,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: a pod is left, or can't be released.
     """
     if options.host_settings:
-        return _host_settings(options)
+        return _restore_host_settings(options)
     if bool(options.pods) == options.all:
         options.parser.error("either name pods, or use --all" if options.all else "which pods? name them, or use --all")
     if options.purge and not options.all:
@@ -108,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error(
             "another node's pods can't be released from here: add --dry-run to see the steps, without --purge"
         )
-    known = _known(options)
+    known = _read_state(options)
     is_live = not isinstance(known, NodeAgentError) and known.is_live
     if options.pods and not is_live and not elsewhere:
         raise ReleaseError(
@@ -117,11 +115,11 @@ def run(options: argparse.Namespace) -> int:
         )
     answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))
     if not isinstance(known, NodeAgentError) and known.is_live:
-        return _by_agent(options, known, answer)
-    return _planned_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
+        return _release_by_agent(options, known, answer)
+    return _plan_without_agent(options, known, answer) if options.dry_run else _release_without_agent(options, answer)
 
 
-def _host_settings(options: argparse.Namespace) -> int:
+def _restore_host_settings(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon.start import releasing
 
@@ -141,7 +139,7 @@ def _host_settings(options: argparse.Namespace) -> int:
     return 0
 
 
-def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
+def _read_state(options: argparse.Namespace) -> NodeView | NodeAgentError:
     """Read the state. Returns the error if no agent runs and its saved state can't be used."""
     try:
         return read_node(options)
@@ -220,7 +218,7 @@ class _ReleaseReport:
         }
 
 
-def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseReport) -> int:
+def _release_by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseReport) -> int:
     chosen = (
         known.state.own_entries()
         if options.all
@@ -235,7 +233,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
             answer.plan(known.state, chosen)
         return 0
     socket_path = options.socket or f"{known.node.config.runtime_directory}/agent.sock"
-    deadline = _deadline(options, tuple(entry for entry in chosen if entry.is_active))
+    deadline = _find_deadline(options, tuple(entry for entry in chosen if entry.is_active))
     wait_seconds = deadline - time.monotonic()
     asked = call(
         socket_path,
@@ -250,12 +248,14 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
         for entry in chosen:
             if entry.pod.uid not in uids:
                 answer.say(*format_plan(describe_plan(known.state, entry)))
-        _wait(known.state, uids, socket_path, answer, deadline)
-        _done(len(uids), answer)
+        _wait_for_end(known.state, uids, socket_path, answer, deadline)
+        _report_count(len(uids), answer)
     return 0
 
 
-def _wait(state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport, deadline: float) -> None:
+def _wait_for_end(
+    state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport, deadline: float
+) -> None:
     reporter = _Reporter(answer, state, uids)
     while reporter.left():
         try:
@@ -293,12 +293,12 @@ class _Reporter:
         return [e.pod.full_name for e in self._state.entries if e.pod.uid in self._uids and e.is_active]
 
 
-def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    wait = options.timeout if options.timeout is not None else find_longest_end_seconds(entries) + _SPARE_SECONDS
+def _find_deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
+    wait = options.timeout if options.timeout is not None else find_longest_end_seconds(entries) + SPARE_SECONDS
     return time.monotonic() + float(wait)
 
 
-def _done(count: int, answer: _ReleaseReport) -> None:
+def _report_count(count: int, answer: _ReleaseReport) -> None:
     if count:
         answer.say(
             f"{format_count(count, 'pod')} released; to start one again: nodeagent retry POD, or change its manifest"
@@ -307,9 +307,7 @@ def _done(count: int, answer: _ReleaseReport) -> None:
         answer.say("nothing to release")
 
 
-def _planned_without_agent(
-    options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport
-) -> int:
+def _plan_without_agent(options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon.start import releasing
 
@@ -332,7 +330,7 @@ def _planned_without_agent(
     return 0
 
 
-def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
+def _release_without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon.start import releasing
     from nodeagent.daemon.start.node_builder import discover
@@ -355,7 +353,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 count = len(active)
                 answer.plan(agent.state, entries)
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
-                releasing.drain(agent, reporter, _deadline(options, active))
+                releasing.drain(agent, reporter, _find_deadline(options, active))
             if releasing.restore_host_settings(node.config, forget=True):
                 answer.say("restored the CPUs of the host's interrupts, work queues and units")
             if pods is not None:  # last, because it is refused while other processes are in the cgroups
@@ -365,7 +363,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                     state_files.remove(path)
                     answer.removal(file=path)
             else:
-                _done(count, answer)
+                _report_count(count, answer)
     return 0
 
 

@@ -54,10 +54,10 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
     """
     try:
-        before = frozenset(map(_decision, _entries(options.socket)))
+        before = frozenset(map(_decision_key, _read_entries(options.socket)))
         answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)
         uid, name = str(answer["uid"]), str(answer["pod"])
-        after = (e for e in _entries(options.socket) if e.pod.full_name == name and _decision(e) not in before)
+        after = (e for e in _read_entries(options.socket) if e.pod.full_name == name and _decision_key(e) not in before)
     except ApiUnavailable as err:
         raise RetryError(
             f"the agent does not answer: {err.message}",
@@ -65,11 +65,11 @@ def run(options: argparse.Namespace) -> int:
         ) from err
     entry = next(after, None)
     if options.output != "text":
-        sys.stdout.write(format_document(_document(name, uid, entry), options.output))
-        return 0 if entry is not None and _refusal(entry) is None else EXIT_ERROR
+        sys.stdout.write(format_document(_describe_decision(name, uid, entry), options.output))
+        return 0 if entry is not None and _find_refusal(entry) is None else EXIT_ERROR
     if entry is None:
         raise RetryError(f"the agent has not decided on pod {name} yet", hint=f"see `nodeagent inspect {name}`")
-    refusal = _refusal(entry)
+    refusal = _find_refusal(entry)
     if refusal is not None:
         what = f"pod {name}" if entry.refusal is not None else f"the changed manifest of pod {name}"
         raise RetryError(
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
+def _describe_decision(full_name: str, uid: str, entry: PodEntry | None) -> Document:
     namespace, _, name = full_name.partition("/")
-    refusal = None if entry is None else _refusal(entry)
+    refusal = None if entry is None else _find_refusal(entry)
     return {
         "kind": "Retry",
         "version": _VERSION,
@@ -103,14 +103,14 @@ def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
     }
 
 
-def _refusal(entry: PodEntry) -> Waiting | None:
+def _find_refusal(entry: PodEntry) -> Waiting | None:
     return entry.refusal or entry.change_refusal
 
 
-def _decision(entry: PodEntry) -> tuple[object, ...]:
+def _decision_key(entry: PodEntry) -> tuple[object, ...]:
     """Return the parts of an entry that a new decision changes."""
     return entry.pod.uid, entry.decided_at_ms, entry.change_refusal, entry.deleting_since_ms
 
 
-def _entries(socket_path: str) -> tuple[PodEntry, ...]:
+def _read_entries(socket_path: str) -> tuple[PodEntry, ...]:
     return state_from_document(call(socket_path, "state")["state"]).state.entries

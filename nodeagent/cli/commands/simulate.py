@@ -7,7 +7,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_what_if_arguments
 from nodeagent.cli.support.numeric_arguments import whole_number
 
-_EXAMPLES = """\
+_EPILOG = """\
 exit status: 0: everything was decided, even if pods are refused; 1: something could not be read; 2: wrong arguments
 
 examples:
@@ -31,7 +31,6 @@ next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "file", nargs="?", type=NamedFile, metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin"
     )
@@ -70,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="output format (default: text); for scenarios, json prints a line and yaml a document each; svg draws the owner of each CPU",
     )
     add_what_if_arguments(parser, scenarios=True)
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EPILOG
     parser.set_defaults(parser=parser)
 
 

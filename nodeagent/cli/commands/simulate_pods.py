@@ -10,8 +10,8 @@ from nodeagent.cli.support.documents import format_xml, render_document
 from nodeagent.cli.support.node.devices import add_selected_devices
 from nodeagent.cli.support.node.what_if import (
     WhatIfNode,
-    chosen_errata,
     create_empty_node,
+    find_errata,
     read_what_if_machine,
     read_what_if_node,
 )
@@ -41,24 +41,24 @@ def simulate_pods(options: argparse.Namespace) -> str:
     """
     pods = () if options.manifests is None else read_pods(options.manifests)
     if options.compare is not None:
-        return _compared(options, pods)
-    node = _knowing(read_what_if_node(options), pods, options)
+        return _compare_configurations(options, pods)
+    node = _add_devices(read_what_if_node(options), pods, options)
     if options.capacity:
         with Progress("copies") as progress:
             capacity = search_capacity(node.what_if, pods, progress.step)
         found = Simulation(node.config, node.source, node.what_if, capacity.after, (), capacity, tuple(pods))
     else:
-        found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))
+        found = _decide_all(node, node.source, pods, _find_replaced(node.what_if.pods, pods))
     if options.output == "svg":
-        return _picture(found)
+        return _render_picture(found)
     return render_document(describe_run(found, node.where), options.output, render_run)
 
 
-def _knowing(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
+def _add_devices(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
     return replace(node, what_if=add_selected_devices(node.what_if, pods, options))
 
 
-def _picture(run: Simulation) -> str:
+def _render_picture(run: Simulation) -> str:
     from nodeagent.tools.export.svg import render_svg
     from nodeagent.views.topology.cpu_owners import label_cpus
 
@@ -66,7 +66,7 @@ def _picture(run: Simulation) -> str:
     return format_xml(render_svg(end.managers.topology, label_cpus(end.managers, end.promises, end.pods)))
 
 
-def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
+def _decide_all(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
     what_if = node.what_if
     decisions: list[tuple[Pod, Admitted | Refused | NotResized]] = []
     resizes: list[Resizing] = []
@@ -90,24 +90,24 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
     return Simulation(node.config, source, node.what_if, what_if, tuple(decisions), ended=ended, resizes=tuple(resizes))
 
 
-def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
+def _find_replaced(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
     """Return the node's pods that the given pods replace."""
     taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
     return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
 
 
-def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
+def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
     """Decide under both configurations on the existing pods, then on the given ones."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = read_what_if_machine(options, otherwise=options.compare[0])
-    ended = _ended(machine.pods, pods)
+    ended = _find_replaced(machine.pods, pods)
     gone = {pod.uid for pod in ended}
     every = (*(pod for pod in machine.pods if pod.uid not in gone), *pods)
     if not every:
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
     first, second = (
-        _run(
-            _knowing(create_empty_node(machine, config, path, chosen_errata(options)), every, options),
+        _decide_all(
+            _add_devices(create_empty_node(machine, config, path, find_errata(options)), every, options),
             path,
             every,
             ended,

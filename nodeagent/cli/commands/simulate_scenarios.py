@@ -6,9 +6,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document, format_json_line
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.node.what_if import WhatIfMachine, chosen_errata, create_empty_node, read_what_if_machine
+from nodeagent.cli.support.node.what_if import WhatIfMachine, create_empty_node, find_errata, read_what_if_machine
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
@@ -51,7 +50,7 @@ class SimulateInputError(NodeAgentError):
         )
 
 
-class Instead(Struct, frozen=True):
+class Replacements(Struct, frozen=True):
     """Values that replace those of each scenario. None means that the scenario's own value is used."""
 
     machine: WhatIfMachine | None
@@ -74,10 +73,10 @@ class Instead(Struct, frozen=True):
             # A configuration that doesn't fit the machine is refused when the scenario starts, in kubelet's words.
             complete = with_machine(config, scenario.topology.memory_bytes)
             placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
-        return replace(scenario, placement=_plugged(placement, where))
+        return replace(scenario, placement=_load_plugins(placement, where))
 
 
-def _plugged(placement: Placement, where: str) -> Placement:
+def _load_plugins(placement: Placement, where: str) -> Placement:
     """Load the CPU plugins of a placement.
 
     Raises:
@@ -89,7 +88,7 @@ def _plugged(placement: Placement, where: str) -> Placement:
     return config.placement
 
 
-class _Words:
+class _TextReport:
     """Text reports of scenarios, with the first ones in full."""
 
     def __init__(self, path: NamedFile, where: str) -> None:
@@ -97,24 +96,23 @@ class _Words:
         self._where = where
         self._totals = ScenarioTotals()
 
-    def of(self, scenario: Scenario, number: int) -> str:
-        """Render the outcome of the scenario in this line."""
+    def render(self, scenario: Scenario, number: int) -> str:
+        """Render the outcome of the scenario on this line."""
         found = replay_to_end(scenario)
         self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
             gap = "\n" if self._totals.scenarios > 1 else ""
             return gap + render_scenario(scenario, found, number, self._where)
         line = render_line(scenario, found, number)
-        return line if self._totals.scenarios > IN_FULL + 1 else f"\n{self._from_here_on(number)}\n{line}"
-
-    def end(self) -> str:
-        """Render the totals."""
-        return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
-
-    def _from_here_on(self, number: int) -> str:
+        if self._totals.scenarios > IN_FULL + 1:
+            return line
         path = shlex.quote(printable(self._path))
         one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
-        return f"{BRIEF_NOTE}\n-o json has everything{one}\n"
+        return f"\n{BRIEF_NOTE}\n-o json has everything{one}\n\n{line}"
+
+    def render_totals(self) -> str:
+        """Render the totals."""
+        return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:
@@ -123,49 +121,49 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     Raises:
         NodeAgentError: scenarios, machine or configuration can't be read, or don't fit each other.
     """
-    instead = _instead(options)
-    words = _Words(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
+    instead = _read_replacements(options)
+    words = _TextReport(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
     is_reported = options.output == "text" and options.bench is None
     options.file.check_open()
     found = False
     with Progress("scenarios", beside_output=True) as progress:
-        for number, line in _lines(options.file):
+        for number, line in _read_lines(options.file):
             scenario = instead.read(line, f"{options.file}:{number}")
             if is_reported:
-                text = words.of(scenario, number)
+                text = words.render(scenario, number)
             elif options.bench is not None:
-                text = _timed(scenario, number, options.bench, options.output)
+                text = _time_replays(scenario, number, options.bench, options.output)
             else:
-                text = _document(replay(scenario), options.output)
+                text = _format_result(replay(scenario), options.output)
             sys.stdout.write(text)
             progress.step()
             found = True
     if not found:
         raise SimulateInputError(options.file, "it holds no scenario")
     if is_reported:
-        sys.stdout.write(words.end())
+        sys.stdout.write(words.render_totals())
 
 
-def _instead(options: argparse.Namespace) -> Instead:
-    errata = None if options.errata is None else chosen_errata(options)
+def _read_replacements(options: argparse.Namespace) -> Replacements:
+    errata = None if options.errata is None else find_errata(options)
     config = None if options.config is None else load_config(options.config)
     if options.root is options.machine is options.topology is None:
-        return Instead(None, config, errata)
+        return Replacements(None, config, errata)
     machine = read_what_if_machine(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
         # fails once for all scenarios if they don't fit each other
-        create_empty_node(machine, config, options.config, chosen_errata(options))
-    return Instead(machine, config, errata)
+        create_empty_node(machine, config, options.config, find_errata(options))
+    return Replacements(machine, config, errata)
 
 
-def _document(result: Mapping[str, object], output: str) -> str:
+def _format_result(result: Mapping[str, object], output: str) -> str:
     return "---\n" + format_document(result, output) if output == "yaml" else format_json_line(result)
 
 
-def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
+def _read_lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
     """Yield every line that isn't blank, with its number."""
     try:
-        with _opened(path) as file:
+        with nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb") as file:
             number = 1
             while line := file.readline(MAX_LINE_BYTES + 1):
                 if len(line) > MAX_LINE_BYTES:
@@ -177,11 +175,7 @@ def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
         raise SimulateInputError(path, err.strerror or str(err)) from err
 
 
-def _opened(path: NamedFile) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb")
-
-
-def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:
+def _time_replays(scenario: Scenario, number: int, rounds: int, output: str) -> str:
     times: list[int] = []
     with Progress("replays", rounds) as progress:
         for _ in range(rounds):
@@ -194,4 +188,4 @@ def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:
         "medianNsPerAdd": int(statistics.median(times)) if times else None,
         "p90NsPerAdd": times[(len(times) * 9 + 9) // 10 - 1] if times else None,
     }
-    return render_times(found, number) if output == "text" else _document(found, output)
+    return render_times(found, number) if output == "text" else _format_result(found, output)

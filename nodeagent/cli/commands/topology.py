@@ -75,24 +75,28 @@ def run(args: argparse.Namespace) -> int:
     if args.devices and (args.topology is not None or args.output in {"hwloc-xml", "nrt", "resourceslice"}):
         args.parser.error("--devices needs a node, not --topology, and -o text, json, yaml or svg")
     if args.output in {"nrt", "resourceslice"}:
-        sys.stdout.write(_node_resource_topology(args) if args.output == "nrt" else _resource_slices(args))
+        sys.stdout.write(
+            _format_node_resource_topology(args) if args.output == "nrt" else _format_resource_slices(args)
+        )
         return 0
     topology = read_topology(args) if args.topology is None else topology_from_spec(args.topology)
-    devices = _devices(args)
+    devices = _read_devices(args)
     match args.output:
         case "json" | "yaml":
-            text = format_document(_document(args, topology, devices), args.output)
+            text = format_document(_describe_machine(args, topology, devices), args.output)
         case "svg":
             from nodeagent.tools.export.svg import render_svg
 
-            text = format_xml(render_svg(topology, _owners(args, topology), devices=_sections(args, topology, devices)))
+            text = format_xml(
+                render_svg(topology, _owners(args, topology), devices=_find_device_sections(args, topology, devices))
+            )
         case "hwloc-xml":
             from nodeagent.tools.export.hwloc_xml import render_hwloc_xml
 
             text = format_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
             owner = _owners(args, topology)
-            sections = _sections(args, topology, devices)
+            sections = _find_device_sections(args, topology, devices)
             if owner and wants_colour(args.color):
                 write_coloured(render_topology(topology, owner, paint=make_terminal_paint(owner), devices=sections))
                 return 0
@@ -101,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
-    """Read the devices with `--devices`. None without.
+def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
+    """Read the devices if `--devices` is given, else return None.
 
     Raises:
         NodeAgentError: the devices can't be read.
@@ -114,8 +118,8 @@ def _devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
     return read_selected_devices(args)
 
 
-def _device_owners(args: argparse.Namespace) -> "OwnersByAddress":
-    """Return the owners of devices. Empty if unknown, for which `_find_owners` reports the reason."""
+def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
+    """Return the owners of devices. Empty if unknown; `_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
     try:
@@ -124,27 +128,29 @@ def _device_owners(args: argparse.Namespace) -> "OwnersByAddress":
         return {}
 
 
-def _document(args: argparse.Namespace, topology: Topology, devices: "tuple[Device, ...] | None") -> dict[str, Any]:
+def _describe_machine(
+    args: argparse.Namespace, topology: Topology, devices: "tuple[Device, ...] | None"
+) -> dict[str, Any]:
     document = topology_document(topology)
     if devices is None:
         return document
     from nodeagent.views.topology.devices import describe_devices
 
-    return document | {"devices": describe_devices(devices, topology, _device_owners(args))}
+    return document | {"devices": describe_devices(devices, topology, _find_device_owners(args))}
 
 
-def _sections(
+def _find_device_sections(
     args: argparse.Namespace, topology: Topology, devices: "tuple[Device, ...] | None"
 ) -> "tuple[DeviceSection, ...] | None":
     if devices is None:
         return None
     from nodeagent.views.topology.devices import describe_device_sections
 
-    return describe_device_sections(devices, topology, _device_owners(args))
+    return describe_device_sections(devices, topology, _find_device_owners(args))
 
 
-def _node_resource_topology(args: argparse.Namespace) -> str:
-    """Return the document of a node with known allocations.
+def _format_node_resource_topology(args: argparse.Namespace) -> str:
+    """Format the NodeResourceTopology of a node with known allocations.
 
     Raises:
         NodeAgentError: the allocations or the node's name are unknown.
@@ -154,14 +160,14 @@ def _node_resource_topology(args: argparse.Namespace) -> str:
     if args.topology is not None:
         args.parser.error("-o nrt describes a node, not a machine: leave out --topology")
     known = read_node(args)
-    name = _node_name(known, "a NodeResourceTopology needs it")
+    name = _find_node_name(known, "a NodeResourceTopology needs it")
     return format_document(
         node_resource_topology(name, known.node.topology, known.node.rules, known.state.promises), "yaml"
     )
 
 
-def _resource_slices(args: argparse.Namespace) -> str:
-    """Return the documents of a node.
+def _format_resource_slices(args: argparse.Namespace) -> str:
+    """Format the ResourceSlices of a node.
 
     Raises:
         NodeAgentError: the node's machine, devices or name are unknown.
@@ -172,12 +178,12 @@ def _resource_slices(args: argparse.Namespace) -> str:
     if args.topology is not None:
         args.parser.error("-o resourceslice describes a node, not a machine: leave out --topology")
     known = read_node(args)
-    name = _node_name(known, "ResourceSlices need it")
+    name = _find_node_name(known, "ResourceSlices need it")
     slices = resource_slices(name, known.node.topology, known.node.reserved, read_selected_devices(args))
     return "---\n".join(format_document(one, "yaml") for one in slices)
 
 
-def _node_name(known: NodeView, why: str) -> str:
+def _find_node_name(known: NodeView, why: str) -> str:
     """Return the node's name as kubelet forms it.
 
     Raises:
@@ -192,7 +198,7 @@ def _node_name(known: NodeView, why: str) -> str:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Return the owner of each CPU. None if unknown: the machine is then drawn without owners, and stderr has the reason.
+    """Return the owner of each CPU. None means unknown; stderr then has the reason.
 
     Raises:
         NodeAgentError: the named configuration can't be read, or doesn't fit the machine.
@@ -204,7 +210,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
             # If no agent ever ran, a named configuration defines the reserved CPUs. If an agent's state can't be read, the machine is
             # shown without owners.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
-                _report_missing(err, args)
+                _report_missing_owners(err, args)
                 return None
         else:
             return label_cpus(known.node.rules, known.state.promises, known.state.holding_pods())
@@ -214,7 +220,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
     return label_cpus(managers, initial(managers), ())
 
 
-def _report_missing(err: NodeAgentError, args: argparse.Namespace) -> None:
+def _report_missing_owners(err: NodeAgentError, args: argparse.Namespace) -> None:
     if args.config is None and is_without_agent(args):
         return
     print(f"nodeagent: CPU owners are left out: {err.message}", file=sys.stderr)

@@ -15,7 +15,6 @@ class UnpinError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("units", nargs="+", metavar="UNIT", help="pinned units; without a suffix it is a service")
     add_wait_arguments(parser, "restored the units")
     add_output_argument(parser)
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     def pods_of(held: Sequence[InstalledFile], place: ManifestPlace) -> Sequence[NamedFile]:
         by_unit = {unit: name for file in held for name, pod in file.pods.items() for unit in pod.units}
         named = [full_unit_name(unit) for unit in options.units]
-        own = _own_names([unit for unit in named if unit not in by_unit])
+        own = _find_main_names([unit for unit in named if unit not in by_unit])
         wanted = [own.get(unit, unit) for unit in named]
         for unit in wanted:
             if unit not in by_unit:
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     return uninstall(options, pods_of, ("unpin", *options.units))
 
 
-def _own_names(units: Sequence[str]) -> Mapping[str, str]:
+def _find_main_names(units: Sequence[str]) -> Mapping[str, str]:
     """Return the main names of units that systemd knows by several names. Empty if systemd doesn't answer, because it isn't needed for
     removal.
     """

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from msgspec.structs import replace
 
 from nodeagent.cli.support.counting import LiveCount
-from nodeagent.cli.support.node.observation import with_observation
+from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
+from nodeagent.formats.kernel.usage import UsageSample, compute_rates, parse_container_usage, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Frame, Poll, render_frame
@@ -46,8 +46,8 @@ def watch(options: argparse.Namespace) -> int:
             watcher = Watcher(lambda read: read_this_node_for_display(options.config, options.socket, read), count)
             look = watcher.look()
             if options.frames is None:
-                return _drawn(watcher, look, interval)
-            return _printed(watcher, look, options.frames, interval)
+                return _draw_until_quit(watcher, look, interval)
+            return _print_frames(watcher, look, options.frames, interval)
     except KeyboardInterrupt:
         return 0
 
@@ -69,10 +69,10 @@ class Watcher:
         """
         began = time.monotonic()
         counted = None if self._count is None else self._count.end()
-        known = with_observation(self._known(self._read), host_processes=False)
+        known = add_observation(self._known(self._read), host_processes=False)
         document = inspect_node(known)
-        sample = _sample(known)
-        since = None if self._last is None else rates(self._last.sample, sample)
+        sample = _read_sample(known)
+        since = None if self._last is None else compute_rates(self._last.sample, sample)
         look = Poll(document, known.node.topology, sample)
         if self._count is not None:
             found = self._count.begin(known, counted)
@@ -92,18 +92,18 @@ class Watcher:
             return replace(self._last, problem=f"{err.message} ({err.hint})")
 
 
-def _sample(known: NodeView) -> UsageSample:
+def _read_sample(known: NodeView) -> UsageSample:
     paths = [entry.container_path(c.name) for entry in known.state.entries for c in entry.containers]
     places = {path: known.cgroup_of(path) for path in paths}
     texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, places)
     return UsageSample(
         time.monotonic_ns() // 1000,
         times_by_cpu(cpu_times_us(), known.node.topology.online),
-        {path: container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
+        {path: parse_container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
     )
 
 
-def _printed(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
+def _print_frames(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
     view = DisplaySettings(_PLAIN_WIDTH, is_utf8=_is_utf8())
     for number in range(frames):
         if number:
@@ -114,7 +114,7 @@ def _printed(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
     return 0
 
 
-def _drawn(watcher: Watcher, look: Poll, interval: float) -> int:
+def _draw_until_quit(watcher: Watcher, look: Poll, interval: float) -> int:
     with Terminal() as terminal:
         view = DisplaySettings(*terminal.size(), is_utf8=_is_utf8())
         due = time.monotonic() + interval
@@ -125,13 +125,13 @@ def _drawn(watcher: Watcher, look: Poll, interval: float) -> int:
             key = terminal.key(due - time.monotonic())
             if key == "q":
                 return 0
-            view = _moved(view, shown, key)
+            view = _apply_key(view, shown, key)
             if time.monotonic() >= due:
                 look = watcher.try_again()
                 due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
 
 
-def _moved(view: DisplaySettings, shown: Frame, key: str | None) -> DisplaySettings:
+def _apply_key(view: DisplaySettings, shown: Frame, key: str | None) -> DisplaySettings:
     moves = {"up": -1, "down": 1, "page up": -shown.page, "page down": shown.page}
     if key in SORTS:
         return replace(view, sort=SORTS[key], offset=0)

@@ -1,1 +1,1 @@
-"""What commands share: the node and the files they are about, what is known about it, and how they print."""
+"""Code that commands share: options, files, the state of nodes, decisions that are tried out, and output."""

@@ -1,4 +1,4 @@
-"""Replacing nodeagent by another command, at the end of `exec` and `job`. The exit statuses are those of other container tools."""
+"""Replacement of nodeagent by another command, at the end of `exec` and `job`. Other container tools use the same exit statuses."""
 
 import os
 import shlex

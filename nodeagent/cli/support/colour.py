@@ -22,7 +22,7 @@ def wants_colour(choice: str) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def terminal_width() -> int | None:
+def find_terminal_width() -> int | None:
     """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout is no terminal, or that its width is
     unknown.
     """

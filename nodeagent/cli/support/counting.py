@@ -21,7 +21,7 @@ from nodeagent.edge.processes.host_processes import (
     leave_cpus,
 )
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
+from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, derive_cpu_use
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
@@ -51,15 +51,15 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     leave_cpus(all_exclusive_cpus(view.state.promises))
     # Read twice, because a task that is just ending is in no cgroup any more, but its last switch is counted.
-    ending = _members(tree, cgroups)
+    ending = _read_threads(tree, cgroups)
     with recording(cpus) as counters:
-        before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _members(tree, cgroups).items()}
+        before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _read_threads(tree, cgroups).items()}
         counters.begin()
 
         def end() -> Counted:
             use = decode_counts(counters.end(), cpus)
             # immediately, because the observed tasks may end
-            return use, _witnesses(tree, use, before, {device for claim in held for device in claim.devices})
+            return use, _find_witnesses(tree, use, before, {device for claim in held for device in claim.devices})
 
         yield end
 
@@ -71,15 +71,13 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
         InterferenceError: this kernel writes them in an unknown form.
     """
     try:
-        return use_of(record, cpus)
+        return derive_cpu_use(record, cpus)
     except HistogramSyntaxError as err:
         raise InterferenceError(str(err), hint="report it, with the kernel's version (`uname -r`)") from err
 
 
 class LiveCount:
-    """Count that is repeated from one refresh to the next while the `with` block runs. Failures are returned, and the next count is
-    tried.
-    """
+    """Count that starts again at each refresh while the `with` block runs. A failure is returned, and the next count is tried."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -89,7 +87,7 @@ class LiveCount:
 
     def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGHUP):  # without a handler, the kernel would go on counting
-            self._undo.callback(signal.signal, number, signal.signal(number, _leave))
+            self._undo.callback(signal.signal, number, signal.signal(number, _exit_by_signal))
         self._undo.callback(self._stop)
         return self
 
@@ -99,11 +97,11 @@ class LiveCount:
         self._undo.close()
 
     def end(self) -> Counted | str | None:
-        """Stop counting. Returns the result, or the reason why there is none. None means that no count was running."""
+        """Stop counting, and return the result or the reason why it failed. None means that no count was running."""
         try:
             return None if self._end is None else self._end()
         except NodeAgentError as err:
-            return _reason(err)
+            return _format_reason(err)
         finally:
             self._stop()
 
@@ -115,7 +113,7 @@ class LiveCount:
             counted: result of `end`.
 
         Returns:
-            Document of the previous count, or the reason why there is none. None means that this is the first count.
+            Document of the previous count, or the reason why it failed. None means that this is the first count.
         """
         before, self._held = self._held, find_exclusive_owners(view)
         found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted
@@ -126,7 +124,7 @@ class LiveCount:
         try:
             self._end = self._counting.enter_context(count_interference(view, self._held))
         except NodeAgentError as err:
-            return _reason(err)
+            return _format_reason(err)
         return found
 
     def _stop(self) -> None:
@@ -134,25 +132,25 @@ class LiveCount:
         self._counting.close()
 
 
-def _reason(err: NodeAgentError) -> str:
+def _format_reason(err: NodeAgentError) -> str:
     return f"{err.message} ({err.hint})"
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit_by_signal(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[int]]:
+def _read_threads(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[int]]:
     return {cgroup: tree.threads(cgroup) for cgroup in cgroups}
 
 
-def _witnesses(
+def _find_witnesses(
     tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]], devices: Iterable[str]
 ) -> Observations:
     files = HostSettingsFiles()
     running = find_runnable_threads(use.unobserved)
     known = describe_threads({run.task for run in use.runs}.union(*running.values()))
-    after = _members(tree, before)
+    after = _read_threads(tree, before)
     joined = {
         cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
         for cgroup in before

@@ -48,9 +48,9 @@ def extract_command(parser: Parser) -> Command:
             helps = {str(choice.dest): choice.help or "" for choice in action._choices_actions}  # noqa: SLF001 - the same
             subcommands += [Subcommand(name, helps.get(name, ""), made) for name, made in action.choices.items()]
         elif action.option_strings:
-            options.append(_argument(parser, action))
+            options.append(_extract_argument(parser, action))
         else:
-            places.append(_argument(parser, action))
+            places.append(_extract_argument(parser, action))
     return Command(
         name=parser.prog,
         usage=" ".join(parser.format_usage().removeprefix("usage: ").split()),
@@ -62,7 +62,7 @@ def extract_command(parser: Parser) -> Command:
     )
 
 
-def _argument(parser: Parser, action: argparse.Action) -> Argument:
+def _extract_argument(parser: Parser, action: argparse.Action) -> Argument:
     choices = tuple(str(choice) for choice in action.choices or ())
     shown = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar
     hidden = action.help == argparse.SUPPRESS

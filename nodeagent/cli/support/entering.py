@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nodeagent.cli.support.node.observation import with_cgroups
+from nodeagent.cli.support.node.observation import add_cgroups
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle, find_unkept
@@ -19,7 +19,7 @@ class EntryError(NodeAgentError):
 
 
 def check_container(entry: PodEntry, name: str) -> None:
-    """Check that a pod has this container, because names must not be used as parts of a path unchecked.
+    """Check that a pod has this container. A name must be checked before it becomes part of a path.
 
     Raises:
         EntryError: the pod has no such container.
@@ -38,10 +38,10 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     Raises:
         NodeAgentError: the container can't be entered now.
     """
-    view, wanted = _wanted(known, entry)
+    view, wanted = _compute_desired(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
     below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
-    _raise_if(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
+    _check_obstacle(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 
 
@@ -51,16 +51,16 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
     Raises:
         NodeAgentError: the container isn't running, or other tasks have not left its exclusive CPUs yet.
     """
-    view, wanted = _wanted(known, entry)
-    _raise_if(find_unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
+    view, wanted = _compute_desired(known, entry)
+    _check_obstacle(find_unkept(entry, container, desired=wanted, observed=view.observed.cgroups or {}))
     cgroups = {want.path: want for want in wanted}
     placements = container_placements(view.node.rules, view.state, cgroups)
     return placements.by_key()[entry.container_path(container)]
 
 
-def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
+def _compute_desired(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
     """Read the cgroups, and compute their desired values."""
-    view = with_cgroups(known)
+    view = add_cgroups(known)
     kernel = view.kernel
     if entry.is_active and kernel is None:
         problems = "; ".join((*view.problems, *view.observed.problems))
@@ -71,6 +71,6 @@ def _wanted(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[Desire
     return view, () if kernel is None else desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
 
 
-def _raise_if(hindrance: Obstacle | None) -> None:
+def _check_obstacle(hindrance: Obstacle | None) -> None:
     if hindrance is not None:
         raise EntryError(hindrance.why, hint=hindrance.next_step)

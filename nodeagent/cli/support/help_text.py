@@ -11,15 +11,15 @@ _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Formatter that wraps the prose around the arguments, and keeps indented lines as examples."""
+    """Formatter that wraps prose, and keeps indented lines, which are examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(_filled(paragraph, width, indent) for paragraph in text.split("\n\n"))
+        return "\n\n".join(_fill_paragraph(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
-def _filled(paragraph: str, width: int, indent: str) -> str:
+def _fill_paragraph(paragraph: str, width: int, indent: str) -> str:
     if "\n  " in paragraph:
-        return _with_place(paragraph)
+        return _insert_cd(paragraph)
     import textwrap
 
     return "\n".join(
@@ -35,7 +35,7 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
     )
 
 
-def _with_place(examples: str) -> str:
+def _insert_cd(examples: str) -> str:
     """Insert a `cd` before examples that name project files, so that they can be pasted anywhere."""
     title, _, lines = examples.partition("\n")
     place = find_documents()

@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
-from nodeagent.formats.kernel.job_usage import JobUsage, job_usage
+from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.views.job_report import JobLocation, format_report, measure_remote_bytes
 
-_LOOK_SECONDS = 1.0
-_SENT = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_INTERVAL_SECONDS = 1.0
+_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are passed on to the command. Signals of the terminal reach it anyway, because it is in the same process group."""
-_TERMINALS = 0x80
-"""SI_KERNEL: the signal was not sent by a process."""
+_SI_KERNEL = 0x80
+"""`si_code` of a signal that the kernel has sent, for instance after Ctrl-C."""
 
 
 class ReportWriter:
@@ -43,7 +43,7 @@ class ReportWriter:
         if pid == 0:
             os.close(to_facts)
             os.close(ready)
-            _watch(facts, to_ready)
+            _observe_job(facts, to_ready)
         os.close(facts)
         os.close(to_ready)
         return cls(pid, to_facts, ready)
@@ -56,7 +56,7 @@ class ReportWriter:
         Args:
             answer: the agent's answer.
         """
-        os.write(self._facts, json.dumps({name: answer[name] for name in _ASKED}).encode() + b"\n")
+        os.write(self._facts, json.dumps({name: answer[name] for name in _FACTS}).encode() + b"\n")
         os.read(self._ready, 1)  # the first observation is over, or the observer has ended and there will be no report
         before = signal.signal(signal.SIGCHLD, signal.SIG_DFL), signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
         child = os.fork()
@@ -64,20 +64,20 @@ class ReportWriter:
             signal.signal(signal.SIGCHLD, before[0])
             signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
             return None
-        _let_go_of_input_and_output()
-        status = _ended(child)
+        _close_input_and_output()
+        status = _wait_for_child(child)
         os.close(self._facts)
         os.waitpid(self._pid, 0)
         if os.WIFSIGNALED(status):
-            _end_by(os.WTERMSIG(status))
+            _end_by_signal(os.WTERMSIG(status))
         return os.waitstatus_to_exitcode(status)
 
 
-_ASKED = ("pod", "cgroup", "exclusiveCPUs", "sharedCPUs", "numaNodes")
-_WAITED = frozenset({*_SENT, signal.SIGCHLD})
+_FACTS = ("pod", "cgroup", "exclusiveCPUs", "sharedCPUs", "numaNodes")
+_WAITED = frozenset({*_PASSED_ON, signal.SIGCHLD})
 
 
-def _ended(child: int) -> int:
+def _wait_for_child(child: int) -> int:
     """Wait for the child's end, and pass on signals sent to this process."""
     while True:
         got = signal.sigwaitinfo(_WAITED)
@@ -85,11 +85,11 @@ def _ended(child: int) -> int:
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid == child:
                 return status
-        elif got.si_code != _TERMINALS:
+        elif got.si_code != _SI_KERNEL:
             os.kill(child, got.si_signo)
 
 
-def _end_by(number: int) -> None:
+def _end_by_signal(number: int) -> None:
     """End this process by the signal that ended the command, without a second core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
@@ -98,7 +98,7 @@ def _end_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _let_go_of_input_and_output() -> None:
+def _close_input_and_output() -> None:
     """Close stdin and stdout, so that a reader of the command's output gets EOF when the command ends."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in (0, 1):
@@ -106,20 +106,20 @@ def _let_go_of_input_and_output() -> None:
     os.close(nothing)
 
 
-def _watch(facts: int, ready: int) -> NoReturn:
+def _observe_job(facts: int, ready: int) -> NoReturn:
     """Observe the job until the other end of the pipe is closed, and write the report. Ends its own process."""
     try:
-        for number in _SENT:
+        for number in _PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
-        _let_go_of_input_and_output()
+        _close_input_and_output()
         with os.fdopen(facts, "rb", buffering=0) as pipe:
             line = pipe.readline()
             if line:  # an empty line means that there is no job
                 write_error(
                     watch_job(
-                        _place(json.loads(line)),
+                        _decode_place(json.loads(line)),
                         begun=lambda: os.close(ready),
-                        is_over=lambda: bool(select.select([pipe], [], [], _LOOK_SECONDS)[0]),
+                        is_over=lambda: bool(select.select([pipe], [], [], _INTERVAL_SECONDS)[0]),
                     )
                 )
     except Exception:  # noqa: BLE001 - a bug is to be seen, and this process to end here
@@ -128,7 +128,7 @@ def _watch(facts: int, ready: int) -> NoReturn:
         os._exit(0)
 
 
-def _place(answer: Mapping[str, Any]) -> JobLocation:
+def _decode_place(answer: Mapping[str, Any]) -> JobLocation:
     return JobLocation(
         answer["pod"],
         answer["cgroup"],
@@ -150,7 +150,7 @@ def watch_job(place: JobLocation, *, begun: Callable[[], None], is_over: Callabl
 
     def look() -> JobUsage:
         seen = read_job_usage(place.cgroup, root)
-        return job_usage(seen.cgroup.cpu_stat, seen.cgroup.numa_stat, seen.memory_peak, seen.schedstat)
+        return parse_job_usage(seen.cgroup.cpu_stat, seen.cgroup.numa_stat, seen.memory_peak, seen.schedstat)
 
     first = look()
     begun()

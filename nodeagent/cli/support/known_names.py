@@ -39,33 +39,33 @@ def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
         given: values typed so far, by argument. `socket`, `root` and `machine` select the node.
     """
     with suppress(NodeAgentError, OSError, ValueError, TypeError, LookupError, AttributeError):
-        pods = [_pod(entry["pod"]) for entry in _state(given)["entries"]]
+        pods = [_decode_pod(entry["pod"]) for entry in _read_state(given)["entries"]]
         return tuple(pod for pod in pods if all(map(_NAME.fullmatch, (pod.namespace, pod.name, *pod.containers))))
     return ()
 
 
-def _state(given: Mapping[str, str]) -> Mapping[str, Any]:
+def _read_state(given: Mapping[str, str]) -> Mapping[str, Any]:
     if "machine" in given:
         content = state_files.read(given["machine"], max_bytes=_MAX_BYTES, follow_symlinks=True) or b""
         captured: Mapping[str, Any] = json.loads(content)["agent"]["state"]
         return captured
     if "root" in given:
-        return _saved(given["root"].rstrip("/") + SAVED_STATE)
+        return _read_saved_state(given["root"].rstrip("/") + SAVED_STATE)
     try:
         answer = call(given.get("socket", DEFAULT_SOCKET), "state", timeout_seconds=_SECONDS)
     except NodeAgentError:
-        return _saved(SAVED_STATE)
+        return _read_saved_state(SAVED_STATE)
     state: Mapping[str, Any] = answer["state"]
     return state
 
 
-def _saved(path: str) -> Mapping[str, Any]:
+def _read_saved_state(path: str) -> Mapping[str, Any]:
     content = state_files.read(path, max_bytes=_MAX_BYTES) or b""
     state: Mapping[str, Any] = json.loads(content.splitlines()[1])
     return state
 
 
-def _pod(document: Mapping[str, Any]) -> NamedPod:
+def _decode_pod(document: Mapping[str, Any]) -> NamedPod:
     metadata, spec = document["metadata"], document["spec"]
     containers = (*spec.get("initContainers", ()), *spec["containers"])
     return NamedPod(metadata.get("namespace", "default"), metadata["name"], tuple(one["name"] for one in containers))

@@ -2,11 +2,18 @@
 
 import argparse
 
+from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import seconds
 
-_DAY_SECONDS = 86_400
+DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
 """Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
+
+
+def add_manifests_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names manifests."""
+    what = "a manifest, - for stdin, or a directory of manifests"
+    parser.add_argument("files", nargs="+", type=NamedFile, metavar="FILE|-|DIR", help=what)
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
@@ -14,7 +21,7 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--wait", action="store_true", help=f"wait until the agent has {what}")
     parser.add_argument(
         "--timeout",
-        type=seconds(0, _DAY_SECONDS),
+        type=seconds(0, DAY_SECONDS),
         metavar="SECONDS",
         help=f"with --wait: longest wait (default: the longest grace period of the pods that end, plus {SPARE_SECONDS} s)",
     )

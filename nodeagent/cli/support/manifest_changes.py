@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MOST_MODE = 0o644
-"""Permissions of an installed manifest. A user who could write to it could run any command as root."""
+"""Largest permissions of an installed manifest. A user who can write to a manifest can run any command as root."""
 
 
 class ManifestPlaceError(NodeAgentError):
@@ -100,7 +100,7 @@ class PodChange(Struct, frozen=True):
     def decided(self) -> PodEntry | None:
         """The agent's final decision on this very pod, or None while it is still deciding."""
         is_in_place = self.before is None or self.before == self.pod
-        return _decided(self.entry, self.pod) if is_in_place else None
+        return _find_final_decision(self.entry, self.pod) if is_in_place else None
 
     @property
     def restarts(self) -> bool:
@@ -112,7 +112,7 @@ class PodChange(Struct, frozen=True):
         """Whether the change would only resize a running pod."""
         if not self._touches_running or self.entry is None or not is_resizable(self.entry):
             return False
-        has_others = self.before is not None and _variables(self.before) != _variables(self.pod)
+        has_others = self.before is not None and _env_of_containers(self.before) != _env_of_containers(self.pod)
         return not has_others and is_resize(without_variables(self.entry.pod), without_variables(self.pod))
 
     @property
@@ -123,17 +123,15 @@ class PodChange(Struct, frozen=True):
 
 def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
     """Find the agent's decision on a pod after its installation. None means that there is none yet."""
-    before, pod = _decided(change.entry, change.pod), change.pod
+    before, pod = _find_final_decision(change.entry, change.pod), change.pod
     named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
-    now = _decided(named, pod)
+    now = _find_final_decision(named, pod)
     is_old = now is not None and before is not None and before.decided_at_ms == now.decided_at_ms
     return None if is_old else now
 
 
-def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on a pod if it equals the entry's pod or its refused change. A refused change gets the form of a pod's own
-    entry.
-    """
+def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
+    """Return the decision on this very pod. A decision on a refused change gets the form of an entry of its own."""
     if entry is None or entry.deleting_since_ms is not None:
         return None
     if _is_same(entry.pod, pod):
@@ -149,7 +147,7 @@ def _is_same(one: Pod, other: Pod) -> bool:
     return without_variables(one) == without_variables(other)
 
 
-def _variables(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
+def _env_of_containers(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(container.env for container in pod.containers)
 
 
@@ -199,7 +197,7 @@ def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
     with Progress("installed manifests read", len(found)) as progress:
         held = []
         for file in found:
-            held.append(_held(file, place))
+            held.append(_parse_installed(file, place))
             progress.step()
     if not any(file.claims for file in held):
         return tuple(held)
@@ -211,7 +209,7 @@ def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
     )
 
 
-def _held(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
+def _parse_installed(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
     pods: dict[str, Pod] = {}
     named: set[str] = set()
     is_understood = file.content is not None
@@ -245,7 +243,7 @@ def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], plac
 
 def _is_undecided(entry: PodEntry | None, pod: Pod) -> bool:
     is_released = entry is not None and entry.is_released and _is_same(entry.pod, pod)
-    return _decided(entry, pod) is None and not is_released
+    return _find_final_decision(entry, pod) is None and not is_released
 
 
 def plan_changes(
@@ -261,25 +259,25 @@ def plan_changes(
     Raises:
         NodeAgentError: a pod can't be installed without ending another one.
     """
-    _check_unique(files)
+    _check_unique_pods(files)
     given = {found.pod.full_name for file in files for found in file.pods}
     _check_uids(files, held, given)
     changes: list[FileChange] = []
     for file in files:
         if not file.pods and not file.claims:
             continue
-        old = _file_of(file, held)
+        old = _find_installed_file(file, held)
         taken = {change.path for change in changes}
         if old is not None and (old.path in taken or old.names - {found.pod.full_name for found in file.pods}):
-            raise _shared(file, old, given)
+            raise _shared_file_error(file, old, given)
         if old is not None and old.content != file.content:
             _check_replaceable(old)
-        path = _new_path(file, place, taken) if old is None else old.path
-        changes.append(_change(file, old, path, place))
+        path = _choose_path(file, place, taken) if old is None else old.path
+        changes.append(_plan_change(file, old, path, place))
     return tuple(changes)
 
 
-def _change(file: PodFile, old: InstalledFile | None, path: str, place: ManifestPlace) -> FileChange:
+def _plan_change(file: PodFile, old: InstalledFile | None, path: str, place: ManifestPlace) -> FileChange:
     pods = []
     for found in file.pods:
         name = found.pod.full_name
@@ -290,11 +288,11 @@ def _change(file: PodFile, old: InstalledFile | None, path: str, place: Manifest
         pods.append(PodChange(found, change, path, before, place.entries.get(name)))
     is_written = old is None or old.content != file.content or _is_writable_by_others(path)
     return FileChange(
-        path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods), file.claims
+        path, file.content, _find_mode(file.path if old is None else path), is_written, tuple(pods), file.claims
     )
 
 
-def _mode(path: str) -> int:
+def _find_mode(path: str) -> int:
     """Return the mode of the old file, or else of the named file, without write permission for others."""
     with suppress(OSError):
         status = Path(path).stat()
@@ -311,7 +309,7 @@ def _is_writable_by_others(path: str) -> bool:
     return stat.S_ISREG(mode) and bool(mode & 0o022)
 
 
-def _check_unique(files: Sequence[PodFile]) -> None:
+def _check_unique_pods(files: Sequence[PodFile]) -> None:
     first: dict[str, str] = {}
     for file in files:
         for found in file.pods:
@@ -340,7 +338,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: 
                 )
 
 
-def _file_of(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
+def _find_installed_file(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
     """Find the installed file with the pods of a manifest. None means that no file contains any of them."""
     names = {found.pod.full_name for found in file.pods}
     documents = {(document.kind, document.name) for document in file.claims}
@@ -371,7 +369,7 @@ def _check_replaceable(old: InstalledFile) -> None:
         )
 
 
-def _shared(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlaceError:
+def _shared_file_error(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlaceError:
     own = {found.pod.full_name for found in file.pods}
     others = old.names - own
     elsewhere = sorted(others & given) or sorted(others)
@@ -382,11 +380,11 @@ def _shared(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlace
     )
 
 
-def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
+def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     """Choose the name of a new file: the named file's own name, or else the name of its first pod."""
     if not Path(place.directory).is_dir():
         raise ManifestPlaceError(
-            f"{place.directory} is a single file without {_first_of(file)}",
+            f"{place.directory} is a single file without {_name_first_object(file)}",
             hint=f"add it to {place.directory}, or set manifestDirectory to a directory",
         )
     own = Path(file.path).name
@@ -403,7 +401,7 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     )
 
 
-def _first_of(file: PodFile) -> str:
+def _name_first_object(file: PodFile) -> str:
     return f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
 
 
@@ -412,7 +410,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
 
     Args:
         changes: planned changes.
-        hint: next step if a write fails; see `unwritable_hint`.
+        hint: next step if a write fails; see `format_unwritable_hint`.
 
     Raises:
         StateFileError: a file could not be written. Those before it are installed.
@@ -422,7 +420,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
             state_files.write_atomically(change.path, change.content, mode=change.mode, hint=hint)
 
 
-def unwritable_hint(place: ManifestPlace, *command: str) -> str:
+def format_unwritable_hint(place: ManifestPlace, *command: str) -> str:
     """Return the next step for a command that can't write or remove manifests."""
     directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
     quoted = shlex.quote(directory)

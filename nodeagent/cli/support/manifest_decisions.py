@@ -62,7 +62,7 @@ def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[Appl
                 answer = None
                 way = what_if.making_way(one.pod)
                 explained = explain_pod(way, one.pod, progress.tick)
-                what_if = _after(what_if, way, one.pod, explained.trace.decision)
+                what_if = _apply_decision(what_if, way, one.pod, explained.trace.decision)
             yield AppliedPod(
                 one.pod,
                 one.before,
@@ -81,11 +81,11 @@ def decide_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     """Return the node after the agent's decisions on installed pods."""
     for pod in pods:
         way = what_if.making_way(pod)
-        what_if = _after(what_if, way, pod, way.judge(pod))
+        what_if = _apply_decision(what_if, way, pod, way.judge(pod))
     return what_if
 
 
-def _after(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Refused) -> WhatIf:
+def _apply_decision(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Refused) -> WhatIf:
     """Return the node after a decision. A refused change keeps the running pod (D7)."""
     is_kept_out = not isinstance(decision, Admitted) and len(way.pods) < len(what_if.pods)
     return what_if if is_kept_out else way.after(pod, decision)
@@ -110,7 +110,7 @@ def wait_for_agent(
     pause, longest = _PAUSES_SECONDS
     with Progress("questions to the agent") as progress:
         while True:
-            state = _state(place)
+            state = _read_state(place)
             if look(state) or time.monotonic() >= deadline:
                 return state
             time.sleep(pause)
@@ -118,7 +118,7 @@ def wait_for_agent(
             progress.step()
 
 
-def _state(place: ManifestPlace) -> NodeState:
+def _read_state(place: ManifestPlace) -> NodeState:
     try:
         return state_from_document(call(place.socket, "state")["state"]).state
     except ApiUnavailable as err:

@@ -31,7 +31,7 @@ def named_path(word: str) -> str:
     return word
 
 
-def file_type(path: str) -> int | None:
+def find_file_type(path: str) -> int | None:
     """Return the type of a file, such as stat.S_IFREG. None means that it doesn't exist or can't be accessed, which the reader reports."""
     try:
         return stat.S_IFMT(Path(path).stat().st_mode)
@@ -66,7 +66,7 @@ class NamedFile(str):
     @property
     def is_pipe(self) -> bool:
         """Whether the file can be read only once."""
-        return self.is_stdin or file_type(self) == stat.S_IFIFO
+        return self.is_stdin or find_file_type(self) == stat.S_IFIFO
 
     def check_open(self) -> None:
         """Refuse a descriptor that isn't open.
@@ -86,9 +86,7 @@ class NamedFile(str):
         """Return the file's content, or None if the file doesn't exist.
 
         Raises:
-            StateFileError: the file can't be read, is neither a file nor a pipe, or is too large; or a pipe is empty, because its
-                writer
-                may have failed.
+            StateFileError: the file can't be read or is too large, or a pipe is empty, because its writer may have failed.
         """
         if hasattr(self, "_content"):
             return self._content
@@ -107,10 +105,10 @@ class NamedFile(str):
                     hint=f"name a file, or - for stdin; `ls -lLd {shlex.quote(self)}` shows what is there, "
                     f"`namei -l {shlex.quote(self)}` who may read it",
                 ) from err
-        self._content = self._drained(max_bytes)
+        self._content = self._read_pipe(max_bytes)
         return self._content
 
-    def _drained(self, max_bytes: int) -> bytes:
+    def _read_pipe(self, max_bytes: int) -> bytes:
         try:
             if self.is_stdin:
                 content = sys.stdin.buffer.read(max_bytes + 1)
@@ -154,7 +152,7 @@ def read_named(path: str, max_bytes: int) -> bytes | None:
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
-def readers_of_stdin(options: argparse.Namespace) -> int:
+def count_stdin_readers(options: argparse.Namespace) -> int:
     """Count the arguments that name stdin, which only one of them can read."""
     given = [one for value in vars(options).values() for one in (value if isinstance(value, list) else [value])]
     return sum(isinstance(one, NamedFile) and one.is_stdin for one in given)

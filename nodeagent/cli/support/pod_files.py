@@ -57,8 +57,8 @@ def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     files: list[PodFile] = []
     with Progress("manifests read") as progress:
         for path in paths:
-            for name, content in _contents(path):
-                documents = _documents(name, content)
+            for name, content in _read_contents(path):
+                documents = _parse_documents(name, content)
                 pods = tuple(one for one in documents if isinstance(one, ManifestPod))
                 claims = tuple(one for one in documents if not isinstance(one, ManifestPod | RefusedPod))
                 files.append(PodFile(name, content, pods, claims))
@@ -101,7 +101,7 @@ def resolve_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[
     return resolve_claims(files, others)
 
 
-def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
+def _read_contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
     if path.is_pipe:
         return [(path, path.read(MAX_FILE_BYTES) or b"")]
     path.check_open()
@@ -116,7 +116,13 @@ def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
     files = require_complete(scan, path)
     if not files:
         raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
-    return [_content(path, file) for file in files]
+    found = []
+    for file in files:
+        if file.content is None:
+            why = file.problem or f"{path}/{file.name} can't be read"
+            raise PodFileError(why, hint=f"see `ls -l {shlex.quote(path)}`")
+        found.append((path if file.name == path else f"{path}/{file.name}", file.content))
+    return found
 
 
 def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
@@ -133,22 +139,16 @@ def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
     return scan.files
 
 
-def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
-    if file.content is None:
-        raise PodFileError(file.problem or f"{path}/{file.name} can't be read", hint=f"see `ls -l {shlex.quote(path)}`")
-    return (path if file.name == path else f"{path}/{file.name}"), file.content
-
-
 def parse_pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
     """Parse the pods of a manifest.
 
     Raises:
         DocumentError: a pod is invalid.
     """
-    return tuple(one for one in _documents(name, content) if isinstance(one, ManifestPod))
+    return tuple(one for one in _parse_documents(name, content) if isinstance(one, ManifestPod))
 
 
-def _documents(name: str, content: bytes) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
+def _parse_documents(name: str, content: bytes) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
     documents = parse_manifest(content, name, without_pod="")
     findings = [finding for one in documents if isinstance(one, RefusedPod) for finding in one.findings]
     if findings:

@@ -1,6 +1,6 @@
-"""Filter for all output of commands, because terminals act on control characters. It escapes those in names, and lets nodeagent's own pass.
+"""Filter for all output of commands, because terminals act on control characters. The filter escapes the control characters in names.
 
-Commands that draw on a terminal call `raw_output` or `write_coloured`.
+Commands that draw on a terminal call `find_raw_output` or `write_coloured`.
 """
 
 import re
@@ -60,7 +60,7 @@ def escape_output() -> Iterator[None]:
         sys.stdout = stream
 
 
-def raw_output() -> TextIO:
+def find_raw_output() -> TextIO:
     """Return the unfiltered stdout, for moving the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
 

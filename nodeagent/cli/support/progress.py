@@ -28,7 +28,8 @@ class Progress:
         """
         self._what = what
         self._total = total
-        self._is_wanted = _is_terminal() and not (beside_output and sys.stdout.isatty())
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_wanted = is_terminal and not (beside_output and sys.stdout.isatty())
         self._count = 0
         self._shown_from = BEGUN + _DELAY_SECONDS
         self._redrawn = 0.0
@@ -82,7 +83,3 @@ def _has_size() -> bool:
         return 0 not in os.get_terminal_size(sys.stderr.fileno())
     except OSError:
         return False
-
-
-def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

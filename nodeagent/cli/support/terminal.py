@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-from nodeagent.cli.support.printable_output import raw_output
+from nodeagent.cli.support.printable_output import find_raw_output
 
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -50,8 +50,8 @@ class Terminal:
                 (signal.SIGWINCH, _ignore),
                 (signal.SIGCONT, self._resume),
                 (signal.SIGTSTP, self._suspend),
-                (signal.SIGTERM, _end),
-                (signal.SIGHUP, _end),
+                (signal.SIGTERM, _exit_by_signal),
+                (signal.SIGHUP, _exit_by_signal),
             ):
                 undo.callback(signal.signal, number, signal.signal(number, handle))
             undo.callback(_write, _LEAVE)
@@ -101,7 +101,7 @@ class Terminal:
 
 
 def _write(text: str) -> None:
-    stream = raw_output()
+    stream = find_raw_output()
     stream.write(text)
     stream.flush()
 
@@ -115,5 +115,5 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing but end the wait for a key."""
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def _exit_by_signal(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)

@@ -1,6 +1,6 @@
-"""What the configuration means for pods that are admitted: who shares their CPUs, what they lack, which CPUs are free.
+"""Rules for admitted pods: which containers share CPUs, how many CPUs a container lacks, which CPUs are free.
 
-Reading a node needs no more. The managers, which decide about new pods, are a separate module that commands such as `inspect` never load.
+Reading a node needs nothing else. The managers, which decide on new pods, are in modules that commands such as `inspect` don't import.
 """
 
 from typing import Protocol
@@ -97,7 +97,7 @@ def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str)
     """Return how many exclusive CPUs a container of an admitted pod requests but doesn't have, because a recovery found no more."""
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)
-    # Plain init containers may have passed theirs on to later ones.
+    # An init container may have passed its CPUs on to later containers.
     if wanted.kind is ContainerKind.INIT or not placement.has_static_cpus:
         return 0
     due = demand.due_cpus(wanted, by_pod=demand.is_managed and placement.decides_by_pod)

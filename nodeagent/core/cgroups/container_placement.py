@@ -1,4 +1,4 @@
-"""Container placements: the CPUs, memory nodes and devices that processes of a container are shown.
+"""Container placements: the CPUs, memory nodes and devices that the processes of a container are told.
 
 They are derived from the values of the container's cgroup, so that the two always agree. Knows no variable's name and no file.
 """
@@ -32,7 +32,7 @@ class ContainerPlacement(Struct, frozen=True):
 
 
 ContainerPlacements = Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup], ContainerPlacement]
-"""The placement of each container, by the path of its cgroup."""
+"""Placement of each container, by the path of its cgroup."""
 
 
 def container_placements(
@@ -44,12 +44,20 @@ def container_placements(
         node: the node's rules.
         state: the state whose promises the cgroups implement.
         cgroups: the cgroups with the desired values, by path. Containers of other cgroups are left out.
-        last: what an earlier call has returned, to be taken over where nothing has changed.
+        last: the result of an earlier call, which is reused for unchanged containers.
     """
 
-    def make(of: tuple[PodEntry, PodPromises, str, DesiredCgroup]) -> ContainerPlacement:
-        entry, _, name, cgroup = of
-        return _placement(node, state, entry, name, cgroup)
+    def make(inputs: tuple[PodEntry, PodPromises, str, DesiredCgroup]) -> ContainerPlacement:
+        entry, held, name, cgroup = inputs
+        cpus, nodes = cgroup.cpus(), cgroup.get(Attribute.CPUSET_MEMS)
+        assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
+        exclusive = CpuSet()
+        if isolation(node, state.promises, entry.pod, name).has_own_cpus:
+            # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
+            exclusive = cpus & (own_set_of(state.promises, entry.pod.uid, name) or CpuSet())
+        devices = held.of(DeviceHoldings)
+        answers = next((own for key, own in devices.answers if key == name), ())
+        return ContainerPlacement(exclusive, cpus - exclusive, nodes, devices.devices_of(name), answers)
 
     return (last or ContainerPlacements()).follow(
         (node,),
@@ -62,17 +70,3 @@ def container_placements(
         ),
         make,
     )
-
-
-def _placement(
-    node: NodeRules, state: NodeState, entry: PodEntry, name: str, cgroup: DesiredCgroup
-) -> ContainerPlacement:
-    cpus, nodes = cgroup.cpus(), cgroup.get(Attribute.CPUSET_MEMS)
-    assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
-    exclusive = CpuSet()
-    if isolation(node, state.promises, entry.pod, name).has_own_cpus:
-        # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
-        exclusive = cpus & (own_set_of(state.promises, entry.pod.uid, name) or CpuSet())
-    held = state.promises.of_pod(entry.pod.uid)
-    answers = next((own for key, own in held.of(DeviceHoldings).answers if key == name), ())
-    return ContainerPlacement(exclusive, cpus - exclusive, nodes, held.of(DeviceHoldings).devices_of(name), answers)

@@ -79,7 +79,7 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises], tuple[DesiredCgroup, ...]]
-"""The desired cgroups of each pod, by its UID: its own, those of its containers, and those of the units that it pins."""
+"""Desired cgroups of each pod, by UID: those of the pod, of its containers and of its pinned units."""
 
 
 def pod_cgroups(
@@ -87,21 +87,22 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend on nothing else than the arguments of `follow` below: of other pods, only on the shared pool that these leave.
+    They depend only on the arguments of `follow` below. Other pods matter only by the shared pool that they leave.
 
     Args:
         config: the configuration.
         node: the node's rules.
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
-        last: what an earlier call has returned, to be taken over where nothing has changed.
+        last: the result of an earlier call, which is reused for unchanged pods.
     """
     controllers = CONTROLLERS | kernel.extra_controllers
 
-    def make(of: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
-        if of[0].pins_units:
-            return tuple(_unit_cgroups(node, kernel, state, of[0]))
-        return _pod_cgroups(config, node, kernel, state, of[0], controllers)
+    def make(inputs: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
+        entry, _ = inputs
+        if entry.pins_units:
+            return tuple(_unit_cgroups(node, kernel, state, entry))
+        return _pod_cgroups(config, node, kernel, state, entry, controllers)
 
     present = (entry for entry in state.own_entries() if entry.is_active)
     return (last or PodCgroups()).follow(
@@ -123,7 +124,7 @@ def desired_cgroups(
         node: the node's rules.
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
-        pods: what `pod_cgroups` has returned for the same arguments. None means that they are computed here.
+        pods: the result of `pod_cgroups` for the same arguments. None means that it is computed here.
     """
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
@@ -234,7 +235,7 @@ def _pod_cgroups(
 def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
-    The agent decides on their CPUs and memory nodes only; the units' own files have all else. No cgroup of the pod surrounds them. A unit
+    The agent decides only on their CPUs and memory nodes, and the units' own files on all else. They are in no cgroup of the pod. A unit
     without a CPU left runs on the reserved CPUs. If none of these is online, no CPUs are desired, because systemd takes an empty set as
     "no restriction".
     """
@@ -271,7 +272,7 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
 
 
 def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers. A thread needs them that has pinned itself to a CPU of the pool that goes offline."""
+    """Return the fallback CPUs of shared containers, for threads that have pinned themselves to a CPU which goes offline."""
     return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
@@ -302,7 +303,7 @@ def _container_cgroup(
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
-    # Exclusive CPUs stay listed while they are offline, so that nothing has to be written when they go and come.
+    # Exclusive CPUs stay listed while they are offline, so that no write is needed when they go and come back.
     attributes: list[tuple[Attribute, Value]] = [
         (
             Attribute.FALLBACK_CPUS,

@@ -155,12 +155,12 @@ def _check_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None
         found = there.get(attribute)
         if (found - want.offline_cpus if isinstance(found, CpuSet) else found) != want.get(attribute):
             return Obstacle(
-                f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the promised '{want.get(attribute)}'",
+                f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the allocated '{want.get(attribute)}'",
                 next_step,
             )
     if there.cpus_effective != want.cpus():
         return Obstacle(
-            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}' instead of the promised '{want.cpus()}'",
+            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}' instead of the allocated '{want.cpus()}'",
             next_step,
         )
     return None

@@ -311,9 +311,9 @@ def _vacate(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kep
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
-    """Whether somebody else moved an exclusive cgroup off all its CPUs. It is then frozen while it moves back.
+    """Whether another program moved an exclusive cgroup off all its CPUs. The cgroup is frozen while it moves back.
 
-    A systemd unit is not frozen, because systemd's clients would see that state.
+    A pinned unit is not frozen, because systemd's clients would see that state.
     """
     if is_pinned(want.path):
         return False

@@ -93,8 +93,8 @@ class Domain(Protocol):
         """Return the domain's own pods. With `rescan` they are read again, otherwise they are as of the last look.
 
         Called first, before any observation. The origin of such a pod names the domain. If the domain only watches its processes, its
-        containers
-        pin units with names in systemd's form (`NAME.scope`). A domain with pods from another source, such as manifests, returns none.
+        containers pin units with names in systemd's form (`NAME.scope`). A domain with pods from another source, such as manifests, returns
+        none.
         """
         ...
 
@@ -119,8 +119,7 @@ class Domain(Protocol):
         """Answer all waiting callers that nothing was decided.
 
         Called if the turn can't be saved, in place of everything that follows from the decision. The later methods are called all the same,
-        with
-        the state of the last turn.
+        with the state of the last turn.
         """
         ...
 

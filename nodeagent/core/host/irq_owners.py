@@ -75,14 +75,14 @@ def assign_interrupts(
     holders: dict[Setting, InterruptRequest] = {}
     unknown: list[str] = []
     late: list[tuple[InterruptRequest, InterruptRequest]] = []
-    for claim in asked:
-        if not claim.cpus:
+    for request in asked:
+        if not request.cpus:
             continue
-        interrupts = tuple(interrupts_of(claim.device))
-        if not interrupts and claim.is_asked:
-            unknown.append(claim.device)
-        before = [holders[each] for each in interrupts if each in holders and holders[each].by != claim.by]
-        if before and claim.is_asked:
-            late.append((claim, before[0]))
-        holders |= {each: claim for each in interrupts if each not in holders}
+        interrupts = tuple(interrupts_of(request.device))
+        if not interrupts and request.is_asked:
+            unknown.append(request.device)
+        before = [holders[each] for each in interrupts if each in holders and holders[each].by != request.by]
+        if before and request.is_asked:
+            late.append((request, before[0]))
+        holders |= {each: request for each in interrupts if each not in holders}
     return InterruptOwners(holders, tuple(dict.fromkeys(unknown)), tuple(late))

@@ -1,6 +1,6 @@
 """Host settings that name CPUs, and the record of their values before the agent changed them (D28).
 
-Each setting avoids certain CPUs while it must, and is then restored. If somebody else sets a value meanwhile, that value is restored.
+Each setting avoids certain CPUs while required, and is then restored. A value that another program sets meanwhile is restored instead.
 """
 
 import enum
@@ -54,7 +54,7 @@ class Change(Struct, frozen=True):
     before: CpuSet
     """The value to restore. An empty set means that of the interrupt which the thread handles."""
     ours: tuple[CpuSet, ...]
-    """Values that the setting may have because of the agent; a crash may leave any of them. The last is the value found or written last.
+    """Values that the setting may have because of the agent. A crash may leave any of them. The last is the value found or written last.
     irqbalance doesn't show whether it has taken a value, so until that is known, the last is one that it doesn't show. For a kernel thread
     these are the values that the kernel may remember, or all CPUs if it may remember none.
     """
@@ -113,7 +113,7 @@ class HostPlan(Struct, frozen=True):
     """Record to save before the first write."""
     writes: Mapping[Setting, CpuSet]
     changed_by_others: Mapping[Setting, CpuSet]
-    """Settings that the agent had changed, and that have a value of somebody else."""
+    """Settings that the agent had changed, and that another program has changed since."""
     keeps_threads: bool = False
     """Whether kernel threads avoid CPUs, because of the agent or of a partition that has not ended, so that the record has all of them."""
     unread: frozenset[Setting] = frozenset()
@@ -169,13 +169,13 @@ class Cpus(Struct, frozen=True):
     """Number of device events that the kernel has sent. If it changes between two scans, CPUs may have gone and come again."""
 
 
-def plan(
+def plan_settings(
     record: Record,
     observed: Mapping[Setting, CpuSet],
     *,
-    alone: Mapping[SettingKind, CpuSet],
+    to_avoid: Mapping[SettingKind, CpuSet],
     cpus: Cpus,
-    claims: Mapping[Setting, CpuSet] = {},
+    requested: Mapping[Setting, CpuSet] = {},
     spared: Mapping[Setting, CpuSet] = {},
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
@@ -185,29 +185,31 @@ def plan(
     Args:
         record: the record of earlier changes.
         observed: every setting that exists and can be changed. A setting without any CPU is off, and stays off.
-        alone: CPUs to avoid, by kind. Settings of other kinds are restored.
+        to_avoid: CPUs to avoid, by kind. Settings of other kinds are restored.
         cpus: the CPUs of the machine.
-        claims: the settings that a container wants on its own CPUs, with these CPUs.
+        requested: the settings that a container wants on its own CPUs, with these CPUs.
         spared: CPUs that a setting need not avoid, because their owner is within it.
         facts: further facts of the observed settings.
         unread: kinds that could not be read now, which don't change.
     """
     record = _rename_queues(record, facts)
     changes, writes, others = {}, {}, {}
-    keeps_threads = bool(alone.get(SettingKind.THREAD)) or bool(cpus.hidden - cpus.offline)
+    keeps_threads = bool(to_avoid.get(SettingKind.THREAD)) or bool(cpus.hidden - cpus.offline)
     for setting, now in observed.items():
-        of = facts.get(setting, Facts())
+        fact = facts.get(setting, Facts())
         known = record.get(setting)
-        known = known if known is not None and known.is_of(of) else None
-        to_leave = alone.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
+        known = known if known is not None and known.is_of(fact) else None
+        avoided = to_avoid.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
         if setting.kind is SettingKind.THREAD:
             if known is None and not (keeps_threads and now):
                 continue
-            left = to_leave if of.interrupt is None else to_leave - claims.get(of.interrupt, CpuSet())
-            found = _decide_interrupt_thread(known, now, left, cpus, of.follows, keeps_threads=keeps_threads)
+            left = avoided if fact.interrupt is None else avoided - requested.get(fact.interrupt, CpuSet())
+            found = _decide_interrupt_thread(known, now, left, cpus, fact.follows, keeps_threads=keeps_threads)
         else:
-            found = _decide_setting(setting, known, now, of, record.get(NEW_IRQS), claims.get(setting), to_leave, cpus)
-        changes[setting] = Change(found.before, found.ours, of.instance)
+            found = _decide_setting(
+                setting, known, now, fact, record.get(NEW_IRQS), requested.get(setting), avoided, cpus
+            )
+        changes[setting] = Change(found.before, found.ours, fact.instance)
         if found.written is not None:
             writes[setting] = found.written
         if found.is_others:
@@ -239,18 +241,18 @@ def _decide_setting(
     setting: Setting,
     known: Change | None,
     now: CpuSet,
-    of: Facts,
-    to_come: Change | None,
-    claim: CpuSet | None,
-    to_leave: CpuSet,
+    fact: Facts,
+    new_irqs: Change | None,
+    requested: CpuSet | None,
+    avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision:
     """Decide on a setting that keeps a written value."""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
-        before = _find_original(setting, now, of, to_come, cpus)
-    wanted = _avoid(before, now, to_leave, cpus) if claim is None else claim
+        before = _find_original(setting, now, fact, new_irqs, cpus)
+    wanted = _avoid(before, now, avoided, cpus) if requested is None else requested
     is_written = wanted != now or (known is not None and is_ours and not known.is_settled(setting.kind, wanted))
     found = _list_possible_values(setting.kind, known if is_ours else None, now)
     if is_written:
@@ -263,26 +265,26 @@ def _decide_setting(
 
 
 def _decide_interrupt_thread(
-    known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
+    known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
 ) -> _Decision:
     """Decide on a kernel thread, also one that handles an interrupt.
 
-    The thread of an interrupt has all CPUs until the first interrupt, and then follows the interrupt's affinity. A value of somebody else
-    would last only until the interrupt moves, so no value counts as somebody else's.
+    The thread of an interrupt has all CPUs until the first interrupt, and then follows the interrupt's affinity. A value of another
+    program would last only until the interrupt moves, so no value counts as another program's.
     """
     if not follows:
-        return _decide_thread(known, now, to_leave, cpus)
+        return _decide_thread(known, now, avoided, cpus)
     there = replace(cpus, nodes=(*cpus.nodes, follows))
     if known is not None and not known.before:
         known = replace(known, before=follows)
-    found = _decide_thread(known, now, to_leave, there)
+    found = _decide_thread(known, now, avoided, there)
     if found.is_others or (known is not None and now == follows and now not in known.ours):
-        found = _decide_thread(Change(follows, (now, cpus.possible)), now, to_leave, there)
+        found = _decide_thread(Change(follows, (now, cpus.possible)), now, avoided, there)
     is_over = not keeps_threads and found.ours == (follows,) and found.written is None
     return found if found.before != follows or is_over else replace(found, before=CpuSet())
 
 
-def _decide_thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cpus) -> _Decision:
+def _decide_thread(known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpus) -> _Decision:
     """Decide on a kernel thread.
 
     The kernel remembers the affinity written for a thread. Whenever a partition changes, it gives the thread those of these CPUs that are
@@ -295,16 +297,16 @@ def _decide_thread(known: Change | None, now: CpuSet, to_leave: CpuSet, cpus: Cp
     before, ours = _find_original_affinity(known, now, cpus)
     is_others = known is not None and before is None
     before = now if before is None else before
-    wanted = _avoid(before, now, to_leave - cpus.partitioned, cpus)
+    wanted = _avoid(before, now, avoided - cpus.partitioned, cpus)
     closed = cpus.hidden - cpus.offline
     is_written = ours in {(wanted,), _list_possible_affinities(wanted, cpus.offline)}
-    if to_leave or closed:
+    if avoided or closed:
         is_right = now <= wanted and now - cpus.offline == wanted - cpus.hidden
     else:
         is_right = now == wanted or (is_written and now == wanted - cpus.offline)
     written: CpuSet | None = wanted
     if not wanted - cpus.hidden:  # the kernel would refuse that (EINVAL)
-        is_to_go = bool(now & to_leave - (cpus.partitioned - closed))
+        is_to_go = bool(now & avoided - (cpus.partitioned - closed))
         written = cpus.host if is_to_go and cpus.host else None
     elif is_right and (is_others or is_written):
         written = None
@@ -321,7 +323,7 @@ def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet,
 
 
 def _find_original_affinity(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
-    """Return the affinity to restore for a thread, and those that may have been written. None means that somebody else has moved it."""
+    """Return the affinity to restore for a thread, and those that may have been written. None means that another program has moved it."""
     if known is None:
         # A thread on all visible CPUs of a node gets all CPUs of the node.
         is_everywhere = cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible
@@ -355,9 +357,9 @@ def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
 def _rename_queues(record: Record, facts: Mapping[Setting, Facts]) -> Record:
     """Rename the queues of interfaces that have been renamed."""
     names: dict[tuple[int | None, str], Setting] = {
-        (of.instance, _in_interface(setting)): setting
-        for setting, of in facts.items()
-        if setting.kind is SettingKind.QUEUE and of.instance is not None
+        (fact.instance, _in_interface(setting)): setting
+        for setting, fact in facts.items()
+        if setting.kind is SettingKind.QUEUE and fact.instance is not None
     }
     return {
         names.get((change.instance, _in_interface(setting)), setting)
@@ -377,11 +379,11 @@ def _may_run_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) 
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
-def _avoid(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
+def _avoid(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> CpuSet:
     """Remove CPUs from a setting. If no online CPU is left, it gets the host's CPUs."""
-    if before.isdisjoint(alone):
+    if before.isdisjoint(to_avoid):
         return before
-    apart = before - alone
+    apart = before - to_avoid
     return apart if apart & cpus.host else cpus.host or now
 
 
@@ -400,23 +402,23 @@ def _put_last(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
     return (*(value for value in dict.fromkeys(values) if value != last), last)
 
 
-def _find_original(setting: Setting, now: CpuSet, interrupt: Facts, to_come: Change | None, cpus: Cpus) -> CpuSet:
+def _find_original(setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Change | None, cpus: Cpus) -> CpuSet:
     """Return the value to restore for a setting without a record.
 
     Args:
         setting: the setting.
         now: its current value.
         interrupt: its further facts, if it is an interrupt.
-        to_come: the record of the default affinity of new interrupts.
+        new_irqs: the record of the default affinity of new interrupts.
         cpus: the CPUs of the machine.
     """
-    if setting.kind is not SettingKind.IRQ or to_come is None:
+    if setting.kind is not SettingKind.IRQ or new_irqs is None:
         return now
-    for given in to_come.ours:
+    for given in new_irqs.ours:
         if now == _find_initial_affinity(given, interrupt, cpus):
-            return _find_initial_affinity(to_come.before, interrupt, cpus)
-        if now == given:  # nothing handles it yet
-            return to_come.before
+            return _find_initial_affinity(new_irqs.before, interrupt, cpus)
+        if now == given:  # no driver handles the interrupt yet
+            return new_irqs.before
     return now
 
 

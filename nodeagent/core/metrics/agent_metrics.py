@@ -163,7 +163,7 @@ BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 
 OTHER = "other"
 REMOVED = "cgroup"
-"""Drift: somebody removed a cgroup."""
+"""Drift: another program removed a cgroup."""
 MOVED = "cgroup.procs"
 """Drift: a container's main process was in another cgroup."""
 DIFFERS = "differs"

@@ -15,7 +15,7 @@ container's cgroup the CPUs to run on.
 UNITS = "units"
 """Prefix of the paths of systemd units that pods pin. systemd decides where their cgroups really are."""
 _DOMAIN = "@"
-"""Prefix of the name of another domain, in the paths of what its pods pin. No cgroup of systemd or the agent begins with it."""
+"""Prefix of another domain's name, in the paths of the units that its pods pin. No cgroup of systemd or the agent begins with it."""
 UNITS_LEFT = f"{UNITS}/left"
 """Prefix of units that no pod pins any more, and that have not been restored."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
@@ -52,17 +52,17 @@ def pod_path(qos: QosClass, uid: str) -> str:
 
 
 def pinned_path(domain: str) -> str:
-    """Return the path above everything that a domain's pods pin."""
+    """Return the common prefix of the units that a domain's pods pin."""
     return UNITS if domain == SYSTEMD else f"{_DOMAIN}{domain}"
 
 
 def pinned_pod_path(domain: str, uid: str) -> str:
-    """Return the path of a pod whose containers pin what another program runs. No such cgroup exists."""
+    """Return the path of a pod that pins units. It is a prefix of the units' paths, and no such cgroup exists."""
     return f"{pinned_path(domain)}/pod{uid}"
 
 
 def is_pinned_by(domain: str, path: str) -> bool:
-    """Whether a cgroup is that of what a domain's pod pins."""
+    """Whether a cgroup is that of a unit pinned by a domain's pod."""
     return path.startswith(f"{pinned_path(domain)}/")
 
 
@@ -72,5 +72,5 @@ def is_pinned(path: str) -> bool:
 
 
 def unit_at(path: str) -> str:
-    """Return the name of the unit in such a path."""
+    """Return the name of the unit in a pinned unit's path."""
     return path.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Derived values that outlive a turn: each is kept with the inputs that it was made from, and made again only when one of them changed."""
+"""Derived values that outlive a turn. Each value is stored with its inputs, and computed again only when one of them changes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
@@ -10,22 +10,22 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
 
 class Derived(Struct, Generic[Inputs, V], frozen=True):
-    """Values by key. The inputs are immutable, so an input that is the same object has not changed."""
+    """Derived values by key. Inputs are immutable, so the same object is an unchanged input."""
 
     common: tuple[object, ...] = ()
     """Inputs of all values."""
     kept: Mapping[str, tuple[Inputs, V]] = field(default_factory=dict)
-    """The inputs of each key's value, and the value."""
+    """Inputs and value by key."""
 
     def follow(
         self, common: tuple[object, ...], inputs: Iterable[tuple[str, Inputs]], make: Callable[[Inputs], V]
     ) -> "Derived[Inputs, V]":
-        """Return the values for these inputs, in their order. Values whose inputs are the same are taken over.
+        """Return the values for these inputs, in their order. Values with unchanged inputs are reused.
 
         Args:
-            common: what all values depend on. An equal one makes no difference.
-            inputs: what each value depends on in addition, by key.
-            make: computes a value from its inputs and the common ones.
+            common: inputs of all values. Equal ones count as unchanged.
+            inputs: further inputs of each value, by key.
+            make: computes a value from its own inputs and the common ones.
         """
         old = self.kept if common == self.common else {}
         kept = {}

@@ -64,9 +64,9 @@ class QosClass(enum.Enum):
 
 
 OWN = "own"
-"""The domain in which the agent makes the cgroups, and starts and ends the processes (D30)."""
+"""Name of the domain whose cgroups and processes the agent owns (D30)."""
 SYSTEMD = "systemd"
-"""The domain of systemd's units: the agent has systemd set their CPUs and memory nodes."""
+"""Name of the domain of systemd's units. systemd sets their CPUs and memory nodes for the agent."""
 
 
 class Container(Struct, frozen=True):
@@ -90,7 +90,7 @@ class Container(Struct, frozen=True):
     """
 
     interrupts: tuple[str, ...] = ()
-    """By annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
+    """Annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
     near: tuple[str, ...] = ()
     """Annotation: PCI devices by any of their names, or kinds of devices, whose NUMA node is hinted at for its CPUs and memory."""
     claims: tuple[ContainerClaim, ...] = ()

@@ -152,8 +152,7 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
     """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
 
     Every container, init containers included, or the pod itself has to declare a limit. The caller decides whether the CPU limit is
-    enforced
-    (cpuCFSQuota, exclusive CPUs).
+    enforced (cpuCFSQuota, exclusive CPUs).
     """
     requests = effective_requests(pod, pod_level_resources=pod_level_resources)
     limits = effective_limits(pod, pod_level_resources=pod_level_resources)

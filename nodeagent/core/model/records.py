@@ -1,4 +1,4 @@
-"""What any of kubelet's checkpoints may turn out to be."""
+"""Results of reading any of kubelet's checkpoints."""
 
 from msgspec import Struct
 

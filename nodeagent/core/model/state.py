@@ -207,6 +207,16 @@ class PodEntry(Struct, frozen=True):
         return self.origin.domain != OWN and not self.pins_units
 
     @property
+    def keeps_without_processes(self) -> bool:
+        """Whether the pod keeps its allocation while it has no process, because another program may start one at any time."""
+        return self.pins_units or self.is_requested_per_container
+
+    @property
+    def own_cgroup(self) -> str | None:
+        """Path of the pod's own cgroup. None means that it pins units, which have their cgroups elsewhere."""
+        return None if self.pins_units else self.pod_path
+
+    @property
     def pod_path(self) -> str:
         """Path of its cgroup, relative to the pods' cgroup.
 
@@ -277,9 +287,13 @@ class NodeState(Struct, frozen=True):
         """Return the UIDs of the pods that are being ended."""
         return frozenset(e.pod.uid for e in self.entries if e.deleting_since_ms is not None)
 
+    def pinning_entries(self) -> tuple[PodEntry, ...]:
+        """Return the active pods that pin units, including idle ones."""
+        return tuple(e for e in self.entries if e.is_active and e.pins_units)
+
     def pods_of_units(self) -> tuple[Pod, ...]:
         """Return the active pods that pin units, including idle ones."""
-        return tuple(e.pod for e in self.entries if e.is_active and e.pins_units)
+        return tuple(e.pod for e in self.pinning_entries())
 
     def own_entries(self) -> tuple[PodEntry, ...]:
         """Return the pods that follow a manifest or a job's request."""
@@ -379,8 +393,7 @@ def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Return the ID of the container's current attempt. The launcher starts each ID only once.
 
     A pod may come back under the same UID, with attempts from 1, so the ID contains the time of the decision. The launcher accepts IDs of
-    up to
-    120 characters: 36 of a UID (or of a hash, if it is longer), 63 of a container's name, 11 of the time.
+    up to 120 characters: 36 of a UID (or of a hash, if it is longer), 63 of a container's name, 11 of the time.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 

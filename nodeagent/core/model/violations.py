@@ -112,7 +112,7 @@ class NodesGone(Struct, frozen=True):
     @property
     def text(self) -> str:
         who = f"pod {self.uid}, container {self.container}" if self.container else f"pod {self.uid}"
-        return f"{who}: {self.resource} is promised on NUMA nodes {self.nodes}, which are gone"
+        return f"{who}: {self.resource} is allocated on NUMA nodes {self.nodes}, which are gone"
 
 
 class NodeOverdrawn(Struct, frozen=True):
@@ -128,7 +128,7 @@ class NodeOverdrawn(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return f"NUMA node {self.node}: {self.missing_bytes} more bytes of {self.resource} are promised than it has"
+        return f"NUMA node {self.node}: {self.missing_bytes} more bytes of {self.resource} are allocated than it has"
 
 
 class DevicesGone(Struct, frozen=True):
@@ -148,7 +148,7 @@ class DevicesGone(Struct, frozen=True):
         which = ", ".join(self.ids)
         return (
             f"pod {self.uid}, container {self.container}: {which} of its {self.resource} is gone or unhealthy: "
-            "it stays promised, and is given to nobody else"
+            "it stays allocated to this container alone"
         )
 
 

@@ -1,8 +1,7 @@
 """Running pods that are missing from the state: entries and holdings derived from cgroups, launcher and records.
 
 Needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. Knows no file: the caller
-passes
-all observations.
+passes all observations.
 """
 
 from collections import defaultdict
@@ -58,8 +57,7 @@ def find_admitted(
         observed: the current cgroups.
         runs: the launcher's runs.
         recorded: holdings in other files, by UID. They count unless a cgroup contradicts them. Cards of claims are under no container's
-            name, as
-            in `UnrecoveredPod`.
+            name, as in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []
@@ -76,7 +74,7 @@ def find_admitted(
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
             continue  # another pod has the unit, so this pod was refused
         # Even an inactive unit keeps its settings as far as possible, because a refused pod doesn't restore them.
-        is_running = entry.pins_units or any(group is not None and group.is_populated for group in there)
+        is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in there)
         known = _restore_statuses(entry, past, observed, now_ms)
         held = _find_held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(AdmittedPod(known, RecoveredPod(entry.pod, held, is_running)))

@@ -13,7 +13,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def _list_pinning(state: NodeState) -> tuple[PodEntry, ...]:
-    return tuple(e for e in state.entries if e.pins_units and e.is_active and e.deleting_since_ms is None)
+    return tuple(entry for entry in state.pinning_entries() if entry.deleting_since_ms is None)
 
 
 def note_settings(draft: Draft, world: World) -> Draft:

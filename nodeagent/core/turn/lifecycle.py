@@ -1,9 +1,8 @@
 """Starts, restarts, stops and ends of containers, as functions from a pod's entry and the observations to the next entry.
 
-As in kubelet, init containers run one by one to completion, then sidecars start in order and keep running, then all apps start together.
+As in kubelet, init containers run one by one to completion, sidecars start in order and keep running, and all apps start together at last.
 Restarts have a back-off. A stop is SIGTERM, the grace period, and the end of the whole cgroup, apps before sidecars. Knows no launcher and
-no
-promise.
+no promise.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -253,10 +252,8 @@ def _stop_in_order(
     """Stop app and init containers first, then the sidecars, the last one first (KEP-753).
 
     A process may have got no SIGTERM in its time, because launcher or agent were away. It then gets SIGTERM before it is killed, and what
-    is left
-    of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a pod that finishes, it gets a whole grace period. This
-    happens
-    once, even if SIGTERM fails: SIGKILL comes whatever signals fail.
+    is left of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a pod that finishes, it gets a whole grace period.
+    This happens once, even if SIGTERM fails: SIGKILL comes whatever signals fail.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -279,7 +276,7 @@ def _stop_in_order(
 
 def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     """Record the original settings of each unit at its first observation."""
-    for status in entry.containers if entry.pins_units else ():
+    for status in entry.containers:
         there = observed.get(entry.container_path(status.name))
         if status.unit_before is None and there is not None:
             before = there.unit if there.unit_before is None else there.unit_before

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.state import MANIFEST_DIRECTORY, ContainerStatus, Origin, PodEntry
+from nodeagent.core.model.state import MANIFEST_DIRECTORY, ContainerStatus, NodeState, Origin, PodEntry
 
 
 class Manifest(Struct, frozen=True):
@@ -83,7 +83,7 @@ def list_manifests(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
 
 def needs_device_scan(
     manifests: tuple[Manifest, ...],
-    entries: tuple[PodEntry, ...],
+    state: NodeState,
     retried: frozenset[str],
     *,
     gives: bool = False,
@@ -93,7 +93,7 @@ def needs_device_scan(
 
     Args:
         manifests: all manifests.
-        entries: the known pods.
+        state: the state before the turn.
         retried: UIDs of pods to decide again on request.
         gives: whether the node allocates devices. Otherwise only pods near devices and pods with claims need a scan.
         for_room: whether pods that were refused for room are decided again.
@@ -106,11 +106,11 @@ def needs_device_scan(
         waits = for_room and entry.refusal is not None and entry.refusal.is_for_room
         return waits or entry.idle is not None or entry.pod.uid in retried
 
-    if any(needs(entry.pod) and is_tried(entry) for entry in entries):
+    if any(needs(entry.pod) and is_tried(entry) for entry in state.entries):
         return True
     if not any(needs(manifest.pod) for manifest in manifests):
         return False
-    own = tuple(entry for entry in entries if not entry.is_requested_per_container)
+    own = state.own_entries()
     by_name, by_uid = {e.pod.full_name: e for e in own}, {e.pod.uid: e for e in own}
     coming = (manifest.pod for manifest in find_effective(manifests, own)[0].values() if needs(manifest.pod))
     return any(_may_be_decided(pod, by_name.get(pod.full_name) or by_uid.get(pod.uid), retried) for pod in coming)
@@ -137,8 +137,7 @@ def find_effective(
     """Return the effective manifests by namespace/name, and each duplicate with the effective manifest of its name or UID (D7).
 
     A decided pod keeps its name and UID while its file, or another file with the same pod or its refused change, exists. This also holds
-    for
-    refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
+    for refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
     effective.
     """
     known = {entry.pod.full_name: entry for entry in entries}

@@ -1,9 +1,8 @@
 """Promises rebuilt from the known holdings of pods, for the current machine and configuration.
 
 Running pods stay where they are as far as possible. Holdings that can't be kept are replaced by as much as is available, and every
-remaining
-difference is reported per container. Knows no file and no cgroup: the caller passes the holdings (core/turn/adoption.py, the saved state).
-Each resource says which of its holdings may stay, and replaces the others (`Resource.keep` and the methods after it).
+remaining difference is reported per container. Knows no file and no cgroup: the caller passes the holdings (core/turn/adoption.py, the
+saved state). Each resource says which of its holdings may stay, and replaces the others (`Resource.keep` and the methods after it).
 """
 
 from collections.abc import Sequence

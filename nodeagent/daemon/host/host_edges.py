@@ -17,7 +17,7 @@ from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.host_files import place_of, spelled
+from nodeagent.formats.kernel.host_files import format_cpus, place_of
 from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
@@ -157,7 +157,7 @@ class HostEdges:
         """
         systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
         direct = {s: cpus for s, cpus in values.items() if s.kind not in OF_SERVICES}
-        results = self._write([(place_of(setting), spelled(setting, cpus)) for setting, cpus in direct.items()])
+        results = self._write([(place_of(setting), format_cpus(setting, cpus)) for setting, cpus in direct.items()])
         refused = {
             setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
         }
@@ -210,21 +210,6 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
         else:
             answers += HostSettingsFiles().write([(place, value)])
     return tuple(answers)
-
-
-def _write_one(place: str, value: str) -> str | None:
-    if not place.startswith("thread "):
-        return HostSettingsFiles().write([(place, value)])[0]
-    pid, _, start_ticks = place.removeprefix("thread ").partition("@")
-    return kernel_threads.move_thread(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
-
-
-def _threads() -> dict[Setting, KernelThread]:
-    return {
-        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
-        for key, thread in kernel_threads.find_unbound_threads().items()
-        if thread.is_movable
-    }
 
 
 def _set_allowed(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan_settings
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -20,7 +20,7 @@ from nodeagent.edge.files import state_files
 from nodeagent.edge.files.state_files import StateFileError
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.formats.checkpoint.host_record import MAX_BYTES, HostRecordError, decode_record, encode_record
-from nodeagent.formats.kernel.host_files import HostFileError, described
+from nodeagent.formats.kernel.host_files import HostFileError, describe_setting
 from nodeagent.formats.kernel.unit_names import slices_around
 
 HOST_SETTINGS = "host_settings"
@@ -105,10 +105,10 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     if not record:
         return 0, ()
     reading = places.read({setting.kind for setting in record}, known=record.keys())
-    planned = plan(
+    planned = plan_settings(
         record,
         reading.settings,
-        alone={},
+        to_avoid={},
         cpus=places.cpus(CpuSet()),
         facts=reading.facts,
         unread=reading.failed.keys(),
@@ -118,7 +118,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         state_files.write_atomically(str(Path(directory) / PUT_BACK), b"")
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
-        *(f"{described(setting)}: {why}" for setting, why in refused.items()),
+        *(f"{describe_setting(setting)}: {why}" for setting, why in refused.items()),
         *(err.message for err in reading.failed.values()),
     )
 
@@ -289,19 +289,19 @@ class HostSettings:
         self._partitions = _Partitions(
             cpus.hidden | wanted.partitioned, ending | wanted.partitioned, is_ending=bool(ending)
         )
-        planned = plan(
+        planned = plan_settings(
             assume_restored(record) if was_put_back else record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
-            alone=wanted.to_avoid,
+            to_avoid=wanted.to_avoid,
             cpus=cpus,
-            claims=claims,
+            requested=claims,
             spared=_cpus_to_spare(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
             facts=reading.facts,
             unread=reading.failed.keys() | deferred,
         )
         for setting, value in planned.changed_by_others.items():
             if (setting, value) not in self._reported:
-                self._log.warning("host_setting_changed_by_others", setting=described(setting), found=str(value))
+                self._log.warning("host_setting_changed_by_others", setting=describe_setting(setting), found=str(value))
         known = frozenset((setting, value) for setting, value in self._reported if setting in planned.record)
         self._reported = known | planned.changed_by_others.items()
         refused_before = self._refusals.values
@@ -320,7 +320,7 @@ class HostSettings:
         refused = self._write(planned.writes)
         self._record.save(planned.after(refused.keys()))
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
-        waiting = [f"{described(setting)}: {why}" for setting, why in self._waiting.items()]
+        waiting = [f"{describe_setting(setting)}: {why}" for setting, why in self._waiting.items()]
         problems = [Problem.from_error(err) for err in reading.failed.values()]
         if waiting:
             problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(waiting)} (it is tried again)"))
@@ -335,6 +335,6 @@ class HostSettings:
         self._refusals = replace(self._refusals, values={**self._refusals.values, **final})
         stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
         for why in sorted(set(stay.values())):
-            names = [described(setting) for setting, answer in stay.items() if answer == why]
+            names = [describe_setting(setting) for setting, answer in stay.items() if answer == why]
             self._log.warning("host_settings_stay", settings=names, problem=why)
         return refused

@@ -43,7 +43,7 @@ calls for a container in that time. The longest wait, 15 s, is a quarter of Watc
 CONNECT_SECONDS = 10.0
 """Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
 _KEPT_SECONDS = 60.0
-"""How long the answers for a postponed pod are kept after it was asked for last: a container runtime asks again after some seconds."""
+"""Time after which the answers for a postponed pod are dropped. A container runtime asks again after some seconds."""
 GRACE_SECONDS = 300.0
 """Time after which the resource of an ended plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
@@ -64,7 +64,7 @@ class _Calls:
         self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
         """Answers by pod UID, plugin, method and message."""
         self._postponed: dict[str, float] = {}
-        """When each pod whose last decision was postponed was postponed, by UID."""
+        """Time of the last postponement of each pod whose last decision was postponed, by UID."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
         self._alive, self._waited = alive, 0.0
@@ -127,12 +127,12 @@ class _Plugin:
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
             return ()
-        message = wire.preferred_request(available, must, size)
-        return self._read(wire.preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
+        message = wire.encode_preferred_request(available, must, size)
+        return self._read(wire.decode_preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
-        message = wire.allocate_request(ids)
-        answer = self._read(wire.allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
+        message = wire.encode_allocate_request(ids)
+        answer = self._read(wire.decode_allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
         if answer is None:
             raise DevicePluginFailedError("no containers return in allocation response")
         return answer
@@ -228,7 +228,7 @@ class DevicePlugins:
             if asked:
                 self._calls.check_time(asked[0].resource)
             for plugin in asked:
-                self._calls.call(plugin, wire.PRE_START, wire.pre_start_request(tuple(ids[plugin.resource])))
+                self._calls.call(plugin, wire.PRE_START, wire.encode_pre_start_request(tuple(ids[plugin.resource])))
         except DevicePluginFailedError as err:
             return Unprepared(f"PreStartContainer: {err}", isinstance(err, DevicePluginPostponedError))
         return None
@@ -253,7 +253,7 @@ class DevicePlugins:
 
     def _register(self, message: bytes) -> bytes:
         try:
-            asked = wire.registration(message)
+            asked = wire.decode_registration(message)
         except ProtobufError as err:
             raise CallError(Status.INVALID_ARGUMENT, str(err)) from err
         why = self._find_refusal(asked)
@@ -273,7 +273,7 @@ class DevicePlugins:
         threading.Thread(
             target=partial(self._follow, plugin), name=f"devices {asked.resource}"[:15], daemon=True
         ).start()
-        return wire.empty()
+        return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
         """Return the reason to refuse a registration, in kubelet's words where it has some. Empty means none."""
@@ -309,13 +309,13 @@ class DevicePlugins:
 
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
-        plugin.options = wire.options(self._ask_options(plugin, until))
+        plugin.options = wire.decode_options(self._ask_options(plugin, until))
         with plugin.connection(None) as stream:
             plugin.stream = stream
             if plugin.is_over():
                 return
-            for message in stream.watch(wire.LIST_AND_WATCH, wire.empty()):
-                devices = wire.devices(message)
+            for message in stream.watch(wire.LIST_AND_WATCH, wire.encode_empty()):
+                devices = wire.decode_devices(message)
                 if plugin.is_over():
                     return
                 plugin.devices = devices
@@ -328,7 +328,7 @@ class DevicePlugins:
         while True:
             try:
                 with plugin.connection(until) as connection:
-                    return connection.call(wire.GET_OPTIONS, wire.empty())
+                    return connection.call(wire.GET_OPTIONS, wire.encode_empty())
             except GrpcError as err:
                 if err.status is not None or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise

@@ -20,7 +20,7 @@ from nodeagent.formats.kernel.cpu_counts import (
     INTERRUPT_KINDS,
     CpuCounts,
     Increase,
-    increases,
+    count_increases,
     interrupt_kind,
     parse_cpu_counts,
 )
@@ -111,7 +111,7 @@ class _CountedFile:
         self._totals = {holder: self._totals.get(holder, Counter()) for holder in held}
         if counts is not None and self._last is not None:
             all_stayed = CpuSet.from_ids(cpu for cpus in stayed.values() for cpu in cpus)
-            for row in increases(self._last, counts, all_stayed):
+            for row in count_increases(self._last, counts, all_stayed):
                 kind = self._kind(row)
                 for holder, cpus in stayed.items():
                     own_kind = CLAIMED if row.label in claimed.get(holder, ()) else kind

@@ -18,9 +18,9 @@ from nodeagent.formats.wire.pod_resources import (
     LIST_REQUEST,
     LIST_RESPONSE,
     SERVICE,
-    allocatable,
-    found,
-    listed,
+    find_pod_message,
+    list_allocatable,
+    list_pods,
 )
 from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError, decode, encode
 
@@ -79,16 +79,16 @@ class PodResources:
         """Encode each view once, so that many calls don't take CPU time from the deciding thread."""
         view = self._view()
         if self._list is None or self._list[0] is not view:
-            self._list = view, encode(LIST_RESPONSE, listed(view.state, node_name()))
+            self._list = view, encode(LIST_RESPONSE, list_pods(view.state, node_name()))
         return self._list[1]
 
     def _encode_allocatable(self, _: Message) -> bytes:
         view = self._view()
-        return encode(ALLOCATABLE_RESPONSE, allocatable(view.node.rules, view.state.promises, view.pools))
+        return encode(ALLOCATABLE_RESPONSE, list_allocatable(view.node.rules, view.state.promises, view.pools))
 
     def _encode_pod(self, asked: Message) -> bytes:
         namespace, name = asked["pod_namespace"], asked["pod_name"]
-        pod = found(self._view().state, namespace, name, node_name())
+        pod = find_pod_message(self._view().state, namespace, name, node_name())
         if pod is None:
             self._count(names.GET_ERRORS)
             raise CallError(Status.UNKNOWN, f"pod {name} in namespace {namespace} not found")

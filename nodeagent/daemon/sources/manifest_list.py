@@ -188,7 +188,7 @@ class _SourceDraft(Struct):
         """Resolve the claims of all pods. A pod without a claim's document waits for the document: it is neither new nor removed."""
         if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
             return
-        from nodeagent.formats.manifest.claim_documents import ClaimDocuments, missing_documents  # noqa: PLC0415 - few nodes have claims
+        from nodeagent.formats.manifest.claim_documents import ClaimDocuments, find_missing_documents  # noqa: PLC0415 - few nodes have claims
 
         documents = ClaimDocuments(document for _, document in self.claims)
         doubled = {
@@ -201,7 +201,7 @@ class _SourceDraft(Struct):
         pods = []
         for manifest in self.pods:
             pod = documents.resolved(manifest.pod)
-            missing = missing_documents(pod)
+            missing = find_missing_documents(pod)
             if not missing:
                 pods.append(replace(manifest, pod=pod))
                 continue

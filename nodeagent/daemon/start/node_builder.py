@@ -22,10 +22,10 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
         StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, and its words are
             used. The message has one finding per line.
     """
-    from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
+    from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     content, topology = read_config_text(path), topology_of(read_machine(root))
-    config, findings = judged_config(content, path, lambda config: find_unsuited(config, topology))
+    config, findings = judge_config(content, path, lambda config: find_unsuited(config, topology))
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 DeviceLook = Callable[[Topology], "PlacedDevices"] | None
 """Scanner of a machine's devices. None means that devices aren't scanned."""
 
-_LACKING = ("CPUs or memory that pods were promised are gone",)
+_LACKING = ("CPUs or memory allocated to pods are gone",)
 
 
 class Evidence(Struct, frozen=True):
@@ -201,10 +201,10 @@ def _accept_state(before: NodeState, after: NodeState) -> Start:
 
 def _recover_pod(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    runs = entry.is_requested_per_container or any(group is not None and group.is_populated for group in groups)
+    runs = any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
     # An inactive unit has the agent's settings, which would stay if its pod were refused.
-    return RecoveredPod(entry.pod, held, stays=runs or entry.pins_units, ends=ends)
+    return RecoveredPod(entry.pod, held, stays=runs or entry.keeps_without_processes, ends=ends)
 
 
 def _refuse_if_rejected(entry: PodEntry, placed: PlacedPods, now_ms: int) -> PodEntry:
@@ -251,15 +251,8 @@ def _rebuild_state(
 def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
     """Return the CPUs and memory in kubelet's checkpoints, by pod UID."""
     directory = Path(node.config.state_directory)
-    texts: dict[str, bytes | None] = {}
-    for name in (CPU_CHECKPOINT, MEMORY_CHECKPOINT):
-        try:
-            texts[name] = state_files.read(str(directory / name), max_bytes=MAX_CHECKPOINT_BYTES)
-        except state_files.StateFileError as err:
-            texts[name] = None
-            problems.append(err.message)
-            unusable.append(name)
-    records = decode_checkpoints(node, texts[CPU_CHECKPOINT], texts[MEMORY_CHECKPOINT])
+    cpu, memory = (_read_checkpoint(directory / n, problems, unusable) for n in (CPU_CHECKPOINT, MEMORY_CHECKPOINT))
+    records = decode_checkpoints(node, cpu, memory)
     for name, record in ((CPU_CHECKPOINT, records.cpu), (MEMORY_CHECKPOINT, records.memory)):
         if isinstance(record, Unreadable):
             problems.append(f"cannot use {directory / name}: {record.message}")
@@ -274,18 +267,22 @@ def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list
 
 def read_recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
     """Return the devices in kubelet's checkpoint, by pod UID. If the file can't be used, the reason is added to the problems."""
-    path = str(directory / DEVICE_CHECKPOINT)
+    path = directory / DEVICE_CHECKPOINT
+    devices = decode_recorded_devices(_read_checkpoint(path, problems, unusable))
+    if isinstance(devices, Unreadable):
+        problems.append(f"cannot use {path}: {devices.message}")
+        unusable.append(DEVICE_CHECKPOINT)
+        return {}
+    return devices
+
+
+def _read_checkpoint(path: Path, problems: list[str], unusable: list[str]) -> bytes | None:
     try:
-        found = decode_recorded_devices(state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES))
+        return state_files.read(str(path), max_bytes=MAX_CHECKPOINT_BYTES)
     except state_files.StateFileError as err:
         problems.append(err.message)
-        unusable.append(DEVICE_CHECKPOINT)
-        return {}
-    if isinstance(found, Unreadable):
-        problems.append(f"cannot use {path}: {found.message}")
-        unusable.append(DEVICE_CHECKPOINT)
-        return {}
-    return found
+        unusable.append(path.name)
+        return None
 
 
 def _report_changes(

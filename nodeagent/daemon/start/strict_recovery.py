@@ -43,7 +43,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
     way_out = (
-        "set stateRecovery to recover, which rebuilds promises from running pods; "
+        "set stateRecovery to recover, which rebuilds the allocations from running pods; "
         f"or drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
     )
     content = read_file(path, MAX_BYTES)

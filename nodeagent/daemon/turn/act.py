@@ -62,7 +62,7 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
     moved_back = 0
     if reattaches:
         moved_back, misplaced = _reattach(edges, memory, world, done.ready)
-        memory = replace(memory, misplaced="; ".join(misplaced))
+        memory = replace(memory, misplaced_problem="; ".join(misplaced))
     return Acted(memory, moved_back, tuple(problem for problem in problems if problem is not None))
 
 

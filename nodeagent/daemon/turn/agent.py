@@ -70,7 +70,7 @@ class Agent:
     @property
     def unit_directories(self) -> tuple[str, ...]:
         """Cgroup directories of the units that pods pin."""
-        return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.memory.places.values())
+        return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.memory.unit_cgroups.values())
 
     def change_node(self, node: NodeSetup) -> None:
         """Apply another configuration.

@@ -35,7 +35,7 @@ class CarriedOut(Struct, frozen=True):
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
     problems: tuple[Problem, ...]
-    patient: frozenset[Problem]
+    deferred: frozenset[Problem]
     """Problems that are not tried again within a second, but at the next rescan or at a time of their own."""
     conditions: tuple[str, ...]
 
@@ -63,7 +63,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
         )
         for path in planned.changes.orphans
     )
-    patient = {
+    deferred = {
         *failures.problems,
         *(disturbing if edges.host_settings.waits else ()),
         *(() if seen.domains.retries else unknown),
@@ -74,7 +74,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     placements = container_placements(memory.node.managers, state, in_sync, memory.placements)
     memory = replace(memory, placements=placements)
     return CarriedOut(
-        memory, result, in_sync, placements.by_key(), taken.files_in_use, problems, frozenset(patient), conditions
+        memory, result, in_sync, placements.by_key(), taken.files_in_use, problems, frozenset(deferred), conditions
     )
 
 
@@ -92,7 +92,7 @@ def _update_host_settings(
         partitioned |= want.partition_cpus()
     to_avoid = cpus_to_avoid(node.config, node.topology, exclusive, partitioned - refused)
     interrupts = interrupt_requests(memory.state)
-    places = memory.places
+    places = memory.unit_cgroups
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in wanted

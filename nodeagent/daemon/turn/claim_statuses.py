@@ -10,9 +10,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.claims.holdings import list_claim_owners
-from nodeagent.daemon.turn.kept_files import keep_files
 from nodeagent.daemon.turn.machine import node_name
 from nodeagent.daemon.turn.problem import Problem
+from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
@@ -32,7 +32,7 @@ def _file_name(claim: str) -> str:
 class ClaimStatuses:
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(claim_directory(config))
-        self._held: dict[str, bytes | None] | None = None
+        self._known: dict[str, bytes | None] | None = None
         """Content by file, None for a file of other content. The attribute itself is None until the files have been read."""
 
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
@@ -46,13 +46,13 @@ class ClaimStatuses:
 
             node = node_name()
             wanted = {_file_name(name): claim_text(claim, node) for name, claim in allocated_claims(state).items()}
-        if rescan or self._held is None:
+        if rescan or self._known is None:
             try:
-                self._held = self._files.read()
+                self._known = self._files.read()
             except PlacementFileError as err:
-                self._held = None
+                self._known = None
                 return (Problem.from_error(err),)
-        return keep_files(self._files, self._held, wanted, bytes, alive)
+        return sync_files(self._files, self._known, wanted, bytes, alive)
 
 
 def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
@@ -64,12 +64,12 @@ def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     if not files:
         return ()
     from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
+        group_by_pod,
         parse_claim_text,
-        pods_on_record,
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
     # a document counts only in the file of the claim that it names
-    return pods_on_record(
+    return group_by_pod(
         claim for name, claim in read if claim is not None and _file_name(claim.allocation.claim) == name
     )

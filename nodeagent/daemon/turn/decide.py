@@ -57,7 +57,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     retried = memory.to_retry.union(*(request.retried for request in requests))
     asks = needs_device_scan(
         list_manifests(seen.sources),
-        memory.state.entries,
+        memory.state,
         retried,
         gives=bool(node.config.placement.devices),
         for_room=node.config.retries_for_room,
@@ -88,7 +88,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     state = memory.state
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
-        assert not isinstance(promises, StartRefused), "the promises were judged when the machine was taken over"
+        assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
         state = replace(state, promises=promises)  # a proposal until it is saved
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)

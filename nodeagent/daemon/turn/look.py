@@ -53,7 +53,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     problems = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Problem))]
     now_ms = 0
     if not isinstance(domains, Problem):
-        memory = replace(memory, places=domains.places)
+        memory = replace(memory, unit_cgroups=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
         if set_by_ms:  # times in the state follow the clock
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
@@ -67,15 +67,15 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     No wake-up reports withheld CPUs, so they are read in every turn.
     """
     try:
-        chain = edges.tree.chain() or memory.chain
-        if chain == memory.chain and not rescan and not memory.machine_problems:
+        chain = edges.tree.chain() or memory.ancestor_cpus
+        if chain == memory.ancestor_cpus and not rescan and not memory.machine_problems:
             return memory
-        memory = replace(memory, full_topology=edges.machine.look(memory.full_topology), chain=chain)
+        memory = replace(memory, full_topology=edges.machine.look(memory.full_topology), ancestor_cpus=chain)
         kept = find_withheld(chain)
     except (SysfsError, CgroupError) as err:
         return replace(memory, machine_problems=(Problem.from_error(err),))
     topology, before = memory.full_topology.without(kept.cpus), memory.node.topology
-    memory = replace(memory, withheld=describe_withheld(kept) if kept.cpus else "")
+    memory = replace(memory, withheld_problem=describe_withheld(kept) if kept.cpus else "")
     if topology == before and not memory.machine_problems:
         return memory
     node, refusals = adapt_to_topology(memory.node, topology)

@@ -10,10 +10,10 @@ from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, find_with
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
-from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_witness
+from nodeagent.edge.kernel.sysfs import read_devices, read_fingerprint_files, read_machine
+from nodeagent.formats.kernel.machine_fingerprint import MachineFingerprint, fingerprint_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
-from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
@@ -29,7 +29,7 @@ class Machine:
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
-        self._witness: Witness | None = None
+        self._fingerprint: MachineFingerprint | None = None
 
     def look(self, known: Topology) -> Topology:
         """Read the machine if its fingerprint has changed. The first call always reads it.
@@ -37,12 +37,12 @@ class Machine:
         Raises:
             SysfsError: a file is malformed, or the machine kept changing.
         """
-        witness = witness_of(read_witness(self._root))
-        if witness == self._witness:
+        fingerprint = fingerprint_of(read_fingerprint_files(self._root))
+        if fingerprint == self._fingerprint:
             return known
         topology = topology_of(read_machine(self._root))
         # only after a successful reading, as a failed one must be repeated
-        self._witness = witness
+        self._fingerprint = fingerprint
         return topology
 
     def devices(self, topology: Topology) -> "PlacedDevices":

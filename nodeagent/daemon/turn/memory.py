@@ -57,11 +57,11 @@ class TurnMemory(Struct, frozen=True):
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
     """Pods whose admission could not be saved. Each is refused for that."""
-    chain: tuple[tuple[str, CpuSet], ...] = ()
+    ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
     """CPUs of the pods' cgroup and of each cgroup above it."""
-    places: Mapping[str, str] = field(default_factory=dict)
+    unit_cgroups: Mapping[str, str] = field(default_factory=dict)
     """Cgroups of pinned units below the cgroup root, by unit, as of the last read."""
-    withheld: str = ""
+    withheld_problem: str = ""
     """Problem with CPUs that a cgroup above withholds. Empty means that none does."""
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
@@ -86,7 +86,7 @@ class TurnMemory(Struct, frozen=True):
     """IDs of the stopping runs to which SIGTERM was sent or could not be sent. SIGKILL follows in time for both."""
     conditions: tuple[str, ...] = ()
     """Problems that the last whole turn has left, and that are no failures."""
-    misplaced: str = ""
+    misplaced_problem: str = ""
     """Problem with main processes outside their cgroups. Empty means that all are inside."""
     has_reconciled: bool = False
     """Whether a whole turn has been done, even if its decision could not be saved."""

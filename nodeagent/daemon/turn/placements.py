@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.turn.kept_files import keep_files
 from nodeagent.daemon.turn.problem import Problem
+from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.manifest.placement_variables import placement_text
 
@@ -26,7 +26,7 @@ class Placements:
 
     def __init__(self, files: PlacementFiles) -> None:
         self._files = files
-        self._held: dict[str, ContainerPlacement | None] | None = None
+        self._known: dict[str, ContainerPlacement | None] | None = None
         """Placement by file, None for a file of other content. The attribute itself is None until the files have been read."""
 
     def keep(
@@ -48,15 +48,15 @@ class Placements:
             if entry.is_active
             for container in entry.pod.containers
         }
-        if rescan or self._held is None:
-            self._held = None
+        if rescan or self._known is None:
+            self._known = None
             try:
                 files = self._files.read()
             except PlacementFileError as err:
                 return (Problem.from_error(err),)
-            self._held = {}
+            self._known = {}
             for name, content in files.items():
                 placement = wanted.get(name)
                 is_current = placement is not None and content == placement_text(placement)
-                self._held[name] = placement if is_current else None
-        return keep_files(self._files, self._held, wanted, placement_text, alive)
+                self._known[name] = placement if is_current else None
+        return sync_files(self._files, self._known, wanted, placement_text, alive)

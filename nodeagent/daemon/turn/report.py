@@ -104,7 +104,7 @@ class Reporter(Struct, frozen=True):
             pauses.append(max(0.0, (turn.wake_at_ms - done.world.now_ms) / 1000))
         if memory.failures.pause_seconds is not None:
             pauses.append(memory.failures.pause_seconds)
-        if set(problems) - carried.patient:
+        if set(problems) - carried.deferred:
             pauses.append(_RETRY_SECONDS)
         if unsettled:
             pauses.append(memory.poll_seconds)
@@ -164,7 +164,7 @@ class Reporter(Struct, frozen=True):
             node=memory.node,
             state=memory.shown_state,
             cgroup_root=str(edges.tree.root),
-            unit_cgroups=memory.places,
+            unit_cgroups=memory.unit_cgroups,
             pids=None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None},
             problems=(
                 *self._find_conditions(memory),
@@ -193,7 +193,7 @@ class Reporter(Struct, frozen=True):
         """Return the problems that are no failures of this turn."""
         yield from self.standing
         domains = [domain.standing_problem() for domain in self.edges.domains]
-        yield from filter(None, (memory.withheld, *memory.conditions, memory.misplaced, *domains))
+        yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem, *domains))
         plugins = memory.node.managers.providers.of(CpuResource).manager.plugins
         if plugins:
             from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - only where there are plugins

@@ -18,7 +18,7 @@ from nodeagent.daemon.turn.placements import placement_directory, placement_name
 from nodeagent.daemon.turn.problem import Problem, problem_if_failed
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
-from nodeagent.formats.manifest.variables import process_of
+from nodeagent.formats.manifest.variables import expand_process
 from nodeagent.formats.wire.launcher_protocol import (
     DEFAULT_PATH,
     Exited,
@@ -82,7 +82,7 @@ class Runner:
         if isinstance(plugin_variables, str):
             self._fail(launch.run_id, plugin_variables)
             return None
-        process = process_of(
+        process = expand_process(
             container, (*plugin_variables, *placement_variables(launch.placement), (PLACEMENT_FILE, file))
         )
         if process is None:  # Manifests with longer values are refused, so only an old state has such a pod.

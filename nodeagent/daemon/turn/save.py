@@ -30,7 +30,7 @@ class Saved(Struct, frozen=True):
     took_ms: tuple[int, ...]
     """Duration of each decision that takes effect."""
     undone: Mapping[str, str]
-    """UIDs of pods that were to be decided again and were not, each with the reason."""
+    """UIDs of pods with a request that the turn could not fulfil, each with the reason."""
     problem: Problem | None = None
     """Reason why the decision could not be saved. None means that it is saved."""
     error: int | None = None
@@ -43,14 +43,14 @@ def save(edges: Edges, decided: Decided) -> Saved:
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
         broken = tuple(violation.text for violation in violations(memory.node.managers, state))
-        assert not broken, f"a decision breaks a promise: {broken}"
+        assert not broken, f"a decision violates invariants: {broken}"
         try:
             edges.recorder.save(memory.node, state)
         except StateFileError as err:
             return _keep_endings(edges, decided, err)
         _log_returned_cpus(edges, memory, state)
         memory = replace(memory, state=state)
-    undone = _not_decided_again(memory.state, decided, None)
+    undone = _unfulfilled(memory.state, decided, None)
     memory = replace(
         memory,
         adapted_to=memory.node.managers,
@@ -78,20 +78,22 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
     # The next turn saves again even without a new decision, which shows whether the problem is over.
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
-    return Saved(memory, turn, (), _not_decided_again(state, decided, problem), problem, err.errno)
+    return Saved(memory, turn, (), _unfulfilled(state, decided, problem), problem, err.errno)
 
 
-def _not_decided_again(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
-    """Return the refused pods that were to be decided again and were not, each with the reason."""
-    events = () if problem is not None else decided.turn.events
-    again = {event.pod.uid for event in events if event.kind in _DECISIONS}
+def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
+    """Return the pods with a request that the turn could not fulfil, each with the reason."""
+    requested = decided.world.retried | decided.world.released
+    waiting = [entry for entry in state.entries if entry.pod.uid in requested and entry.deleting_since_ms is None]
+    if problem is not None:
+        return {entry.pod.uid: problem for entry in waiting}
+    again = {event.pod.uid for event in decided.turn.events if event.kind in _DECISIONS}
     return {
-        entry.pod.uid: problem or f"manifest {entry.origin.name} cannot be read or is invalid"
-        for entry in state.entries
+        entry.pod.uid: f"manifest {entry.origin.name} cannot be read or is invalid"
+        for entry in waiting
         if entry.pod.uid in decided.world.retried - again
         and (entry.refusal or entry.change_refusal)
-        and entry.deleting_since_ms is None
-        and (problem or is_unclear(entry, decided.world.sources))
+        and is_unclear(entry, decided.world.sources)
     }
 
 

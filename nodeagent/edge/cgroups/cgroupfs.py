@@ -30,10 +30,10 @@ from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     CgroupValueError,
+    format_for_write,
+    format_value,
     parse_flat_keyed,
     parse_value,
-    print_value,
-    written,
 )
 
 Ids = TypeVar("Ids", CpuSet, NumaSet)
@@ -619,7 +619,7 @@ class CgroupTree:
         if attribute is Attribute.MEMORY_MAX and isinstance(value, ByteLimit) and value.limit_bytes is not None:
             self._check_memory(path, value.limit_bytes)
         if self._begin_partition is None or not isinstance(value, Partition) or value == MEMBER:
-            self._write(path, attribute.value, written(attribute, value))
+            self._write(path, attribute.value, format_for_write(attribute, value))
             return
         try:
             self._begin_partition(self.root / path, value.kind.value)
@@ -692,7 +692,7 @@ class CgroupTree:
         granted = self._parsed(path, Attribute.CPUSET_CPUS_PARTITION, self._text(path, file.name) or "")
         if granted != wanted:
             raise CgroupError(
-                f"{file} is '{print_value(granted)}', wanted '{print_value(wanted)}'",
+                f"{file} is '{format_value(granted)}', wanted '{format_value(wanted)}'",
                 path=str(self.root / path),
                 error=errno.EINVAL,
                 hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.core.model.device_access import DeviceFile
-from nodeagent.formats.kernel.device_files import BLOCK, device_file, disk_of_paths, shared_files
+from nodeagent.formats.kernel.device_files import BLOCK, find_multipath_disk, parse_device_file, shared_files
 from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
@@ -37,7 +37,7 @@ def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
         for name in below:
-            if disk := disk_of_paths(name):
+            if disk := find_multipath_disk(name):
                 for path in sorted(disks.glob(f"{disk}*")):  # the disk and its partitions
                     if path.name == disk or path.name.removeprefix(f"{disk}p").isdecimal():
                         yield from _read_file_in(path)
@@ -53,7 +53,7 @@ def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
         return  # the directory is of no device, or gone
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
-    yield device_file(str(directory), dev, uevent, is_block=_read_link(directory / "subsystem") == BLOCK)
+    yield parse_device_file(str(directory), dev, uevent, is_block=_read_link(directory / "subsystem") == BLOCK)
 
 
 def _read_link(path: Path) -> str:

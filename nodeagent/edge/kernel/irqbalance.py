@@ -16,9 +16,9 @@ from nodeagent.formats.kernel.irqbalance import (
     UNBAN,
     Irqbalance,
     IrqbalanceSyntaxError,
+    format_ban_request,
+    format_leave_request,
     parse_setup,
-    print_ban,
-    print_leave,
 )
 
 DIRECTORY = Path("/run/irqbalance")
@@ -55,7 +55,7 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
         IrqbalanceError: the call failed.
     """
     try:
-        request = print_ban(cpus)
+        request = format_ban_request(cpus)
     except IrqbalanceSyntaxError as err:
         raise IrqbalanceError(
             f"cannot ask irqbalance to keep interrupts off {cpus}: {err}",
@@ -73,7 +73,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
         IrqbalanceError: the call failed.
     """
     try:
-        request = print_leave(irqs)
+        request = format_leave_request(irqs)
     except IrqbalanceSyntaxError as err:
         raise IrqbalanceError(
             f"cannot ask irqbalance to leave interrupts alone: {err}",

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 
+from nodeagent.formats.kernel.machine_fingerprint import FINGERPRINT_FILES
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
 from nodeagent.formats.kernel.sysfs_sample import (
     CPUS,
     FIRMWARE_ANSWERS,
-    ONLINE_WITNESS,
+    ONLINE_FILES,
     WANTED,
     SysfsError,
     SysfsSample,
 )
-from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
 """Limit of readings, each of about 0.1 s, of a machine whose CPUs come and go."""
@@ -44,9 +44,9 @@ def read_devices(root: str = "/") -> SysfsSample:
     Raises:
         SysfsError: a file can't be read.
     """
-    from nodeagent.formats.kernel.pci_devices import CLASSES, wanted_of  # noqa: PLC0415 - only where devices are needed
+    from nodeagent.formats.kernel.pci_devices import CLASSES, list_device_files  # noqa: PLC0415 - only where devices are needed
 
-    return read_files(wanted_of(read_files(CLASSES, root)), root)
+    return read_files(list_device_files(read_files(CLASSES, root)), root)
 
 
 def read_machine(root: str = "/") -> SysfsSample:
@@ -67,9 +67,9 @@ def read_machine(root: str = "/") -> SysfsSample:
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
         try:
-            before = _read(base, ONLINE_WITNESS)
+            before = _read(base, ONLINE_FILES)
             sample = _read(base, WANTED)
-            if _read(base, ONLINE_WITNESS) == before:
+            if _read(base, ONLINE_FILES) == before:
                 return sample
         except VanishedError as err:
             failure = err
@@ -96,13 +96,13 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
     raise failure
 
 
-def read_witness(root: str = "/") -> SysfsSample:
-    """Read the few files that change with the machine; see formats/kernel/sysfs_witness.py.
+def read_fingerprint_files(root: str = "/") -> SysfsSample:
+    """Read the few files that change with the machine; see formats/kernel/machine_fingerprint.py.
 
     Raises:
         SysfsError: a file is missing or can't be read.
     """
-    return _read(root.rstrip("/") if root else ".", WITNESS)
+    return _read(root.rstrip("/") if root else ".", FINGERPRINT_FILES)
 
 
 def read_settings(root: str = "/") -> Settings:

@@ -33,12 +33,12 @@ from nodeagent.formats.runtime.calls import (
     NriCallError,
     Shutdown,
     Synchronize,
-    answered,
-    configured,
-    go_on_synchronizing,
+    encode_answer,
+    encode_registration,
+    encode_request_for_more,
+    encode_subscription,
+    encode_synchronized,
     read_call,
-    registration,
-    synchronized,
 )
 from nodeagent.formats.runtime.mux import (
     MAX_MESSAGE_BYTES,
@@ -46,7 +46,7 @@ from nodeagent.formats.runtime.mux import (
     RUNTIME_SERVICE,
     MuxError,
     Reassembly,
-    spell_frames,
+    encode_frames,
 )
 from nodeagent.formats.runtime.ttrpc import (
     TtrpcCode,
@@ -55,10 +55,10 @@ from nodeagent.formats.runtime.ttrpc import (
     TtrpcFrameType,
     TtrpcRequest,
     TtrpcResponse,
+    encode_request,
+    encode_response,
     read_request,
     read_response,
-    spell_request,
-    spell_response,
 )
 
 DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")
@@ -168,7 +168,7 @@ class _NriCalls:
                 self.timeout_seconds = runtime.request_timeout_ms / 1000
                 self._plugin.configure(runtime)
                 self.phase = max(self.phase, _Phase.CONFIGURED)
-                return TtrpcResponse(configured(self._plugin.events, runtime))
+                return TtrpcResponse(encode_subscription(self._plugin.events, runtime))
             case Shutdown():
                 self._plugin.shut_down()
                 return TtrpcResponse()
@@ -178,7 +178,7 @@ class _NriCalls:
                 answer = self._plugin.handle(call, until)
                 if isinstance(answer, Denial):
                     return TtrpcResponse(code=TtrpcCode.FAILED_PRECONDITION, message=answer.reason)
-                return TtrpcResponse(answered(event, answer))
+                return TtrpcResponse(encode_answer(event, answer))
             case _:
                 return TtrpcResponse(
                     code=TtrpcCode.FAILED_PRECONDITION, message=f"not before {_Phase(self.phase + 1).name.lower()}"
@@ -192,11 +192,11 @@ class _NriCalls:
             raise MuxError(f"over all parts more than {MAX_SYNCHRONIZED} pods and containers")
         if call.has_more:
             self._listed = known
-            return TtrpcResponse(go_on_synchronizing())
+            return TtrpcResponse(encode_request_for_more())
         self._listed = Synchronized()
         updates = self._plugin.synchronize(known, until)
         self.phase = _Phase.SYNCHRONIZED
-        return TtrpcResponse(synchronized(updates))
+        return TtrpcResponse(encode_synchronized(updates))
 
 
 class NriConnection:
@@ -259,9 +259,9 @@ class NriConnection:
         reader.start()
         has_ended = False
         try:
-            payload = registration(self._plugin.name, self._plugin.index)
+            payload = encode_registration(self._plugin.name, self._plugin.index)
             request = TtrpcRequest(messages.RUNTIME, "RegisterPlugin", payload, timeout_ns=0)
-            self._send(channel, RUNTIME_SERVICE, spell_request(1, request))
+            self._send(channel, RUNTIME_SERVICE, encode_request(1, request))
             self._handle_pieces(channel, pieces)
             has_ended = True
         finally:
@@ -322,15 +322,15 @@ class NriConnection:
         try:
             request = read_request(frame)
         except TtrpcError as err:
-            self._send(channel, PLUGIN_SERVICE, spell_response(frame.stream, _invalid(str(err))))
+            self._send(channel, PLUGIN_SERVICE, encode_response(frame.stream, _invalid(str(err))))
             return
         until = arrived + (request.timeout_ns / 1e9 if request.timeout_ns else self._calls.timeout_seconds)
         response = self._calls.answer(frame, request, until)
-        message = spell_response(frame.stream, response)
+        message = encode_response(frame.stream, response)
         if len(message) > MAX_MESSAGE_BYTES:
             reason = f"an answer of {len(message)} bytes, more than {MAX_MESSAGE_BYTES}"
             response = TtrpcResponse(code=TtrpcCode.RESOURCE_EXHAUSTED, message=reason)
-            message = spell_response(frame.stream, response)
+            message = encode_response(frame.stream, response)
         self._send(channel, PLUGIN_SERVICE, message)
         now = time.monotonic()
         method = request.method if request.method in METHODS else None
@@ -352,7 +352,7 @@ class NriConnection:
 
     def _send(self, channel: socket.socket, connection: int, message: bytes) -> None:
         try:
-            channel.sendall(spell_frames(connection, message))
+            channel.sendall(encode_frames(connection, message))
         except OSError as err:
             raise self._make_error(err) from err
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError, printable
-from nodeagent.formats.wire.grpc_messages import CONTENT_TYPE, Status, framed, parse_status
+from nodeagent.formats.wire.grpc_messages import CONTENT_TYPE, Status, add_frame, parse_status
 from nodeagent.formats.wire.http2_frames import MAX_FRAME_BYTES, FrameBound
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class GrpcClient:
             if self._until is not None:
                 headers.append(("grpc-timeout", f"{max(1, int(self._seconds_left(self._until) * 1000))}m"))
             self._h2.send_headers(stream, headers)
-            self._unsent = framed(message)
+            self._unsent = add_frame(message)
             yield from self._receive_messages(stream)
         except (H2Error, UnicodeDecodeError) as err:
             raise self._nonsense(str(err) or type(err).__name__) from err

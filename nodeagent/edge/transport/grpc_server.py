@@ -23,9 +23,9 @@ from nodeagent.formats.wire.grpc_messages import (
     CONTENT_TYPE,
     CallError,
     Status,
-    framed,
-    percent_encoded,
-    unframed,
+    add_frame,
+    percent_encode,
+    remove_frame,
 )
 from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
@@ -93,7 +93,7 @@ class GrpcConnection:
                 self._handle(event, complete)
             for stream, request in complete.items():
                 try:
-                    answer = framed(self._call_method(request))
+                    answer = add_frame(self._call_method(request))
                 except CallError as err:
                     headers = [*_OK, *_make_trailers(err.status, err.message)]
                     self._h2.send_headers(stream, headers, end_stream=True)
@@ -146,7 +146,7 @@ class GrpcConnection:
         method = self._methods.get(request.path)
         if method is None:
             raise CallError(Status.UNIMPLEMENTED, f"there is no method {request.path}")
-        message = unframed(bytes(request.body))
+        message = remove_frame(bytes(request.body))
         try:
             answer = method(message)
         except CallError:
@@ -186,7 +186,7 @@ class GrpcConnection:
 
 
 def _make_trailers(status: Status, message: str = "") -> Headers:
-    text = [("grpc-message", percent_encoded(message))] if message else []
+    text = [("grpc-message", percent_encode(message))] if message else []
     return [("grpc-status", str(status.value)), *text]
 
 

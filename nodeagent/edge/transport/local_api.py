@@ -10,9 +10,9 @@ from nodeagent.formats.wire.api_messages import (
     ApiRequest,
     ApiSyntaxError,
     Failure,
+    format_failure,
+    format_result,
     parse_request,
-    print_failure,
-    print_result,
 )
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
@@ -66,7 +66,7 @@ class LocalApi:
         try:
             asked = parse_request(request)
         except ApiSyntaxError as err:
-            return print_failure(
+            return format_failure(
                 Failure(
                     f"malformed request: {err}",
                     'one JSON object a line, with an "op": `nodeagent inspect -o json` speaks it',
@@ -75,9 +75,9 @@ class LocalApi:
         try:
             result = await self._run(asked, peer)
         except NodeAgentError as err:
-            return print_failure(Failure(err.message, err.hint))
+            return format_failure(Failure(err.message, err.hint))
         if result is not self._printed_of:
-            self._printed, self._printed_of = print_result(result), result
+            self._printed, self._printed_of = format_result(result), result
         return self._printed
 
     async def _run(self, request: ApiRequest, peer: Peer) -> object:
@@ -101,7 +101,7 @@ class LocalApi:
         )
 
     def refusal(self, reason: Broken) -> bytes:
-        return print_failure(
+        return format_failure(
             Failure(reason.value, _NEXT_STEPS.get(reason, "at most 64 KiB within 5 s, one request a connection"))
         )
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS, ApiSyntaxError, Failure, parse_reply, print_request
+from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS, ApiSyntaxError, Failure, format_request, parse_reply
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 TURN_CALL_SECONDS = MAX_TURN_SECONDS + 10.0
@@ -38,7 +38,7 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
         ApiError: the answer is an error, or the user may not connect.
     """
     try:
-        reply = _exchange(path, print_request(op, arguments), time.monotonic() + timeout_seconds)
+        reply = _exchange(path, format_request(op, arguments), time.monotonic() + timeout_seconds)
     except PermissionError as err:
         raise ApiError(
             f"cannot connect to {path}: {os.strerror(err.errno or 0)}",

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
-from nodeagent.core.resources.devices.holdings import HeldDevice, pods_with_devices
+from nodeagent.core.resources.devices.holdings import pods_with_devices
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, OWN, Checkpoint, CheckpointError
 
@@ -43,7 +43,7 @@ def check_state(state: Checkpoint) -> None:
         raise CheckpointError(why, hint="give --state the file nodeagent_state of the same directory")
 
 
-def disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ...]:
+def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ...]:
     """Compare a file with the node's state. Answers of device plugins are compared but not printed.
 
     Raises:
@@ -59,7 +59,7 @@ def disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ..
             "version cpu-v1 identifies containers only by ID",
             hint="convert it first: `nodeagent checkpoint convert FILE --to cpu-v2 --containers IDS`",
         )
-    in_file, in_state = (dict(_values_of(one, [*file.policies], file.version)) for one in (file, state))
+    in_file, in_state = (dict(_values_of(each, [*file.policies], file.version)) for each in (file, state))
     nothing: _Value = ("", None)
     return tuple(
         Disagreement(*key, in_file.get(key, nothing)[0], in_state.get(key, nothing)[0])
@@ -68,15 +68,15 @@ def disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ..
     )
 
 
-def _values_of(of: Checkpoint, policies: list[str], version: str) -> Iterator[tuple[_Key, _Value]]:
+def _values_of(checkpoint: Checkpoint, policies: list[str], version: str) -> Iterator[tuple[_Key, _Value]]:
     for name in policies:
-        yield ("", "", name), _plain_value(of.policies.get(name, ""))
+        yield ("", "", name), _plain_value(checkpoint.policies.get(name, ""))
     if version == DEVICES:
-        yield from _device_values(of.promises)
+        yield from _device_values(checkpoint.promises)
     elif version.startswith("cpu"):
-        yield from _cpu_values(of.promises, pod_level=version in _POD_LEVEL)
+        yield from _cpu_values(checkpoint.promises, pod_level=version in _POD_LEVEL)
     else:
-        yield from _memory_values(of.promises, pod_level=version in _POD_LEVEL)
+        yield from _memory_values(checkpoint.promises, pod_level=version in _POD_LEVEL)
 
 
 def _plain_value(text: str) -> _Value:
@@ -114,15 +114,11 @@ def _format_blocks(blocks: Blocks) -> str:
 def _device_values(promises: Promises) -> Iterator[tuple[_Key, _Value]]:
     for uid, pod in pods_with_devices(promises):
         for name, devices in pod.devices:
-            of_the_manager = [
-                device for device in devices if not device.claim
-            ]  # without devices of claims, as written by encode_devices
+            # Devices of claims are not in the file.
+            of_the_manager = [device for device in devices if not device.claim]
             for resource in sorted({device.resource for device in of_the_manager}):
                 own = [device for device in of_the_manager if device.resource == resource]
-                yield (uid, name, resource), _plain_value(", ".join(sorted(map(_format_device, own))))
+                ids = sorted(f"{device.id} on {device.nodes}" if device.nodes else device.id for device in own)
+                yield (uid, name, resource), _plain_value(", ".join(ids))
                 if answer := pod.answer_of(name, resource):
                     yield (uid, name, f"answer of {resource}'s plugin"), (f"{len(answer)} bytes", answer)
-
-
-def _format_device(device: HeldDevice) -> str:
-    return f"{device.id} on {device.nodes}" if device.nodes else device.id

@@ -15,8 +15,7 @@ from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, exclusive_sets
-from nodeagent.core.resources.cpu.records import CpuRecord
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryBooks, MemoryHoldings, MemoryNode, memory_accounts
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.errors import NodeAgentError
@@ -33,8 +32,8 @@ from nodeagent.formats.checkpoint.memory_checkpoint import (
     read_memory_contents,
 )
 from nodeagent.formats.checkpoint.node_state import FORMAT, NodeStateError, SavedState, decode_state, public_document
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, keys_of
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, keys_of
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
@@ -93,7 +92,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         return _decode_node_state(content)
     try:
         text = content.decode()
-        document = decoded(text)
+        document = decode_json(text)
         names = keys_of(document)
         later = fields(document, ("data", "dataChecksum")) if names else {}
         if keys_of(later.get("data")) & _OF_DEVICES:
@@ -136,7 +135,9 @@ def _decode_cpus(contents: CpuContents) -> Checkpoint:
         checksum=str(contents.checksum),
         policies={"cpuManagerPolicy": contents.policy},
         promises=Promises(pods=pods).having(CpuBooks(_parse_cpu_set(contents.default, "defaultCpuSet"))),
-        by_id={each: _parse_cpu_set(text, f"container {each}") for each, text in contents.containers.items()},
+        by_id={
+            container: _parse_cpu_set(text, f"container {container}") for container, text in contents.containers.items()
+        },
         problem=problem,
         note=_describe_variant(name) or note,
     )
@@ -167,7 +168,7 @@ def _check_checksum(
 
 
 def _decode_memory(text: str) -> Checkpoint:
-    contents = read_memory_contents(decoded(text))
+    contents = read_memory_contents(decode_json(text))
     record = contents.record()
     if isinstance(record, Unreadable):
         raise CheckpointError("a NUMA node in machineState or one of its resources is null", hint=_HINT)
@@ -207,9 +208,8 @@ def _decode_devices(document: Any) -> Checkpoint:
     pods: PodMap[PodPromises] = PodMap()
     for uid, held in contents.pods().items():
         pods = pods.put(uid, held)
-    problem, _ = _check_checksum(
-        contents.checksum, contents.sum, [DEVICES] * (contents.checksum == contents.sum), is_strict=True
-    )
+    fitting = [DEVICES] if contents.checksum == contents.sum else []
+    problem, _ = _check_checksum(contents.checksum, contents.sum, fitting, is_strict=True)
     return Checkpoint(
         version=DEVICES,
         checksum=str(contents.checksum),
@@ -233,12 +233,9 @@ def _decode_version_of_1_37(text: str, checksum: str, *, is_memory: bool) -> Che
     cpu = decode_cpu_state(text, pod_level=True, initial={}, newer=True)
     if isinstance(cpu, Unreadable):
         raise CheckpointError(cpu.message, hint=_HINT)
-    return replace(_decode_cpus(_contents_of(cpu)), version="cpu-v4", checksum=checksum, problem=None, note=None)
-
-
-def _contents_of(record: CpuRecord) -> CpuContents:
-    entries = {uid: dict(sets) for uid, sets in record.entries}
-    return CpuContents(record.policy_name, record.default, entries, {}, dict(record.pod_entries), 0)
+    entries = {uid: dict(sets) for uid, sets in cpu.entries}
+    contents = CpuContents(cpu.policy_name, cpu.default, entries, {}, dict(cpu.pod_entries), 0)
+    return replace(_decode_cpus(contents), version="cpu-v4", checksum=checksum, problem=None, note=None)
 
 
 def _decode_node_state(content: bytes) -> Checkpoint:
@@ -252,7 +249,7 @@ def _decode_node_state(content: bytes) -> Checkpoint:
         except NodeStateError:
             raise CheckpointError(problem, hint=err.hint) from err
     try:
-        digest = parsed(content.partition(b"\n")[0]).field("sha256").text()
+        digest = parse_json(content.partition(b"\n")[0]).field("sha256").text()
     except MisfitError:
         digest = ""
     return Checkpoint(OWN, digest, dict(saved.policies), saved.state.promises, saved=saved, problem=problem)
@@ -261,14 +258,9 @@ def _decode_node_state(content: bytes) -> Checkpoint:
 # Conversion
 
 
-def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Convert the contents to another version.
-
-    Args:
-        checkpoint: the file as read.
-        to: the version, one of WRITABLE.
-        containers: the owners of container IDs, needed from and to version 1 of the CPU file.
-        lossy: leave out values that the version can't express.
+def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
+    """Convert the contents to another version, one of WRITABLE. The owners of container IDs are needed from and to
+    version 1 of the CPU file. With `lossy`, values that the version can't express are left out.
 
     Raises:
         CheckpointError: the contents are damaged, or the version can't express them.
@@ -278,48 +270,38 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
             checkpoint.problem,
             hint="only an intact file can be converted; `nodeagent checkpoint show` prints this one's content",
         )
-    about, number = to.split("-v")
-    field_name = f"{about}ManagerPolicy"
-    policy = checkpoint.policies.get(field_name)
+    about, _ = to.split("-v")
+    policy = checkpoint.policies.get(f"{about}ManagerPolicy")
     if policy is None:
         raise CheckpointError(
             f"a file of version {checkpoint.version} has no content for {to}",
             hint=f"give {about}_manager_state or nodeagent_state, as in `nodeagent checkpoint convert nodeagent_state --to {to}`",
         )
     promises = _assign_owners(checkpoint, containers) if to != "cpu-v1" else checkpoint.promises
-    if about == "memory":
-        _check_pods(
-            checkpoint,
-            [uid for uid, pod in promises.pods if pod.of(MemoryHoldings).pod_memory is not None],
-            number == "2" or lossy,
-            to,
+    is_memory = about == "memory"
+    pods = [
+        uid
+        for uid, pod in promises.pods
+        if (pod.of(MemoryHoldings).pod_memory if is_memory else pod.of(CpuHoldings).pod_cpus) is not None
+    ]
+    pod_level = to in {"cpu-v3", "memory-v2"}
+    if pods and not pod_level and not lossy:
+        raise CheckpointError(
+            f"pod {pods[0]} (of {len(pods)}) has pod-level resources, which {to} can't express but {checkpoint.version} can",
+            hint="use --lossy to leave them out, or convert to cpu-v3 or memory-v2",
         )
+    if is_memory:
         if any(table.free < 0 for node in memory_accounts(promises) for _, table in node.tables) and not lossy:
             raise CheckpointError(
                 "more memory is allocated than a NUMA node has, which kubelet's file can't express",
                 hint="with --lossy, the free memory is written as 0",
             )
-        return encode_memory_state(policy, promises, pod_level=number == "2").encode()
-    _check_pods(
-        checkpoint,
-        [uid for uid, pod in promises.pods if pod.of(CpuHoldings).pod_cpus is not None],
-        number == "3" or lossy,
-        to,
-    )
+        return encode_memory_state(policy, promises, pod_level=pod_level).encode()
     if to == "cpu-v1":
         by_id = checkpoint.by_id or _sets_by_id(promises, containers)
-        return encode_cpu_state_1(
-            policy, str(default_set(promises)), {key: str(cpus) for key, cpus in by_id.items()}
-        ).encode()
-    return encode_cpu_state(policy, promises, pod_level=number == "3").encode()
-
-
-def _check_pods(checkpoint: Checkpoint, pods: list[str], can_express: bool, to: str) -> None:
-    if pods and not can_express:
-        raise CheckpointError(
-            f"pod {pods[0]} (of {len(pods)}) has pod-level resources, which {to} can't express but {checkpoint.version} can",
-            hint="use --lossy to leave them out, or convert to cpu-v3 or memory-v2",
-        )
+        sets = {container: str(cpus) for container, cpus in by_id.items()}
+        return encode_cpu_state_1(policy, str(default_set(promises)), sets).encode()
+    return encode_cpu_state(policy, promises, pod_level=pod_level).encode()
 
 
 _IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER"], …}: version 1 identifies containers only by ID'
@@ -394,38 +376,23 @@ def _format_node(node: MemoryNode) -> Document:
 
 
 def _format_pod(pod: PodPromises) -> Document:
-    document: Document = {
-        "containers": {
-            name: {
-                **(
-                    {}
-                    if pod.of(CpuHoldings).own_set(name) is None
-                    else {"cpus": str(pod.of(CpuHoldings).own_set(name))}
-                ),
-                **(
-                    {}
-                    if pod.of(MemoryHoldings).blocks(name) is None
-                    else {"memory": _format_blocks(pod.of(MemoryHoldings).blocks(name) or ())}
-                ),
-                **(
-                    {"devices": _format_devices(pod.of(DeviceHoldings).devices_of(name))}
-                    if pod.of(DeviceHoldings).devices_of(name)
-                    else {}
-                ),
-            }
-            for name in pod.holders
-        }
-    }
-    if pod.of(CpuHoldings).pod_cpus is not None:
-        document["podCpus"] = str(pod.of(CpuHoldings).pod_cpus)
-    if (whole := pod.of(MemoryHoldings).pod_memory) is not None:
-        document["podMemory"] = _format_blocks(whole)
+    cpus, memory, devices = pod.of(CpuHoldings), pod.of(MemoryHoldings), pod.of(DeviceHoldings)
+    containers: dict[str, Document] = {}
+    for name in pod.holders:
+        container = containers[name] = {}
+        if (own := cpus.own_set(name)) is not None:
+            container["cpus"] = str(own)
+        if (blocks := memory.blocks(name)) is not None:
+            container["memory"] = _format_blocks(blocks)
+        if held := devices.devices_of(name):
+            container["devices"] = [{"id": d.id, "nodes": str(d.nodes), "resource": d.resource} for d in held]
+    document: Document = {"containers": containers}
+    if cpus.pod_cpus is not None:
+        document["podCpus"] = str(cpus.pod_cpus)
+    if memory.pod_memory is not None:
+        document["podMemory"] = _format_blocks(memory.pod_memory)
     return document
 
 
 def _format_blocks(blocks: Blocks) -> list[Document]:
     return [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in blocks]
-
-
-def _format_devices(devices: tuple[HeldDevice, ...]) -> list[Document]:
-    return [{"id": each.id, "nodes": str(each.nodes), "resource": each.resource} for each in devices]

@@ -13,11 +13,10 @@ from nodeagent.core.model.records import Unreadable
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.resources.cpu.records import CpuRecord, InitialContainers
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, mapping, quote, string, unsigned
 from nodeagent.formats.syntax.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
-_MAX_UINT64 = 2**64 - 1
 _NAMES = ("policyName", "defaultCpuSet", "entries", "podEntries", "checksum")
 
 Sets = Mapping[str, str]
@@ -25,16 +24,12 @@ Sets = Mapping[str, str]
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file.
-
-    Args:
-        policy: the policy of the CPU manager.
-        promises: the allocations to store.
-        pod_level: the gate PodLevelResourceManagers, with which version 3 is written instead of 2.
+    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 3 is written
+    instead of 2.
     """
     default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)
-    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump: Text | None = None
@@ -66,8 +61,8 @@ def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     sets = [(name, str(cpus)) for name, cpus in pod.of(CpuHoldings).cpus]
     if not sets:
         return None
-    text = ",".join([f'{quoted(name)}:"{cpus}"' for name, cpus in sets])
-    return f"{quoted(uid)}:{{{text}}}", _dump_entry(uid, sets)
+    text = ",".join([f'{quote(name)}:"{cpus}"' for name, cpus in sets])
+    return f"{quote(uid)}:{{{text}}}", _dump_entry(uid, sets)
 
 
 def _dump_entry(uid: str, sets: Iterable[tuple[str, str]]) -> str:
@@ -79,7 +74,7 @@ def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if whole is None:
         return None
     body = f'{{"cpuSet":"{whole}"}}' if whole else "{}"
-    return f"{quoted(uid)}:{body}", _dump_pod_entry(uid, whole)
+    return f"{quote(uid)}:{body}", _dump_pod_entry(uid, whole)
 
 
 def _dump_pod_entry(uid: str, cpus: CpuSet) -> str:
@@ -103,7 +98,7 @@ def decode_cpu_state(
         newer: also decode the versions of kubelet 1.37.
     """
     try:
-        document = decoded(text)
+        document = decode_json(text)
         if newer:
             record = _decode_version_4(document)
             if record is not None:
@@ -121,17 +116,13 @@ def decode_cpu_state(
     return _decode_version_1(document, initial)
 
 
-def _parse_checksum(value: object) -> int:
-    return integer(value, low=0, high=_MAX_UINT64)
-
-
 def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
     """Decode version 4 of kubelet 1.37, which has the contents as a string with its own checksum. None means another
     version.
     """
     try:
         outer = fields(document, ("data", "dataChecksum"))
-        data, checksum = string(outer["data"]), _parse_checksum(outer["dataChecksum"])
+        data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     except GoJsonError as err:
         return Unreadable(f"could not load v4 checkpoint: {err}")
     if not data and not checksum:
@@ -139,7 +130,7 @@ def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
     if fnv1a_32(f"(string){data}") != checksum:
         return Unreadable(f"could not load v4 checkpoint: {_CORRUPTED}")
     try:
-        found = fields(decoded(data), _NAMES)
+        found = fields(decode_json(data), _NAMES)
         entries = mapping(found["entries"], _parse_sets) or {}
         pods = mapping(found["podEntries"], _parse_pod_set) or {}
         return _create_record(string(found["policyName"]), string(found["defaultCpuSet"]), entries, pods)
@@ -184,7 +175,7 @@ def _decode_version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[s
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
         entries = mapping(found["entries"], _parse_sets) or {}
         pods = mapping(found["podEntries"], _parse_pod_set) or {}
-        checksum = _parse_checksum(found["checksum"])
+        checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None, left_over
     pods_dump = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(pods.items(), key=lambda item: item[0]))
@@ -202,7 +193,7 @@ def _decode_version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
         found = fields(document, _NAMES)
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
         entries = mapping(found["entries"], _parse_sets) or {}
-        checksum = _parse_checksum(found["checksum"])
+        checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None
     # A build between two releases hashed under another type name. With the gate on, kubelet doesn't try this name.
@@ -218,7 +209,7 @@ def _decode_version_1(document: object, initial: InitialContainers) -> CpuRecord
         found = fields(document, _NAMES)
         policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
         sets = _parse_version_1_sets(found["entries"])
-        checksum = _parse_checksum(found["checksum"])
+        checksum = unsigned(found["checksum"])
     except GoJsonError as err:
         return Unreadable(str(err))
     listed = sorted(sets.items())
@@ -283,7 +274,7 @@ def read_cpu_contents(text: str) -> CpuContents:
     Raises:
         GoJsonError: the text has another form.
     """
-    found = fields(decoded(text), _NAMES)
+    found = fields(decode_json(text), _NAMES)
     values = mapping(found["entries"], lambda value: value) or {}
     is_by_id = any(isinstance(value, str) for value in values.values())
     return CpuContents(
@@ -292,16 +283,16 @@ def read_cpu_contents(text: str) -> CpuContents:
         {} if is_by_id else {uid: _parse_sets(value) for uid, value in values.items()},
         {container: string(value) for container, value in values.items()} if is_by_id else {},
         mapping(found["podEntries"], _parse_pod_set) or {},
-        _parse_checksum(found["checksum"]),
+        unsigned(found["checksum"]),
     )
 
 
 def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
     """Encode version 1 of the file (kubelet up to 1.17), with CPU sets by container ID."""
     listed = sorted(containers.items())
-    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
     if listed:
-        members.append('"entries":{' + ",".join(f'{quoted(container)}:"{cpus}"' for container, cpus in listed) + "}")
+        members.append('"entries":{' + ",".join(f'{quote(container)}:"{cpus}"' for container, cpus in listed) + "}")
     dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
     checksum = fnv1a_32(*_dump(policy, default, dump, None, kind="map[string]string"))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'

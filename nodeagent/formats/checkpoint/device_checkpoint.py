@@ -1,10 +1,8 @@
-"""kubelet's file kubelet_internal_checkpoint, which has the devices of each container: encoded byte for byte, and
-decoded.
+"""kubelet's file kubelet_internal_checkpoint with the devices of each container: encoded byte for byte, and decoded.
 
 The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not
-over the file's
-bytes. kubelet writes its entries in the order of a Go map; here they are sorted. A device near several NUMA nodes is
-listed for each.
+over the file's bytes. kubelet writes its entries in the order of a Go map; here they are sorted. A device near several
+NUMA nodes is listed for each.
 """
 
 import base64
@@ -18,12 +16,20 @@ from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, pods_with_devices
 from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.formats.syntax.fnv import fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+from nodeagent.formats.syntax.go_json import (
+    GoJsonError,
+    decode_json,
+    fields,
+    mapping,
+    quote,
+    sequence,
+    string,
+    unsigned,
+)
 
 _NOWHERE = -1
 """kubelet's nodeWithoutTopology."""
 _NODE = re.compile(r"-1|0|[1-9][0-9]{0,4}")
-_MAX_UINT64 = 2**64 - 1
 _ENTRY = ("PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp")
 
 
@@ -41,23 +47,22 @@ class DeviceCheckpointError(ValueError):
 
 
 def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
-    """Encode the file.
-
-    Args:
-        promises: the allocations with the devices of each container.
-        pools: the available devices, of which the healthy ones are registered.
-    """
-    entries = [
-        _Entry(uid, name, resource, _group_by_node(devices), pod.answer_of(name, resource) or b"")
-        for uid, pod in pods_with_devices(promises)
-        for name, own in pod.devices
-        for resource, devices in _group_by_resource(
-            one for one in own if not one.claim
-        ).items()  # the file has no devices of claims
-    ]
+    """Encode the file from the devices of each container. Healthy devices of the pools are registered."""
+    entries = []
+    for uid, pod in pods_with_devices(promises):
+        for name, own in pod.devices:
+            ids: dict[str, dict[int, list[str]]] = {}
+            for device in own:
+                if device.claim:
+                    continue  # the file has no devices of claims
+                for node in device.nodes or (_NOWHERE,):
+                    ids.setdefault(device.resource, {}).setdefault(node, []).append(device.id)
+            for resource, by_node in ids.items():
+                listed_ids = tuple((node, tuple(listed)) for node, listed in sorted(by_node.items()))
+                entries.append(_Entry(uid, name, resource, listed_ids, pod.answer_of(name, resource) or b""))
     registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
     listed = ",".join(_format_entry(entry) for entry in entries)
-    given = ",".join(f"{quoted(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
+    given = ",".join(f"{quote(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
     data = f'{{"PodDeviceEntries":{f"[{listed}]" if entries else "null"},"RegisteredDevices":{{{given}}}}}'
     return f'{{"Data":{data},"Checksum":{_compute_checksum(entries, registered)}}}'
 
@@ -93,7 +98,7 @@ class DeviceContents(Struct, frozen=True):
             uid: NOTHING.having(
                 DeviceHoldings(
                     devices=tuple(
-                        (name, tuple(sorted(devices, key=lambda one: (one.resource, one.id))))
+                        (name, tuple(sorted(devices, key=lambda held: (held.resource, held.id))))
                         for name, devices in sorted(containers.items())
                     ),
                     answers=tuple(
@@ -112,7 +117,7 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
         DeviceCheckpointError: the text has another form or a wrong checksum.
     """
     try:
-        contents = read_device_contents(decoded(text))
+        contents = read_device_contents(decode_json(text))
     except GoJsonError as err:
         raise DeviceCheckpointError(str(err)) from err
     if contents.checksum != contents.sum:
@@ -131,35 +136,20 @@ def read_device_contents(document: object) -> DeviceContents:
     return DeviceContents(
         entries=sequence(data["PodDeviceEntries"], _parse_entry) or (),
         registered=mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {},
-        checksum=integer(outer["Checksum"], low=0, high=_MAX_UINT64),
+        checksum=unsigned(outer["Checksum"]),
     )
-
-
-def _group_by_resource(devices: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
-    found: dict[str, list[HeldDevice]] = {}
-    for device in devices:
-        found.setdefault(device.resource, []).append(device)
-    return found
-
-
-def _group_by_node(devices: Iterable[HeldDevice]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    found: dict[int, list[str]] = {}
-    for device in devices:
-        for node in device.nodes or (_NOWHERE,):
-            found.setdefault(node, []).append(device.id)
-    return tuple((node, tuple(ids)) for node, ids in sorted(found.items()))
 
 
 def _format_entry(entry: _Entry) -> str:
     # Go sorts the keys of a map as strings.
     ids = ",".join(f'"{node}":{_format_list(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
     texts = (("PodUID", entry.uid), ("ContainerName", entry.container), ("ResourceName", entry.resource))
-    named = ",".join(f'"{name}":{quoted(text)}' for name, text in texts)
+    named = ",".join(f'"{name}":{quote(text)}' for name, text in texts)
     return f'{{{named},"DeviceIDs":{{{ids}}},"AllocResp":"{base64.b64encode(entry.answer).decode()}"}}'
 
 
 def _format_list(ids: Iterable[str]) -> str:
-    return f"[{','.join(quoted(id_) for id_ in ids)}]"
+    return f"[{','.join(quote(id_) for id_ in ids)}]"
 
 
 def _parse_entry(value: object) -> _Entry:
@@ -183,18 +173,16 @@ def _parse_entry(value: object) -> _Entry:
 
 
 def _compute_checksum(entries: Iterable[_Entry], registered: Mapping[str, Iterable[str]]) -> int:
-    listed = [_dump_entry(entry) for entry in entries]
+    listed = []
+    for entry in entries:
+        ids = " ".join(f"{node}:[{' '.join(ids)}]" for node, ids in entry.ids)
+        listed.append(
+            f"{{PodUID:(string){entry.uid} ContainerName:(string){entry.container} ResourceName:(string){entry.resource} "
+            f"DeviceIDs:(checkpoint.DevicesPerNUMA)map[{ids}] AllocResp:([]uint8)[{' '.join(map(str, entry.answer))}]}}"
+        )
     given = " ".join(f"{name}:[{' '.join(ids)}]" for name, ids in sorted(registered.items()))
     whole = f"[{' '.join(listed)}]" if listed else "<nil>"
     return fnv1a_32(
         "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
         f"{whole} RegisteredDevices:(map[string][]string)map[{given}]}}"
-    )
-
-
-def _dump_entry(entry: _Entry) -> str:
-    ids = " ".join(f"{node}:[{' '.join(ids)}]" for node, ids in entry.ids)
-    return (
-        f"{{PodUID:(string){entry.uid} ContainerName:(string){entry.container} ResourceName:(string){entry.resource} "
-        f"DeviceIDs:(checkpoint.DevicesPerNUMA)map[{ids}] AllocResp:([]uint8)[{' '.join(map(str, entry.answer))}]}}"
     )

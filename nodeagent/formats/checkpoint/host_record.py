@@ -4,11 +4,10 @@ A sealed file (`sealed.py`) with the record as JSON with sorted keys.
 """
 
 import json
-from collections.abc import Mapping
 
 from nodeagent.core.host.settings import Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
+from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 1
@@ -23,11 +22,8 @@ class HostRecordError(NodeAgentError):
 
 
 def encode_record(boot: str, record: Record) -> bytes:
-    """Encode a record.
-
-    Args:
-        boot: the ID of the boot during which the settings were changed. A later boot doesn't have to restore them.
-        record: the changes.
+    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. A later boot
+    doesn't have to restore them.
     """
     settings = [
         [setting.kind.value, setting.name, str(change.before), [str(value) for value in change.ours]]
@@ -37,7 +33,7 @@ def encode_record(boot: str, record: Record) -> bytes:
     body = json.dumps(
         {"boot": boot, "instances": instances, "settings": settings}, sort_keys=True, separators=(",", ":")
     )
-    return sealed(body.encode(), FORMAT, VERSION)
+    return seal(body.encode(), FORMAT, VERSION)
 
 
 def decode_record(content: bytes) -> tuple[str, Record]:
@@ -47,17 +43,13 @@ def decode_record(content: bytes) -> tuple[str, Record]:
         HostRecordError: the content is truncated, damaged, from a later version, or has another form.
     """
     try:
-        document = unsealed(content, FORMAT, VERSION, _WAY_OUT)
-        instances = document.optional("instances")
-        of = {} if instances is None else dict(instances.by_name(JsonValue.whole))
-        settings = document.field("settings").each(lambda row: _decode_setting(row, of))
-        return document.field("boot").text(), dict(settings)
+        document = unseal(content, FORMAT, VERSION, _WAY_OUT)
+        instances = dict(document.read_optional("instances", lambda listed: listed.by_name(JsonValue.whole), ()))
+        changes: dict[Setting, Change] = {}
+        for kind, name, before, ours in document.field("settings").each(lambda row: row.row(4)):
+            setting = Setting(kind.one_of(SettingKind), name.text())
+            instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
+            changes[setting] = Change(before.cpus(), ours.each(JsonValue.cpus), instance)
+        return document.field("boot").text(), changes
     except (SealError, MisfitError) as err:
         raise HostRecordError(f"the record of changed host settings cannot be read: {err}", hint=_WAY_OUT) from err
-
-
-def _decode_setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:
-    kind, name, before, ours = row.row(4)
-    setting = Setting(kind.one_of(SettingKind), name.text())
-    instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
-    return setting, Change(before.cpus(), ours.each(JsonValue.cpus), instance)

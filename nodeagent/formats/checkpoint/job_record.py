@@ -7,7 +7,7 @@ from msgspec import Struct
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document, pod_to_document
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 _MAX_PID = 2**22
 """The kernel's PID_MAX_LIMIT."""
@@ -23,7 +23,7 @@ class JobRecord(Struct, frozen=True):
     """Start time of this process by the kernel's clock. With the PID, it identifies the process."""
 
 
-def print_record(record: JobRecord) -> bytes:
+def format_record(record: JobRecord) -> bytes:
     fields = {"pid": record.pid, "startTicks": record.start_ticks, "user": record.user}
     return json.dumps({**fields, "pod": pod_to_document(record.pod)}, sort_keys=True).encode() + b"\n"
 
@@ -31,14 +31,11 @@ def print_record(record: JobRecord) -> bytes:
 def parse_record(text: bytes) -> JobRecord | None:
     """Parse a record. None means that the text has another form."""
     try:
-        document = parsed(text)
-        pid = document.field("pid").whole(low=1)
-        if pid > _MAX_PID:
-            return None
+        document = parse_json(text)
         return JobRecord(
             pod=named_pod_from_document(document.field("pod").object()),
             user=document.field("user").whole(),
-            pid=pid,
+            pid=document.field("pid").whole(1, _MAX_PID),
             start_ticks=document.field("startTicks").whole(),
         )
     except (MisfitError, DocumentError):

@@ -3,7 +3,8 @@
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -20,11 +21,22 @@ from nodeagent.core.resources.memory.holdings import (
 )
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.formats.syntax.fnv import Text, fnv1a_32
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+from nodeagent.formats.syntax.go_json import (
+    GoJsonError,
+    decode_json,
+    fields,
+    integer,
+    mapping,
+    quote,
+    sequence,
+    string,
+    unsigned,
+)
 from nodeagent.formats.syntax.long_text import pieces_of
 
+T = TypeVar("T")
+
 _CORRUPTED = "checkpoint is corrupted"
-_MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
 """Limit on the bitmask that a hostile node ID could create."""
@@ -33,19 +45,14 @@ _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file.
-
-    Args:
-        policy: the policy of the memory manager.
-        promises: the allocations to store.
-        pod_level: the gate PodLevelResourceManagers, with which version 2 is written instead of 1.
+    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 2 is written
+    instead of 1.
     """
-    machine = ",".join(
-        [_encode_node(node) for node in sorted(memory_accounts(promises), key=lambda node: str(node.id))]
-    )
-    machine_dump = " ".join([_dump_node(node) for node in memory_accounts(promises)])
+    accounts = memory_accounts(promises)
+    machine = ",".join([_encode_node(node) for node in sorted(accounts, key=lambda node: str(node.id))])
+    raw = {node.id: _RawNode(node.assignments, dict(node.tables), tuple(node.cells)) for node in accounts}
     entries, entries_dump = promises.pods.fold(_ENTRIES)
-    members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
+    members = [f'"policyName":{quote(policy)}', f'"machineState":{{{machine}}}']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump: Text | None = None
@@ -53,7 +60,7 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
         pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
         if pods:
             members.append(f'"podEntries":{{{",".join(pods)}}}')
-    checksum = fnv1a_32(*_dump(policy, f"map[{machine_dump}]", ("map[", entries_dump, "]"), pods_dump))
+    checksum = fnv1a_32(*_dump(policy, _dump_map(raw, _dump_node), ("map[", entries_dump, "]"), pods_dump))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'
 
 
@@ -73,7 +80,7 @@ def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None,
 def _encode_node(node: MemoryNode) -> str:
     tables = ",".join(
         [
-            f'{quoted(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
+            f'{quote(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
             f'"reserved":{t.reserved},"free":{max(t.free, 0)}}}'
             for name, t in node.tables
         ]
@@ -81,24 +88,34 @@ def _encode_node(node: MemoryNode) -> str:
     return f'"{node.id}":{{"numberOfAssignments":{node.assignments},"memoryMap":{{{tables}}},"cells":[{_join_ids(node.cells, ",")}]}}'
 
 
-def _dump_node(node: MemoryNode) -> str:
-    return _dump_raw_node(str(node.id), node.assignments, _dump_tables(node.tables), f"[{_join_ids(node.cells, ' ')}]")
+def _dump_map(entries: Mapping[Any, T] | None, dump: Callable[[T], str]) -> str:
+    """Dump a map as Go's spew does. None means nil."""
+    if entries is None:
+        return "<nil>"
+    return f"map[{' '.join([f'{key}:{dump(value)}' for key, value in sorted(entries.items())])}]"
 
 
-def _dump_raw_node(key: str, assignments: int, tables: str, cells: str) -> str:
+def _dump_node(node: "_RawNode | None") -> str:
+    if node is None:
+        return "<nil>"
     return (
-        f"{key}:<*>{{NumberOfAssignments:(int){assignments} MemoryMap:(map[v1.ResourceName]*state.MemoryTable){tables} "
-        f"Cells:([]int){cells}}}"
+        f"<*>{{NumberOfAssignments:(int){node.assignments} "
+        f"MemoryMap:(map[v1.ResourceName]*state.MemoryTable){_dump_map(node.tables, _dump_table)} "
+        f"Cells:([]int){_dump_ids(node.cells)}}}"
     )
 
 
-def _dump_tables(tables: Iterable[tuple[str, MemoryTable]]) -> str:
-    listed = [
-        f"{name}:<*>{{TotalMemSize:(uint64){t.total} SystemReserved:(uint64){t.system_reserved} "
-        f"Allocatable:(uint64){t.allocatable} Reserved:(uint64){t.reserved} Free:(uint64){max(t.free, 0)}}}"
-        for name, t in tables
-    ]
-    return f"map[{' '.join(listed)}]"
+def _dump_table(table: MemoryTable | None) -> str:
+    if table is None:
+        return "<nil>"
+    return (
+        f"<*>{{TotalMemSize:(uint64){table.total} SystemReserved:(uint64){table.system_reserved} "
+        f"Allocatable:(uint64){table.allocatable} Reserved:(uint64){table.reserved} Free:(uint64){max(table.free, 0)}}}"
+    )
+
+
+def _dump_ids(ids: Iterable[int] | None) -> str:
+    return "<nil>" if ids is None else f"[{_join_ids(ids, ' ')}]"
 
 
 def _join_ids(nodes: Iterable[int], separator: str) -> str:
@@ -109,9 +126,9 @@ def _encode_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     memory = pod.of(MemoryHoldings).memory
     if not memory:
         return None
-    text = ",".join([f"{quoted(name)}:{_encode_blocks(blocks)}" for name, blocks in memory])
+    text = ",".join([f"{quote(name)}:{_encode_blocks(blocks)}" for name, blocks in memory])
     dump = " ".join([f"{name}:{_dump_blocks(blocks)}" for name, blocks in memory])
-    return f"{quoted(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
+    return f"{quote(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
 
 
 def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
@@ -119,7 +136,7 @@ def _encode_pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if whole is None:
         return None
     body = f'{{"memoryBlocks":{_encode_blocks(whole)}}}' if whole else "{}"
-    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(whole)}}}"
+    return f"{quote(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(whole)}}}"
 
 
 _ENTRIES = pieces_of(_encode_entry)
@@ -128,19 +145,20 @@ _POD_ENTRIES = pieces_of(_encode_pod_entry)
 
 def _encode_blocks(blocks: Blocks) -> str:
     listed = [
-        f'{{"numaAffinity":[{_join_ids(b.nodes, ",")}],"type":{quoted(b.resource)},"size":{b.size_bytes}}}'
+        f'{{"numaAffinity":[{_join_ids(b.nodes, ",")}],"type":{quote(b.resource)},"size":{b.size_bytes}}}'
         for b in blocks
     ]
     return f"[{','.join(listed)}]"
 
 
-def _dump_blocks(blocks: Blocks) -> str:
-    listed = [_dump_block(f"[{_join_ids(b.nodes, ' ')}]", b.resource, b.size_bytes) for b in blocks]
+def _dump_blocks(blocks: "Iterable[Block | _RawBlock] | None") -> str:
+    if blocks is None:
+        return "<nil>"
+    listed = [
+        f"{{NUMAAffinity:([]int){_dump_ids(b.nodes)} Type:(v1.ResourceName){b.resource} Size:(uint64){b.size_bytes}}}"
+        for b in blocks
+    ]
     return f"[{' '.join(listed)}]"
-
-
-def _dump_block(nodes: str, resource: str, size: int) -> str:
-    return f"{{NUMAAffinity:([]int){nodes} Type:(v1.ResourceName){resource} Size:(uint64){size}}}"
 
 
 def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> MemoryRecord | Unreadable:
@@ -152,7 +170,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
         newer: also decode the versions of kubelet 1.37.
     """
     try:
-        document = decoded(text)
+        document = decode_json(text)
         if newer:
             record = _decode_version_3(document)
             if record is not None:
@@ -178,7 +196,7 @@ class _RawNode(Struct, frozen=True):
 class _RawBlock(Struct, frozen=True):
     nodes: tuple[int, ...] | None
     resource: str
-    size: int
+    size_bytes: int
 
 
 _RawBlocks = tuple[_RawBlock, ...] | None
@@ -198,11 +216,12 @@ class MemoryContents(Struct, frozen=True):
         pods = None
         if with_pods:
             listed = [
-                f"{uid}:{{MemoryBlocks:([]state.Block){_dump_raw_blocks(blocks)}}}"
+                f"{uid}:{{MemoryBlocks:([]state.Block){_dump_blocks(blocks)}}}"
                 for uid, blocks in sorted((self.pods or {}).items())
             ]
             pods = " ".join(listed)
-        return _dump(self.policy, _dump_raw_machine(self.machine), [_dump_raw_entries(self.entries)], pods, name)
+        entries = _dump_map(self.entries or {}, lambda containers: _dump_map(containers, _dump_blocks))
+        return _dump(self.policy, _dump_map(self.machine, _dump_node), [entries], pods, name)
 
     @property
     def sums(self) -> dict[str, int]:
@@ -231,7 +250,7 @@ class MemoryContents(Struct, frozen=True):
 
 
 def _to_blocks(blocks: _RawBlocks) -> Blocks:
-    listed = [Block(NumaSet.from_ids(b.nodes or ()), b.resource, b.size) for b in blocks or ()]
+    listed = [Block(NumaSet.from_ids(b.nodes or ()), b.resource, b.size_bytes) for b in blocks or ()]
     return tuple(sorted(listed, key=lambda block: (block.resource, tuple(block.nodes))))
 
 
@@ -250,7 +269,7 @@ def read_memory_contents(document: object) -> MemoryContents:
         pods=mapping(
             found["podEntries"], lambda value: _parse_blocks(fields(value, ("memoryBlocks",))["memoryBlocks"])
         ),
-        checksum=integer(found["checksum"], low=0, high=_MAX_UINT64),
+        checksum=unsigned(found["checksum"]),
     )
 
 
@@ -279,65 +298,19 @@ def _parse_table(value: object) -> MemoryTable | None:
     if value is None:
         return None
     found = fields(value, ("total", "systemReserved", "allocatable", "reserved", "free"))
-    return MemoryTable(*(integer(size, low=0, high=_MAX_UINT64) for size in found.values()))
+    return MemoryTable(*(unsigned(size) for size in found.values()))
 
 
 def _parse_blocks(value: object) -> _RawBlocks:
-    return sequence(value, _parse_block)
+    def parse_block(block: object) -> _RawBlock:
+        found = fields(block, ("numaAffinity", "type", "size"))
+        return _RawBlock(
+            sequence(found["numaAffinity"], _parse_node_number),
+            string(found["type"]),
+            unsigned(found["size"]),
+        )
 
-
-def _parse_block(value: object) -> _RawBlock:
-    found = fields(value, ("numaAffinity", "type", "size"))
-    return _RawBlock(
-        sequence(found["numaAffinity"], _parse_node_number),
-        string(found["type"]),
-        integer(found["size"], low=0, high=_MAX_UINT64),
-    )
-
-
-def _dump_raw_machine(machine: dict[int, _RawNode | None] | None) -> str:
-    if machine is None:
-        return "<nil>"
-    listed = []
-    for node_id, node in sorted(machine.items()):
-        if node is None:
-            listed.append(f"{node_id}:<nil>")
-            continue
-        cells = "<nil>" if node.cells is None else f"[{_join_ids(node.cells, ' ')}]"
-        listed.append(_dump_raw_node(str(node_id), node.assignments, _dump_raw_tables(node.tables), cells))
-    return f"map[{' '.join(listed)}]"
-
-
-def _dump_raw_tables(tables: dict[str, MemoryTable | None] | None) -> str:
-    if tables is None:
-        return "<nil>"
-    if None not in tables.values():
-        return _dump_tables(sorted((name, t) for name, t in tables.items() if t is not None))
-    parts = [
-        f"{name}:<nil>" if table is None else _dump_tables([(name, table)])[len("map[") : -1]
-        for name, table in sorted(tables.items())
-    ]
-    return f"map[{' '.join(parts)}]"
-
-
-def _dump_raw_entries(entries: _RawEntries) -> str:
-    listed = []
-    for uid, containers in sorted((entries or {}).items()):
-        if containers is None:
-            listed.append(f"{uid}:<nil>")
-            continue
-        parts = " ".join(f"{name}:{_dump_raw_blocks(blocks)}" for name, blocks in sorted(containers.items()))
-        listed.append(f"{uid}:map[{parts}]")
-    return f"map[{' '.join(listed)}]"
-
-
-def _dump_raw_blocks(blocks: _RawBlocks) -> str:
-    if blocks is None:
-        return "<nil>"
-    listed = [
-        _dump_block("<nil>" if b.nodes is None else f"[{_join_ids(b.nodes, ' ')}]", b.resource, b.size) for b in blocks
-    ]
-    return f"[{' '.join(listed)}]"
+    return sequence(value, parse_block)
 
 
 def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
@@ -345,12 +318,12 @@ def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
     version.
     """
     outer = fields(document, ("data", "dataChecksum"))
-    data, checksum = string(outer["data"]), integer(outer["dataChecksum"], low=0, high=_MAX_UINT64)
+    data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     if not data and not checksum:
         return None
     if fnv1a_32(f"(string){data}") != checksum:
         return Unreadable(f"could not load v3 checkpoint: {_CORRUPTED}")
     try:
-        return read_memory_contents(decoded(data)).record()
+        return read_memory_contents(decode_json(data)).record()
     except GoJsonError as err:
         return Unreadable(f"could not load v3 checkpoint: {err}")

@@ -29,7 +29,7 @@ from nodeagent.core.model.state import (
     RefusedChange,
 )
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
+from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.holdings.by_resource import decode_books, decode_holdings, encode_books, encode_holdings
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
@@ -66,39 +66,41 @@ class StateEncoder:
     """Encoder of consecutive states. Entries that did not change since the previous state are not encoded again."""
 
     def __init__(self) -> None:
-        self._spelt: dict[int, tuple[PodEntry, str]] = {}
+        self._encoded: dict[int, tuple[PodEntry, str]] = {}
         """Entries of the last state, by identity, with their texts."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
-        spelt = {}
+        encoded = {}
         for entry in state.entries:
-            known = self._spelt.get(id(entry))
-            spelt[id(entry)] = (entry, _text(_entry_document(entry))) if known is None else known
-        self._spelt = spelt
-        entries = ",".join([spelt[id(entry)][1] for entry in state.entries])
-        rest = _text({"generation": state.generation, "policies": dict(policies)})
-        promises = _text(_books_document(state.promises))
+            known = self._encoded.get(id(entry))
+            encoded[id(entry)] = (entry, _format_json(_encode_entry(entry))) if known is None else known
+        self._encoded = encoded
+        entries = ",".join([encoded[id(entry)][1] for entry in state.entries])
+        rest = _format_json({"generation": state.generation, "policies": dict(policies)})
+        promises = _format_json(_encode_books(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
         # The keys are sorted: entries, generation, policies, promises, runtime. In the promises, the pods come last.
         pods = f'{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}'
-        found = _runtime_document(state.runtime)
-        runtime = "" if found is None else f',"runtime":{_text(found)}'
+        found = _encode_runtime(state.runtime)
+        runtime = "" if found is None else f',"runtime":{_format_json(found)}'
         body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}}}'
-        return sealed(body.encode(), FORMAT, VERSION)
+        return seal(body.encode(), FORMAT, VERSION)
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
+    """Encode a state file."""
     return StateEncoder().encode(state, policies)
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
     """Return the state as JSON values, including secrets. It is the second line of the file."""
+    pods = {uid: _encode_pod(pod) for uid, pod in state.promises.pods}
     return {
         "generation": state.generation,
         "policies": dict(policies),
-        "promises": _promises_document(state.promises),
-        "entries": [_entry_document(entry) for entry in state.entries],
-        **({} if (found := _runtime_document(state.runtime)) is None else {"runtime": found}),
+        "promises": {**_encode_books(state.promises), "pods": pods},
+        "entries": [_encode_entry(entry) for entry in state.entries],
+        **({} if (found := _encode_runtime(state.runtime)) is None else {"runtime": found}),
     }
 
 
@@ -113,23 +115,19 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
-    """Decode a state file.
-
-    Args:
-        content: the whole file.
-        judge: check the checksum. False accepts a damaged file.
+    """Decode a state file. Without `judge`, a wrong checksum is accepted.
 
     Raises:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.
     """
     try:
-        document = unsealed(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
+        document = unseal(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
     except SealError as err:
         raise NodeStateError(err.message, is_newer=err.is_newer) from err
-    return _saved_state(document)
+    return _decode_saved_state(document)
 
 
-def _text(document: object) -> str:
+def _format_json(document: object) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -139,24 +137,31 @@ def state_from_document(document: object) -> SavedState:
     Raises:
         NodeStateError: a value is missing or has the wrong type.
     """
-    return _saved_state(JsonValue(document))
+    return _decode_saved_state(JsonValue(document))
 
 
-def _saved_state(document: JsonValue) -> SavedState:
+def _decode_saved_state(document: JsonValue) -> SavedState:
     try:
         runtime = document.optional("runtime")
+        registry = Registry()
+        if runtime is not None:
+            from nodeagent.formats.checkpoint.runtime_registry import (  # noqa: PLC0415 - most states have none
+                registry_from_document,
+            )
+
+            registry = registry_from_document(runtime)
         state = NodeState(
-            promises=_promises(document.field("promises")),
-            entries=document.field("entries").each(_entry),
+            promises=_decode_promises(document.field("promises")),
+            entries=document.field("entries").each(_decode_entry),
             generation=document.field("generation").whole(),
-            runtime=Registry() if runtime is None else _runtime(runtime),
+            runtime=registry,
         )
         return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
     except MisfitError as err:
         raise NodeStateError(f"the content does not fit: {err}") from err
 
 
-def _runtime_document(registry: Registry) -> Document | None:
+def _encode_runtime(registry: Registry) -> Document | None:
     if registry == Registry():
         return None
     from nodeagent.formats.checkpoint.runtime_registry import registry_document  # noqa: PLC0415 - most states have none
@@ -164,40 +169,33 @@ def _runtime_document(registry: Registry) -> Document | None:
     return registry_document(registry)
 
 
-def _runtime(document: JsonValue) -> Registry:
-    from nodeagent.formats.checkpoint.runtime_registry import registry_from_document  # noqa: PLC0415 - most states have none
-
-    return registry_from_document(document)
-
-
-def _promises_document(promises: Promises) -> Document:
-    return {**_books_document(promises), "pods": {uid: _pod_document(pod) for uid, pod in promises.pods}}
-
-
-def _books_document(promises: Promises) -> Document:
+def _encode_books(promises: Promises) -> Document:
     """Return everything except the pods."""
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
-            {"uid": one.uid, "name": one.name, "held": _pod_document(one.held)} for one in promises.unrecovered
+            {"uid": one.uid, "name": one.name, "held": _encode_pod(one.held)} for one in promises.unrecovered
         ]
     return document
 
 
-def _promises(document: JsonValue) -> Promises:
-    unrecovered = document.optional("lostPods")
+def _decode_promises(document: JsonValue) -> Promises:
     pods: PodMap[PodPromises] = PodMap()
-    for uid, pod in document.field("pods").by_name(_pod):
+    for uid, pod in document.field("pods").by_name(_decode_pod):
         pods = pods.put(uid, pod)
-    found = Promises(pods, () if unrecovered is None else unrecovered.each(_unrecovered_pod))
-    return decode_books(document, found)
+    unrecovered = document.read_optional(
+        "lostPods",
+        lambda listed: listed.each(
+            lambda item: UnrecoveredPod(
+                item.field("uid").text(), _decode_pod(item.field("held")), item.field("name").text()
+            )
+        ),
+        (),
+    )
+    return decode_books(document, Promises(pods, unrecovered))
 
 
-def _unrecovered_pod(item: JsonValue) -> UnrecoveredPod:
-    return UnrecoveredPod(item.field("uid").text(), _pod(item.field("held")), item.field("name").text())
-
-
-def _pod_document(pod: PodPromises) -> Document:
+def _encode_pod(pod: PodPromises) -> Document:
     document = encode_holdings(pod)
     if pod.hints:
         document["hints"] = {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints}
@@ -205,21 +203,17 @@ def _pod_document(pod: PodPromises) -> Document:
 
 
 _POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
-    (), lambda uid, pod: (f"{_text(uid)}:{_text(_pod_document(pod))}",), tuple.__add__
+    (), lambda uid, pod: (f"{_format_json(uid)}:{_format_json(_encode_pod(pod))}",), tuple.__add__
 )
 
 
-def _pod(document: JsonValue) -> PodPromises:
-    hints = document.optional("hints")
-    return replace(decode_holdings(document), hints=() if hints is None else hints.by_name(_hint))
+def _decode_pod(document: JsonValue) -> PodPromises:
+    rows = document.read_optional("hints", lambda hints: hints.by_name(lambda hint: hint.row(2)), ())
+    hints = tuple((name, Hint(mask.or_none(JsonValue.nodes), preferred.flag())) for name, (mask, preferred) in rows)
+    return replace(decode_holdings(document), hints=hints)
 
 
-def _hint(item: JsonValue) -> Hint:
-    mask, preferred = item.row(2)
-    return Hint(mask.or_none(JsonValue.nodes), preferred.flag())
-
-
-def _entry_document(entry: PodEntry) -> Document:
+def _encode_entry(entry: PodEntry) -> Document:
     document: Document = {
         "pod": pod_to_document(entry.pod),
         "qos": entry.qos.value,
@@ -227,38 +221,46 @@ def _entry_document(entry: PodEntry) -> Document:
         "podSource": None if entry.origin.source == MANIFEST_DIRECTORY else entry.origin.source,
         "domain": None if entry.origin.domain == _domain_of_source(entry.origin.source) else entry.origin.domain,
         "decidedAtMs": entry.decided_at_ms,
-        "containers": [_status_document(status) for status in entry.containers],
+        "containers": [_encode_status(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
         "released": entry.is_released or None,
         "outcome": entry.outcome.value if entry.outcome else None,
     }
     if entry.refusal is not None:
-        document["refusal"] = _refusal_document(entry.refusal)
+        document["refusal"] = _encode_refusal(entry.refusal)
     if entry.refused_change is not None:
         change = entry.refused_change
-        document["refusedChange"] = {"pod": pod_to_document(change.pod), "refusal": _refusal_document(change.refusal)}
+        document["refusedChange"] = {"pod": pod_to_document(change.pod), "refusal": _encode_refusal(change.refusal)}
     if entry.idle is not None:
         refusal = entry.idle.refusal
-        document["idle"] = {} if refusal is None else {"refusal": _refusal_document(refusal)}
+        document["idle"] = {} if refusal is None else {"refusal": _encode_refusal(refusal)}
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _entry(document: JsonValue) -> PodEntry:
-    refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
-    released, change, idle = (document.optional(name) for name in ("released", "refusedChange", "idle"))
-    pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
+def _decode_entry(document: JsonValue) -> PodEntry:
+    pod, containers = _decode_manifest_pod(document.field("pod")), document.field("containers")
+    source = document.read_optional("podSource", JsonValue.text, MANIFEST_DIRECTORY)
+    domain = document.read_optional("domain", JsonValue.text, _domain_of_source(source))
     entry = PodEntry(
         pod=pod,
         qos=document.field("qos").one_of(QosClass),
-        origin=_origin(document),
+        origin=Origin(document.field("source").text(), source, domain),
         decided_at_ms=document.field("decidedAtMs").whole(),
-        refusal=None if refusal is None else _refusal(refusal),
-        containers=containers.each(_status),
-        deleting_since_ms=None if deleting is None else deleting.whole(),
-        is_released=released is not None and released.flag(),
-        refused_change=None if change is None else _refused_change(change),
-        outcome=None if outcome is None else outcome.one_of(Phase),
-        idle=None if idle is None else _idle(idle),
+        refusal=document.read_optional("refusal", _decode_refusal, None),
+        containers=containers.each(_decode_status),
+        deleting_since_ms=document.read_optional("deletingSinceMs", JsonValue.whole, None),
+        is_released=document.read_optional("released", JsonValue.flag, default=False),
+        refused_change=document.read_optional(
+            "refusedChange",
+            lambda change: RefusedChange(
+                _decode_manifest_pod(change.field("pod")), _decode_refusal(change.field("refusal"))
+            ),
+            None,
+        ),
+        outcome=document.read_optional("outcome", lambda outcome: outcome.one_of(Phase), None),
+        idle=document.read_optional(
+            "idle", lambda idle: Idle(idle.read_optional("refusal", _decode_refusal, None)), None
+        ),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
     if [status.name for status in entry.containers] != expected:
@@ -266,43 +268,29 @@ def _entry(document: JsonValue) -> PodEntry:
     return entry
 
 
-def _origin(entry: JsonValue) -> Origin:
-    name, source, domain = entry.field("source").text(), entry.optional("podSource"), entry.optional("domain")
-    known = MANIFEST_DIRECTORY if source is None else source.text()
-    return Origin(name, known, _domain_of_source(known) if domain is None else domain.text())
-
-
 def _domain_of_source(source: str) -> str:
-    """Return the domain of a pod that states none, as those of 0.1."""
+    """Return the domain of an entry without a domain, as version 0.1 wrote them."""
     return source if source == "containerd" else OWN
 
 
-def _manifest_pod(document: JsonValue) -> Pod:
+def _decode_manifest_pod(document: JsonValue) -> Pod:
     try:
         return named_pod_from_document(document.object())
     except DocumentError as err:
         raise MisfitError(f"{document.path}: {err}") from err
 
 
-def _refusal_document(refusal: Waiting) -> list[Any]:
+def _encode_refusal(refusal: Waiting) -> list[Any]:
     return [refusal.reason, refusal.message, refusal.at_ms]
 
 
-def _refused_change(document: JsonValue) -> RefusedChange:
-    return RefusedChange(_manifest_pod(document.field("pod")), _refusal(document.field("refusal")))
-
-
-def _idle(document: JsonValue) -> Idle:
-    refusal = document.optional("refusal")
-    return Idle(None if refusal is None else _refusal(refusal))
-
-
-def _refusal(item: JsonValue) -> Waiting:
+def _decode_refusal(item: JsonValue) -> Waiting:
     reason, message, at_ms = item.row(3)
     return Waiting(reason.text(), message.text(), at_ms.whole())
 
 
-def _status_document(status: ContainerStatus) -> Document:
+def _encode_status(status: ContainerStatus) -> Document:
+    before = status.unit_before
     counts = {
         "attempt": status.attempt,
         "backoffStep": status.backoff_step,
@@ -311,12 +299,12 @@ def _status_document(status: ContainerStatus) -> Document:
     rest: Document = {
         "name": status.name,
         "startedAtMs": status.started_at_ms,
-        "exit": _exit_document(status.exit),
-        "lastExit": _exit_document(status.last_exit),
+        "exit": _encode_exit(status.exit),
+        "lastExit": _encode_exit(status.last_exit),
         "stopByMs": status.stop_by_ms,
         "toRestart": status.is_to_restart or None,
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
-        "unitBefore": None if status.unit_before is None else _unit_document(status.unit_before),
+        "unitBefore": before and {"cpus": str(before.allowed_cpus), "mems": str(before.allowed_memory_nodes)},
         "cgroup": status.cgroup,
     }
     return {key: value for key, value in rest.items() if value is not None} | {
@@ -324,45 +312,32 @@ def _status_document(status: ContainerStatus) -> Document:
     }
 
 
-def _status(document: JsonValue) -> ContainerStatus:
-    started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
-    ended, last = document.optional("exit"), document.optional("lastExit")
-    to_restart = document.optional("toRestart")
-    had, unit, cgroup = (document.optional(name) for name in ("hadCPUs", "unitBefore", "cgroup"))
+def _decode_status(document: JsonValue) -> ContainerStatus:
     return ContainerStatus(
         name=document.field("name").text(),
-        attempt=_count(document, "attempt"),
-        started_at_ms=None if started is None else started.whole(),
-        exit=None if ended is None else _exit(ended),
-        last_exit=None if last is None else _exit(last),
-        backoff_step=_count(document, "backoffStep"),
-        stop_by_ms=None if stop_by is None else stop_by.whole(),
-        is_to_restart=to_restart is not None and to_restart.flag(),
-        oom_kills_seen=_count(document, "oomKillsSeen"),
-        had_cpus=None if had is None else had.cpus(),
-        unit_before=None if unit is None else UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()),
-        cgroup=None if cgroup is None else cgroup.text(),
+        attempt=document.read_optional("attempt", JsonValue.whole, 0),
+        started_at_ms=document.read_optional("startedAtMs", JsonValue.whole, None),
+        exit=document.read_optional("exit", _decode_exit, None),
+        last_exit=document.read_optional("lastExit", _decode_exit, None),
+        backoff_step=document.read_optional("backoffStep", JsonValue.whole, 0),
+        stop_by_ms=document.read_optional("stopByMs", JsonValue.whole, None),
+        is_to_restart=document.read_optional("toRestart", JsonValue.flag, default=False),
+        oom_kills_seen=document.read_optional("oomKillsSeen", JsonValue.whole, 0),
+        had_cpus=document.read_optional("hadCPUs", JsonValue.cpus, None),
+        unit_before=document.read_optional(
+            "unitBefore", lambda unit: UnitSettings(unit.field("cpus").cpus(), unit.field("mems").nodes()), None
+        ),
+        cgroup=document.read_optional("cgroup", JsonValue.text, None),
     )
 
 
-def _unit_document(settings: UnitSettings) -> Document:
-    return {"cpus": str(settings.allowed_cpus), "mems": str(settings.allowed_memory_nodes)}
+def _encode_exit(ended: Exit | None) -> list[Any] | None:
+    if ended is None:
+        return None
+    return [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
 
 
-def _count(document: JsonValue, name: str) -> int:
-    found = document.optional(name)
-    return 0 if found is None else found.whole()
-
-
-def _exit_document(ended: Exit | None) -> list[Any] | None:
-    return (
-        None
-        if ended is None
-        else [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
-    )
-
-
-def _exit(item: JsonValue) -> Exit:
+def _decode_exit(item: JsonValue) -> Exit:
     finished, code, signal, is_oom_kill, start_error = item.row(5)
     return Exit(
         finished_at_ms=finished.whole(),

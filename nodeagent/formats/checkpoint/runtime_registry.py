@@ -5,7 +5,6 @@ from typing import Any
 from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import HugepageLimit, NriResources
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resources
-from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.runtime_containers import (
     Asked,
     ContainerKey,
@@ -19,7 +18,6 @@ from nodeagent.core.model.runtime_containers import (
 from nodeagent.formats.syntax.json_values import JsonValue
 
 Document = dict[str, Any]
-_LEAST = -(2**63)
 _AMOUNTS = {
     "cpuShares": "cpu_shares",
     "cpuQuotaMicroseconds": "cpu_quota_us",
@@ -47,17 +45,13 @@ def registry_from_document(document: JsonValue) -> Registry:
     Raises:
         MisfitError: the document has another form.
     """
+    rows = document.field("sandboxes").each(lambda item: item.row(3))
     return Registry(
-        sandboxes=document.field("sandboxes").each(_decode_sandbox),
+        sandboxes=tuple(KnownSandbox(id_.text(), pod.text(), is_stopped.flag()) for id_, pod, is_stopped in rows),
         entries=document.field("containers").each(_decode_entry),
         refused=document.field("refused").each(_decode_refused),
-        pods=() if (pods := document.optional("pods")) is None else pods.each(_decode_pod),
+        pods=document.read_optional("pods", lambda pods: pods.each(_decode_pod), ()),
     )
-
-
-def _decode_sandbox(item: JsonValue) -> KnownSandbox:
-    id_, pod_uid, is_stopped = item.row(3)
-    return KnownSandbox(id_.text(), pod_uid.text(), is_stopped.flag())
 
 
 def _format_pod(pod: KubeletPod) -> Document:
@@ -70,18 +64,16 @@ def _format_pod(pod: KubeletPod) -> Document:
 
 
 def _decode_pod(document: JsonValue) -> KubeletPod:
-    resources, overhead = document.optional("resources"), document.optional("overhead")
+    containers = document.field("containers").each(
+        lambda item: KubeletContainer(
+            item.field("name").text(), item.field("kind").one_of(ContainerKind), _decode_requirements(item)
+        )
+    )
     return KubeletPod(
         document.field("uid").text(),
-        document.field("containers").each(_decode_container),
-        None if resources is None else _decode_requirements(resources),
-        Resources() if overhead is None else _decode_amounts(overhead),
-    )
-
-
-def _decode_container(document: JsonValue) -> KubeletContainer:
-    return KubeletContainer(
-        document.field("name").text(), document.field("kind").one_of(ContainerKind), _decode_requirements(document)
+        containers,
+        document.read_optional("resources", _decode_requirements, None),
+        document.read_optional("overhead", _decode_amounts, Resources()),
     )
 
 
@@ -98,14 +90,7 @@ def _format_amounts(resources: Resources) -> dict[str, str]:
 
 
 def _decode_amounts(document: JsonValue) -> Resources:
-    return Resources(document.by_name(_decode_quantity))
-
-
-def _decode_quantity(value: JsonValue) -> Quantity:
-    try:
-        return Quantity.parse(value.text())
-    except QuantitySyntaxError:
-        raise value.misfit("a quantity") from None
+    return Resources(document.by_name(JsonValue.quantity))
 
 
 def _format_key(key: ContainerKey) -> list[str]:
@@ -118,33 +103,28 @@ def _decode_key(item: JsonValue) -> ContainerKey:
 
 
 def _format_entry(entry: KeyEntry) -> Document:
-    return {
-        "key": _format_key(entry.key),
-        "made": [_format_made(made) for made in entry.made],
-        "held": entry.is_held,
-        "asked": None if entry.asked is None else _format_asked(entry.asked),
-    }
+    made = [
+        {
+            "id": made.id,
+            "sandbox": made.sandbox_id,
+            "stage": made.stage.name.lower(),
+            "asked": _format_asked(made.asked),
+            "placed": made.is_placed,
+            "cgroup": made.cgroup,
+        }
+        for made in entry.made
+    ]
+    asked = None if entry.asked is None else _format_asked(entry.asked)
+    return {"key": _format_key(entry.key), "made": made, "held": entry.is_held, "asked": asked}
 
 
 def _decode_entry(document: JsonValue) -> KeyEntry:
-    asked = document.optional("asked")
     return KeyEntry(
         _decode_key(document.field("key")),
         document.field("made").each(_decode_made),
         document.field("held").flag(),
-        None if asked is None else _decode_asked(asked),
+        document.read_optional("asked", _decode_asked, None),
     )
-
-
-def _format_made(made: MadeContainer) -> Document:
-    return {
-        "id": made.id,
-        "sandbox": made.sandbox_id,
-        "stage": made.stage.name.lower(),
-        "asked": _format_asked(made.asked),
-        "placed": made.is_placed,
-        "cgroup": made.cgroup,
-    }
 
 
 def _decode_made(document: JsonValue) -> MadeContainer:
@@ -179,18 +159,19 @@ def _format_asked(asked: Asked) -> Document:
 
 
 def _decode_asked(document: JsonValue) -> Asked:
-    found = {field: document.optional(name) for name, field in _AMOUNTS.items()}
-    limits, score = document.optional("hugepageLimits"), document.optional("oomScoreAdj")
-    annotations = document.optional("annotations")
-    amounts: dict[str, Any] = {field: None if value is None else value.whole(_LEAST) for field, value in found.items()}
+    amounts: dict[str, Any] = {
+        field: document.read_optional(name, _decode_signed, None) for name, field in _AMOUNTS.items()
+    }
+    limits = document.read_optional("hugepageLimits", lambda listed: listed.each(lambda item: item.row(2)), ())
     return Asked(
-        NriResources(**amounts, hugepage_limits=() if limits is None else limits.each(_decode_limit)),
-        None if score is None else score.whole(_LEAST),
+        NriResources(
+            **amounts, hugepage_limits=tuple(HugepageLimit(size.text(), limit.whole()) for size, limit in limits)
+        ),
+        document.read_optional("oomScoreAdj", _decode_signed, None),
         document.field("cgroupParent").text(),
-        () if annotations is None else annotations.by_name(JsonValue.text),
+        document.read_optional("annotations", lambda found: found.by_name(JsonValue.text), ()),
     )
 
 
-def _decode_limit(item: JsonValue) -> HugepageLimit:
-    page_size, limit_bytes = item.row(2)
-    return HugepageLimit(page_size.text(), limit_bytes.whole())
+def _decode_signed(value: JsonValue) -> int:
+    return value.whole(-(2**63))

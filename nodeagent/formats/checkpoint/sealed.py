@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 
 class SealError(NodeAgentError):
@@ -19,34 +19,23 @@ class SealError(NodeAgentError):
         self.is_newer = is_newer
 
 
-def sealed(body: bytes, form: str, version: int) -> bytes:
-    """Add the header line to a content.
-
-    Args:
-        body: the content without a line break.
-        form: the name of the content's format.
-        version: the version of the format.
-    """
+def seal(body: bytes, form: str, version: int) -> bytes:
+    """Add the header line to a content without a line break. `form` names the content's format."""
     header = {"format": form, "version": version, "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 
 
-def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
-    """Check the header line and return the content.
-
-    Args:
-        content: the whole file.
-        form: the name of the expected format.
-        version: the latest version that can be read.
-        way_out: the hint for a file that is damaged or has another form.
-        judge: check the checksum. False accepts a damaged file.
+def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
+    """Check the header line of a file and return the content. `form` names the expected format, and `version` is
+    the latest readable one. `way_out` is the hint for a damaged file. Without `judge`, a wrong checksum is
+    accepted.
 
     Raises:
         SealError: the file is truncated, damaged, from a later version, or has another form.
     """
     head, _, rest = content.partition(b"\n")
     try:
-        header = parsed(head)
+        header = parse_json(head)
         found = header.field("format")
         is_ours = found.text() == form
         written, digest = header.field("version").whole(1), header.field("sha256").text()
@@ -64,6 +53,6 @@ def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bo
     if judge and (body == rest or hashlib.sha256(body).hexdigest() != digest):
         raise SealError("the checksum does not match: the file is truncated or damaged", way_out=way_out)
     try:
-        return parsed(body)
+        return parse_json(body)
     except MisfitError as err:
         raise SealError(f"the checksum matches but the content does not fit: {err}", way_out=way_out) from err

@@ -1,108 +1,28 @@
-"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36) that are known but unused."""
+"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36)."""
 
-KUBELET_UNUSED = (
-    "enableServer",
-    "podLogsDir",
-    "syncFrequency",
-    "httpCheckFrequency",
-    "staticPodURL",
-    "staticPodURLHeader",
-    "address",
-    "port",
-    "readOnlyPort",
-    "tlsCertFile",
-    "tlsPrivateKeyFile",
-    "tlsCipherSuites",
-    "tlsCurvePreferences",
-    "tlsMinVersion",
-    "rotateCertificates",
-    "serverTLSBootstrap",
-    "authentication",
-    "authorization",
-    "registryPullQPS",
-    "registryBurst",
-    "imagePullCredentialsVerificationPolicy",
-    "preloadedImagesVerificationAllowlist",
-    "eventRecordQPS",
-    "eventBurst",
-    "enableDebuggingHandlers",
-    "enableContentionProfiling",
-    "healthzPort",
-    "healthzBindAddress",
-    "oomScoreAdj",
-    "clusterDomain",
-    "clusterDNS",
-    "streamingConnectionIdleTimeout",
-    "nodeStatusUpdateFrequency",
-    "nodeStatusReportFrequency",
-    "nodeLeaseDurationSeconds",
-    "imageMinimumGCAge",
-    "imageMaximumGCAge",
-    "imageGCHighThresholdPercent",
-    "imageGCLowThresholdPercent",
-    "volumeStatsAggPeriod",
-    "kubeletCgroups",
-    "systemCgroups",
-    "cgroupDriver",
-    "singleProcessOOMKill",
-    "draManagerReconcilePeriod",
-    "qosReserved",
-    "runtimeRequestTimeout",
-    "hairpinMode",
-    "podCIDR",
-    "podPidsLimit",
-    "resolvConf",
-    "runOnce",
-    "nodeStatusMaxImages",
-    "maxOpenFiles",
-    "contentType",
-    "kubeAPIQPS",
-    "kubeAPIBurst",
-    "serializeImagePulls",
-    "maxParallelImagePulls",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
-    "evictionPressureTransitionPeriod",
-    "evictionMaxPodGracePeriod",
-    "evictionMinimumReclaim",
-    "enableControllerAttachDetach",
-    "protectKernelDefaults",
-    "makeIPTablesUtilChains",
-    "iptablesMasqueradeBit",
-    "iptablesDropBit",
-    "failSwapOn",
-    "containerLogMaxSize",
-    "containerLogMaxFiles",
-    "containerLogMaxWorkers",
-    "containerLogMonitorInterval",
-    "configMapAndSecretChangeDetectionStrategy",
-    "showHiddenMetricsForVersion",
-    "enforceNodeAllocatable",
-    "allowedUnsafeSysctls",
-    "volumePluginDir",
-    "providerID",
-    "kernelMemcgNotification",
-    "logging",
-    "enableSystemLogHandler",
-    "enableSystemLogQuery",
-    "shutdownGracePeriod",
-    "shutdownGracePeriodCriticalPods",
-    "shutdownGracePeriodByPodPriority",
-    "crashLoopBackOff",
-    "enableProfilingHandler",
-    "enableDebugFlagsHandler",
-    "seccompDefault",
-    "memoryThrottlingFactor",
-    "memoryReservationPolicy",
-    "registerWithTaints",
-    "registerNode",
-    "tracing",
-    "localStorageCapacityIsolation",
-    "containerRuntimeEndpoint",
-    "imageServiceEndpoint",
-    "failCgroupV1",
-    "userNamespaces",
-)
+_UNUSED = """
+enableServer podLogsDir syncFrequency httpCheckFrequency staticPodURL staticPodURLHeader address port readOnlyPort
+tlsCertFile tlsPrivateKeyFile tlsCipherSuites tlsCurvePreferences tlsMinVersion rotateCertificates
+serverTLSBootstrap authentication authorization registryPullQPS registryBurst imagePullCredentialsVerificationPolicy
+preloadedImagesVerificationAllowlist eventRecordQPS eventBurst enableDebuggingHandlers enableContentionProfiling
+healthzPort healthzBindAddress oomScoreAdj clusterDomain clusterDNS streamingConnectionIdleTimeout
+nodeStatusUpdateFrequency nodeStatusReportFrequency nodeLeaseDurationSeconds imageMinimumGCAge imageMaximumGCAge
+imageGCHighThresholdPercent imageGCLowThresholdPercent volumeStatsAggPeriod kubeletCgroups systemCgroups
+cgroupDriver singleProcessOOMKill draManagerReconcilePeriod qosReserved runtimeRequestTimeout hairpinMode podCIDR
+podPidsLimit resolvConf runOnce nodeStatusMaxImages maxOpenFiles contentType kubeAPIQPS kubeAPIBurst
+serializeImagePulls maxParallelImagePulls evictionSoft evictionSoftGracePeriod evictionPressureTransitionPeriod
+evictionMaxPodGracePeriod evictionMinimumReclaim enableControllerAttachDetach protectKernelDefaults
+makeIPTablesUtilChains iptablesMasqueradeBit iptablesDropBit failSwapOn containerLogMaxSize containerLogMaxFiles
+containerLogMaxWorkers containerLogMonitorInterval configMapAndSecretChangeDetectionStrategy
+showHiddenMetricsForVersion enforceNodeAllocatable allowedUnsafeSysctls volumePluginDir providerID
+kernelMemcgNotification logging enableSystemLogHandler enableSystemLogQuery shutdownGracePeriod
+shutdownGracePeriodCriticalPods shutdownGracePeriodByPodPriority crashLoopBackOff enableProfilingHandler
+enableDebugFlagsHandler seccompDefault memoryThrottlingFactor memoryReservationPolicy registerWithTaints
+registerNode tracing localStorageCapacityIsolation containerRuntimeEndpoint imageServiceEndpoint failCgroupV1
+userNamespaces
+"""
+KUBELET_UNUSED = tuple(_UNUSED.split())
+"""Fields of kubelet that are known but have no effect here."""
 
 EVICTION_SIGNALS = (
     "memory.available",

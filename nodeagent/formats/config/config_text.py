@@ -4,7 +4,7 @@ same Config.
 
 from typing import Any
 
-from nodeagent.core.model.config import Config, JobBounds, Placement
+from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
@@ -13,11 +13,8 @@ Document = dict[str, Any]
 
 
 def config_fields(config: Config, *, with_places: bool = True) -> Document:
-    """Format every field, in the order of docs/reference/configuration.md.
-
-    Args:
-        config: the configuration.
-        with_places: include paths and addresses, which a running agent doesn't publish.
+    """Format every field, in the order of docs/reference/configuration.md. A running agent publishes no paths and
+    addresses (`with_places`).
     """
     placement = config.placement
     fields: Document = {
@@ -74,7 +71,11 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     }
     if config.cgroup_root is not None:
         places["cgroupRoot"] = config.cgroup_root
-    return fields | places | ({} if config.jobs is None else {"jobs": _format_jobs(config.jobs)})
+    if (jobs := config.jobs) is not None:
+        bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
+        limits = {name: str(bound) for name, bound in bounds.items() if bound is not None}
+        places["jobs"] = {"group": jobs.group, **limits, "maxPerUser": jobs.max_per_user}
+    return fields | places
 
 
 def plugin_entries(placement: Placement) -> list[Document]:
@@ -92,12 +93,6 @@ def device_entries(placement: Placement) -> list[Document]:
     from nodeagent.formats.config.device_fields import devices_document  # noqa: PLC0415 - few nodes have devices
 
     return devices_document(placement.devices)
-
-
-def _format_jobs(jobs: JobBounds) -> Document:
-    bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
-    given = {name: str(bound) for name, bound in bounds.items() if bound is not None}
-    return {"group": jobs.group, **given, "maxPerUser": jobs.max_per_user}
 
 
 def config_text(fields: Document) -> str:

@@ -42,9 +42,9 @@ from nodeagent.formats.config.placement_fields import PlacementReader
 from nodeagent.formats.syntax.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
-from nodeagent.formats.syntax.fields import Fields, nearest
+from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.tree import MapNode, TreeNode, line_at
 
 _HINT = "fix these lines, then start or reload again; examples/config.yaml (see `nodeagent --help`) has every field of the agent"
@@ -60,31 +60,22 @@ Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
-    """Parse a configuration.
-
-    Args:
-        content: YAML or JSON, one document; empty text is the default configuration.
-        source: the file's name, for findings.
+    """Parse a configuration, one document of YAML or JSON. Empty text is the default configuration. `source` is the
+    file's name in findings.
 
     Raises:
         DocumentError: the configuration is invalid; the error has every finding.
     """
-    config, findings = judged_config(content, source)
+    config, findings = judge_config(content, source)
     if findings:
         raise DocumentError(findings, hint=_HINT)
     assert config is not None
     return config
 
 
-def judged_config(
-    content: bytes, source: str, judge: Judge = lambda _: ()
-) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid.
-
-    Args:
-        content: as for `parse_config`.
-        source: as for `parse_config`.
-        judge: finds further errors, for instance on a machine. Called even after findings.
+def judge_config(content: bytes, source: str, judge: Judge = lambda _: ()) -> tuple[Config | None, tuple[Finding, ...]]:
+    """Parse a configuration that may be invalid. `judge` finds further errors, for instance on a machine. It is
+    called even after findings.
 
     Returns:
         The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
@@ -100,11 +91,17 @@ def judged_config(
         findings.add(root.line, "", "", "must be an object of fields")
         return None, findings.all()
     config = _ConfigReader(Fields(root, "", findings), findings).read()
-    wrong = _find_wrong_fields(findings)
+    wrong = {re.split(r"[.\[]", path)[0] for path in findings.fields()}
     options = [refused for refused in find_misconfigurations(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
-            _add_refused(findings, root, refused)
+            field, entry = refused.about, refused.entry
+            given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
+            line = None
+            if given is not None:
+                line = line_at(root, (given,) if entry is None or given != field else (given, entry))
+            path = field if entry is None else f"{field}[{entry}]"
+            findings.add(line, path, "", refused.allowed or refused.message, refused.text)
     return config, findings.all()
 
 
@@ -116,23 +113,10 @@ def known_fields() -> frozenset[str]:
     return frozenset(fields.known) - set(config_schema.KUBELET_UNUSED)
 
 
-def _find_wrong_fields(findings: Findings) -> frozenset[str]:
-    """Return the document's top-level fields with a finding in or below them."""
-    return frozenset(re.split(r"[.\[]", path)[0] for path in findings.fields())
-
-
-def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> None:
-    field, entry = refused.about, refused.entry
-    given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
-    line = None if given is None else line_at(root, (given,) if entry is None or given != field else (given, entry))
-    findings.add(
-        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.text
-    )
-
-
 class _ConfigReader:
     def __init__(self, fields: Fields, findings: Findings) -> None:
         self._fields = fields
+        self._report = fields.report
         self._findings = findings
         self._reported: list[str] = []
         self._notes: list[str] = []
@@ -204,9 +188,9 @@ class _ConfigReader:
         """Read the kind, and tell whether it is kubelet's."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
         if kind not in {None, _KUBELET_KIND[1], _OWN_KIND}:
-            self._fields.report("kind", f"must be {_KUBELET_KIND[1]} or {_OWN_KIND}, or absent", kind)
+            self._report("kind", f"must be {_KUBELET_KIND[1]} or {_OWN_KIND}, or absent", kind)
         if kind == _KUBELET_KIND[1] and version not in {None, _KUBELET_KIND[0]}:
-            self._fields.report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
+            self._report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
         return kind == _KUBELET_KIND[1]
 
     def _read_jobs(self) -> JobBounds | None:
@@ -233,11 +217,9 @@ class _ConfigReader:
         amounts = self._fields.quantities(key)
         for name, amount in amounts:
             if name not in config_schema.RESERVABLE:
-                self._fields.report(
-                    key, f'cannot reserve "{name}" resource, only {", ".join(config_schema.RESERVABLE)}'
-                )
+                self._report(key, f'cannot reserve "{name}" resource, only {", ".join(config_schema.RESERVABLE)}')
             elif amount.nano < 0:
-                self._fields.report(key, f'resource quantity for "{name}" cannot be negative: {amount}')
+                self._report(key, f'resource quantity for "{name}" cannot be negative: {amount}')
         return amounts
 
     def _read_eviction(self) -> tuple[int | None, str | None]:
@@ -247,7 +229,7 @@ class _ConfigReader:
         for name in given:
             if name not in config_schema.EVICTION_SIGNALS:
                 allowed = f"must be one of {', '.join(config_schema.EVICTION_SIGNALS)}"
-                self._fields.report("evictionHard", allowed, name, f"unknown eviction signal {name}, {allowed}")
+                self._report("evictionHard", allowed, name, f"unknown eviction signal {name}, {allowed}")
             elif name != "memory.available":
                 self._reported.append(f"evictionHard[{name}]")
         text = given.get("memory.available")
@@ -256,32 +238,27 @@ class _ConfigReader:
             return (None if given and not merge else Config().eviction_memory_bytes), None
         if text.endswith("%"):
             return None, self._read_percentage(text)
-        return self._read_threshold(text), None
+        try:
+            amount = Quantity.parse(text)
+        except QuantitySyntaxError:
+            self._report("evictionHard", explain_no_quantity(text), text)
+            return None, None
+        if amount.nano < 0:
+            self._report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
+        return amount.value(), None
 
     def _read_percentage(self, text: str) -> str | None:
         number = text.removesuffix("%")
         whole, point, fraction = number.partition(".")
         digits = whole + fraction
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or (point and not fraction):
-            self._fields.report("evictionHard", "memory.available must be an amount or a percentage such as 5%", text)
+            self._report("evictionHard", "memory.available must be an amount or a percentage such as 5%", text)
             return None
         # Scaled to 18 places for an exact comparison. 0% and 100% switch the threshold off (parseThresholdStatement).
         scaled = int(whole or "0") * 10**18 + int(fraction.ljust(18, "0"))
         if scaled > 100 * 10**18:
-            self._fields.report(
-                "evictionHard", f"eviction percentage threshold memory.available must be <= 100%: {text}"
-            )
+            self._report("evictionHard", f"eviction percentage threshold memory.available must be <= 100%: {text}")
         return None if text in {"0%", "100%"} else number
-
-    def _read_threshold(self, text: str) -> int | None:
-        try:
-            amount = Quantity.parse(text)
-        except QuantitySyntaxError:
-            self._fields.report("evictionHard", no_quantity(text), text)
-            return None
-        if amount.nano < 0:
-            self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
-        return amount.value()
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
         """Read the placement. `amounts` has the reservations; a percentage threshold is added once the machine is known."""
@@ -311,18 +288,17 @@ class _ConfigReader:
             if name in DEFAULT_GATES:
                 gates[name] = value
             elif name in _LOCKED_GATES and not value:
-                self._fields.report(
-                    "featureGates", f"cannot set feature gate {name} to false, feature is locked to true"
-                )
-            elif name not in _OUR_GATES and _is_misspelt(name):
-                self._fields.report("featureGates", f"unknown feature gate{nearest(name, _OUR_GATES)}", name)
+                self._report("featureGates", f"cannot set feature gate {name} to false, feature is locked to true")
+            elif name not in _OUR_GATES and difflib.get_close_matches(
+                name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9
+            ):
+                # Probably a typo of one of the agent's gates, and not one of kubelet's other gates.
+                self._report("featureGates", f"unknown feature gate{suggest_nearest(name, _OUR_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
         for name, needed in DEPENDENT_GATES.items():
             if gates.get(name, DEFAULT_GATES[name]) and not gates.get(needed, DEFAULT_GATES[needed]):
-                self._fields.report(
-                    "featureGates", f"{name} is on and needs {needed}, which is off: turn both on or both off"
-                )
+                self._report("featureGates", f"{name} is on and needs {needed}, which is off: turn both on or both off")
         return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:
@@ -330,22 +306,20 @@ class _ConfigReader:
         cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
         if cpu not in CPU_MANAGER_POLICIES:
             allowed = "must be none or static"
-            self._fields.report("cpuManagerPolicy", allowed, cpu, f'unknown policy: "{cpu}", {allowed}')
+            self._report("cpuManagerPolicy", allowed, cpu, f'unknown policy: "{cpu}", {allowed}')
         if memory not in MEMORY_MANAGER_POLICIES:
             allowed = "must be None or Static"
-            self._fields.report("memoryManagerPolicy", allowed, memory, f'unknown policy: "{memory}", {allowed}')
+            self._report("memoryManagerPolicy", allowed, memory, f'unknown policy: "{memory}", {allowed}')
         policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
         if policy not in TOPOLOGY_MANAGER_POLICIES:
-            self._fields.report(
-                "topologyManagerPolicy", f"must be one of {', '.join(TOPOLOGY_MANAGER_POLICIES)}", policy
-            )
+            self._report("topologyManagerPolicy", f"must be one of {', '.join(TOPOLOGY_MANAGER_POLICIES)}", policy)
         if scope not in TOPOLOGY_MANAGER_SCOPES:
-            self._fields.report("topologyManagerScope", "must be container or pod", scope)
+            self._report("topologyManagerScope", "must be container or pod", scope)
         amounts = {"reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]"}
         is_reserved = placement.reserved_system_cpus or placement.reserved_cpu_milli is not None
         if cpu == "static" and not is_reserved and amounts.isdisjoint(self._findings.fields()):
             reason = "static needs reserved CPUs: set reservedSystemCPUs, or cpu in systemReserved or kubeReserved"
-            self._fields.report("cpuManagerPolicy", reason)
+            self._report("cpuManagerPolicy", reason)
 
     def _check_reserved_memory(self, placement: Placement) -> None:
         seen: set[tuple[int, str]] = set()
@@ -357,14 +331,14 @@ class _ConfigReader:
                         f'invalid configuration: the limit type "{name}" for NUMA node {entry.numa_node} is not supported, '
                         "only [memory hugepages-<HugePageSize>] is accepted"
                     )
-                    self._fields.report("reservedMemory", reason)
+                    self._report("reservedMemory", reason)
                 if amount.nano <= 0:
-                    self._fields.report(
+                    self._report(
                         "reservedMemory", f"invalid configuration: reserved memory may not be zero for {where}"
                     )
                 if (entry.numa_node, name) in seen:
                     reason = f"invalid configuration: the reserved memory has a duplicate value for {where}"
-                    self._fields.report("reservedMemory", reason)
+                    self._report("reservedMemory", reason)
                 seen.add((entry.numa_node, name))
 
     def _read_duration_ns(self, key: str) -> int | None:
@@ -374,7 +348,7 @@ class _ConfigReader:
         try:
             return parse_duration_ns(text)
         except DurationSyntaxError:
-            self._fields.report(key, "must be a duration such as 10s or 1m30s", text)
+            self._report(key, "must be a duration such as 10s or 1m30s", text)
             return None
 
     def _read_host_core_class(self, default: str) -> str:
@@ -403,7 +377,7 @@ class _ConfigReader:
         if not period_ns:
             return default_ms
         if not 100_000_000 <= period_ns <= 86_400_000_000_000:
-            self._fields.report(key, "must be between 100ms and 24h", self._fields.string(key))
+            self._report(key, "must be between 100ms and 24h", self._fields.string(key))
         return period_ns // 1_000_000
 
     def _read_quota_period(self, placement: Placement, default: Config) -> int:
@@ -413,9 +387,9 @@ class _ConfigReader:
             return default.cpu_cfs_quota_period_us
         text = self._fields.string(key)
         if not 1_000_000 <= period_ns <= 1_000_000_000:
-            self._fields.report(key, "must be between 1ms and 1sec, inclusive", text)
+            self._report(key, "must be between 1ms and 1sec, inclusive", text)
         elif period_ns != 100_000_000 and not placement.gate("CustomCPUCFSQuotaPeriod"):
-            self._fields.report(key, "other than 100ms requires feature gate CustomCPUCFSQuotaPeriod", text)
+            self._report(key, "other than 100ms requires feature gate CustomCPUCFSQuotaPeriod", text)
         return period_ns // 1_000
 
     def _read_path(self, key: str) -> str | None:
@@ -424,39 +398,37 @@ class _ConfigReader:
             return None
         parts = text.rstrip("/").split("/")
         if not text.startswith("/") or len(text.encode()) > 4095 or {".", "..", ""} & set(parts[1:]) or text == "/":
-            self._fields.report(key, "must be an absolute path other than / and without . or ..", text)
+            self._report(key, "must be an absolute path other than / and without . or ..", text)
             return None
         return text.rstrip("/")
 
     def _read_socket(self, key: str) -> str | None:
         path = self._read_path(key)
         if path is not None and len(path.encode()) > MAX_UNIX_PATH_BYTES:
-            self._fields.report(
+            self._report(
                 key, f"must be at most {MAX_UNIX_PATH_BYTES} bytes long, because it is a socket's address", path
             )
         return path
 
     def _read_kubelet_pods(self, default: str) -> str:
-        key = "kubeletPodsSocket"
-        if self._fields.has(key) and self._fields.string(key) == "":
-            return ""
-        return self._read_socket(key) or default
+        return (
+            "" if self._fields.string("kubeletPodsSocket") == "" else self._read_socket("kubeletPodsSocket") or default
+        )
 
     def _read_manifest_directory(self, default: str) -> str:
         kubelets, own = self._read_path("staticPodPath"), self._read_path("manifestDirectory")
         if kubelets is not None and own is not None and kubelets != own:
-            self._fields.report("manifestDirectory", "has the same meaning as staticPodPath: set only one of them", own)
+            self._report("manifestDirectory", "has the same meaning as staticPodPath: set only one of them", own)
         return own or kubelets or default
 
     def _read_cgroup_root(self, *, is_kubelets: bool) -> str | None:
-        key = "cgroupRoot"
-        text = self._fields.string(key)
-        # kubelet's field is the name of a cgroup, the agent's is a directory. In a kubelet file, only a directory is
-        # used.
+        text = self._fields.string("cgroupRoot")
+        # kubelet's field is the name of a cgroup, and the agent's is a directory. In a kubelet file, other values than
+        # a directory have no effect.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
-            self._reported.append(key)
+            self._reported.append("cgroupRoot")
             return None
-        return self._read_path(key)
+        return self._read_path("cgroupRoot")
 
     def _read_metrics_address(self, default: str) -> str:
         key = "metricsBindAddress"
@@ -467,7 +439,7 @@ class _ConfigReader:
             try:
                 address = parse_bind_address(text)
             except BindAddressError as err:
-                self._fields.report(key, f"{err}, or empty for no metrics")
+                self._report(key, f"{err}, or empty for no metrics")
                 return default
             if isinstance(address, TcpAddress) and not _is_loopback(address.host):
                 self._notes.append(
@@ -479,29 +451,20 @@ class _ConfigReader:
         cgroups = [key for key in ("systemReservedCgroup", "kubeReservedCgroup") if self._fields.string(key)]
         self._reported.extend(cgroups)
         if cgroups and placement.reserved_system_cpus:
-            self._fields.report("reservedSystemCPUs", f"must not be given together with {' and '.join(cgroups)}")
+            self._report("reservedSystemCPUs", f"must not be given together with {' and '.join(cgroups)}")
         if self._fields.boolean("cgroupsPerQOS") is False:
-            self._fields.report(
-                "cgroupsPerQOS", "must be true: pods are always grouped by their QoS class", value=False
-            )
+            self._report("cgroupsPerQOS", "must be true: pods are always grouped by their QoS class", value=False)
 
     def _check_directories(self, config: Config) -> None:
-        taken: dict[str, str] = {}
-        rows = (
+        key_by_path: dict[str, str] = {}
+        for key, path in (
             ("stateDirectory", config.state_directory),
             ("runtimeDirectory", config.runtime_directory),
             ("manifestDirectory", config.static_pod_path),
             ("logDirectory", config.log_directory),
-        )
-        for key, path in rows:
-            other = taken.setdefault(path, key)
-            if other != key:
-                self._fields.report(key, f"must differ from {other}", path)
-
-
-def _is_misspelt(name: str) -> bool:
-    """Tell whether an unknown gate is probably a typo of one of the agent's, and not one of kubelet's other gates."""
-    return bool(difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9))
+        ):
+            if (other := key_by_path.setdefault(path, key)) != key:
+                self._report(key, f"must differ from {other}", path)
 
 
 def _is_loopback(host: str) -> bool:

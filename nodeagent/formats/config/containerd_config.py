@@ -16,7 +16,7 @@ PLUGIN = "io.containerd.nri.v1.nri"
 _NS_PER_MS = 1_000_000
 
 
-class Said(Struct, frozen=True):
+class ConfiguredValue(Struct, frozen=True):
     """A setting and the file that contains it."""
 
     value: Any
@@ -26,45 +26,42 @@ class Said(Struct, frozen=True):
 class NriConfig(Struct, frozen=True):
     """NRI settings of containerd. Each one is None if no file contains it."""
 
-    is_off: Said | None = None
+    is_off: ConfiguredValue | None = None
     """Setting with a boolean value."""
-    socket: Said | None = None
+    socket: ConfiguredValue | None = None
     """Setting with a path as its value."""
-    registration_timeout_ms: Said | None = None
-    request_timeout_ms: Said | None = None
+    registration_timeout_ms: ConfiguredValue | None = None
+    request_timeout_ms: ConfiguredValue | None = None
 
 
 class ContainerdConfigError(ValueError):
     """A file is not valid TOML, or an NRI setting has the wrong type. The message names the file."""
 
 
-def imported(content: bytes, path: str) -> tuple[str, ...]:
+def read_imports(content: bytes, path: str) -> tuple[str, ...]:
     """Return the patterns of the files that a file imports, in their order.
 
     Raises:
         ContainerdConfigError: the file can't be read.
     """
     found = _parse_table(content, path).get("imports", [])
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    if not isinstance(found, list) or not all(isinstance(pattern, str) for pattern in found):
         raise ContainerdConfigError(f"{path}: imports must be a list of paths")
     return tuple(found)
 
 
-def nri_config(files: tuple[tuple[str, bytes], ...]) -> NriConfig:
-    """Return the NRI settings of the files.
-
-    Args:
-        files: path and content of each file. Later files override earlier ones.
+def read_nri_config(files: tuple[tuple[str, bytes], ...]) -> NriConfig:
+    """Return the NRI settings of the files, given by path and content. Later files override earlier ones.
 
     Raises:
         ContainerdConfigError: a file can't be read.
     """
-    found: dict[str, Said] = {}
+    found: dict[str, ConfiguredValue] = {}
     for path, content in files:
         document = _parse_table(content, path)
         off = document.get("disabled_plugins", [])
         if isinstance(off, list) and PLUGIN in off:
-            found["is_off"] = Said(value=True, path=path)
+            found["is_off"] = ConfiguredValue(value=True, path=path)
         plugin = document.get("plugins", {})
         part = plugin.get(PLUGIN, {}) if isinstance(plugin, dict) else {}
         if not isinstance(part, dict):
@@ -76,7 +73,7 @@ def nri_config(files: tuple[tuple[str, bytes], ...]) -> NriConfig:
             ("request_timeout_ms", "plugin_request_timeout", _read_milliseconds),
         ):
             if key in part:
-                found[field] = Said(read(part[key], f"{path}: {key}"), path)
+                found[field] = ConfiguredValue(read(part[key], f"{path}: {key}"), path)
     return NriConfig(**found)
 
 

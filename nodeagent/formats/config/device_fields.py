@@ -21,19 +21,11 @@ _NAME = re.compile(r"[^\s/]{1,64}")
 
 
 def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelection, ...]:
-    """Read the entries of the field.
-
-    Args:
-        items: the entries.
-        owner: the object that has the field.
-    """
+    """Read the entries of the field, which belongs to the object `owner`."""
     found: dict[str, DeviceSelection] = {}
     variables: dict[str, str] = {}
     for item in items:
-        resource, selectors = (
-            item.string("resource") or "",
-            tuple(_read_selector(each) for each in item.objects("select")),
-        )
+        resource, selectors = item.string("resource") or "", tuple(map(_read_selector, item.objects("select")))
         if not resource:
             item.report("resource", "is required: the name that pods request, such as example.com/nic-100g")
         elif not is_extended_resource(resource):
@@ -62,15 +54,19 @@ def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelect
 
 
 def _read_selector(fields: Fields) -> DeviceSelector:
-    kind = fields.one_of("kind", DEVICE_KINDS)
-    vendor, model = _read_pci_ids(fields)
+    kind, ids = fields.one_of("kind", DEVICE_KINDS), fields.string("device")
+    match = None if ids is None else _PCI_IDS.fullmatch(ids)
+    if ids is not None and match is None:
+        fields.report(
+            "device", "must be VENDOR:DEVICE in hexadecimal as shown by `lspci -n`, such as 15b3:101d or 15b3:*", ids
+        )
     selector = DeviceSelector(
         kind=None if kind is None else DeviceKind(kind),
         address=_read_text(
             fields, "address", _ADDRESS, "must be a PCI address such as 0000:3b:00.0, with * for any text"
         ),
-        vendor=vendor,
-        model=model,
+        vendor=None if match is None else int(match[1], 16),
+        model=None if match is None or match[2] == "*" else int(match[2], 16),
         driver=_read_text(fields, "driver", _DRIVER, "must be the name of a driver"),
         name=_read_text(fields, "name", _NAME, "must be the name of a device, with * for any text"),
         numa_node=fields.integer("numaNode", 0, _MAX_NUMA_ID),
@@ -84,19 +80,6 @@ def _read_selector(fields: Fields) -> DeviceSelector:
     return selector
 
 
-def _read_pci_ids(fields: Fields) -> tuple[int | None, int | None]:
-    text = fields.string("device")
-    if text is None:
-        return None, None
-    match = _PCI_IDS.fullmatch(text)
-    if match is None:
-        fields.report(
-            "device", "must be VENDOR:DEVICE in hexadecimal as shown by `lspci -n`, such as 15b3:101d or 15b3:*", text
-        )
-        return None, None
-    return int(match[1], 16), None if match[2] == "*" else int(match[2], 16)
-
-
 def _read_text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> str:
     text = fields.string(key)
     if text is not None and not form.fullmatch(text):
@@ -108,8 +91,8 @@ def _read_text(fields: Fields, key: str, form: re.Pattern[str], rule: str) -> st
 def devices_document(selections: tuple[DeviceSelection, ...]) -> list[Document]:
     """Format the selections as in a configuration."""
     return [
-        {"resource": one.resource, "select": [_format_selector(selector) for selector in one.selectors]}
-        for one in selections
+        {"resource": selection.resource, "select": [_format_selector(selector) for selector in selection.selectors]}
+        for selection in selections
     ]
 
 
@@ -134,24 +117,23 @@ def devices_from_document(value: JsonValue) -> tuple[DeviceSelection, ...]:
         MisfitError: the value has another form.
     """
     return value.each(
-        lambda one: DeviceSelection(one.field("resource").text(), one.field("select").each(_decode_selector))
+        lambda item: DeviceSelection(item.field("resource").text(), item.field("select").each(_decode_selector))
     )
 
 
 def _decode_selector(value: JsonValue) -> DeviceSelector:
     texts = {
-        key: "" if (found := value.optional(key)) is None else found.text()
+        key: value.read_optional(key, JsonValue.text, "")
         for key in ("address", "device", "driver", "name", "virtualFunctionsOf")
     }
-    kind, node = value.optional("kind"), value.optional("numaNode")
     match = _PCI_IDS.fullmatch(texts["device"])
     return DeviceSelector(
-        kind=None if kind is None else kind.one_of(DeviceKind),
+        kind=value.read_optional("kind", lambda kind: kind.one_of(DeviceKind), None),
         address=texts["address"],
         vendor=None if match is None else int(match[1], 16),
         model=None if match is None or match[2] == "*" else int(match[2], 16),
         driver=texts["driver"],
         name=texts["name"],
-        numa_node=None if node is None else node.whole(),
+        numa_node=value.read_optional("numaNode", JsonValue.whole, None),
         virtual_functions_of=texts["virtualFunctionsOf"],
     )

@@ -5,8 +5,7 @@ or addresses.
 """
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.core.model.config import (
     ANY_CLASS,
@@ -29,21 +28,19 @@ from nodeagent.core.model.config import (
     ReservedMemory,
 )
 from nodeagent.core.model.pod import Resources
-from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.json_values import JsonValue
 
 if TYPE_CHECKING:
     from nodeagent.core.model.device_selection import DeviceSelection
 
 Document = dict[str, Any]
-T = TypeVar("T")
-
 _PERCENT = re.compile(r"(?=\.?\d)\d{0,18}(\.\d{1,18})?", re.ASCII)
 
 
 def config_document(config: Config) -> Document:
     """Format a configuration with KubeletConfiguration's names where they exist."""
     placement = config.placement
+    plugins = [{"name": plugin.name, "options": dict(plugin.options)} for plugin in placement.cpu_plugins]
     return {
         "checkAllocatable": config.check_allocatable,
         **({"retryRefused": config.retry_refused} if config.retry_refused != RETRY_NOTHING else {}),
@@ -51,15 +48,7 @@ def config_document(config: Config) -> Document:
         "cpuCFSQuotaPeriodMicroseconds": config.cpu_cfs_quota_period_us,
         "cpuManagerPolicy": placement.cpu_manager_policy,
         "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
-        **(
-            {
-                "cpuManagerPlugins": [
-                    {"name": plugin.name, "options": dict(plugin.options)} for plugin in placement.cpu_plugins
-                ]
-            }
-            if placement.cpu_plugins
-            else {}
-        ),
+        **({"cpuManagerPlugins": plugins} if plugins else {}),
         "cpuManagerReconcilePeriodMilliseconds": config.cpu_manager_reconcile_period_ms,
         **({"devices": _format_devices(placement)} if placement.devices else {}),
         "errata": placement.errata.value,
@@ -97,55 +86,50 @@ def config_from_document(document: JsonValue) -> Config:
     Raises:
         MisfitError: a value is missing, has the wrong type, or is not a policy of this version.
     """
-    of = document.field
+    # Optional fields are missing in captures of older agents, or if their feature is off.
+    field, read_optional = document.field, document.read_optional
+    memory = field("reservedMemory").each(lambda item: item.row(2))
     placement = Placement(
-        cpu_manager_policy=of("cpuManagerPolicy").among(CPU_MANAGER_POLICIES),
-        cpu_manager_policy_options=of("cpuManagerPolicyOptions").by_name(JsonValue.text),
-        cpu_plugins=_read_plugins(document),
-        reserved_system_cpus=of("reservedSystemCPUs").cpus(),
-        reserved_cpu_milli=_read_optional(document, "reservedCPUMillicores", JsonValue.whole),
-        topology_manager_policy=of("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
-        topology_manager_scope=of("topologyManagerScope").among(TOPOLOGY_MANAGER_SCOPES),
-        isolated_cpus=of("isolatedCPUs").among(ISOLATED_CPUS),
-        exclusive_core_class=_read_core_class(document, "exclusiveCoreClass"),
-        shared_core_class=_read_core_class(document, "sharedCoreClass"),
-        prefer_cpus_numa_node=_read_flag(document, "preferCPUsNumaNode"),
-        resize_below_admitted_cpus=_read_flag(document, "resizeBelowAdmittedCPUs"),
-        topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
-        memory_manager_policy=of("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
-        reserved_memory=of("reservedMemory").each(_read_reserved_memory),
-        feature_gates=of("featureGates").by_name(JsonValue.flag),
-        errata=of("errata").one_of(Errata),
-        devices=_read_devices(document),
+        cpu_manager_policy=field("cpuManagerPolicy").among(CPU_MANAGER_POLICIES),
+        cpu_manager_policy_options=field("cpuManagerPolicyOptions").by_name(JsonValue.text),
+        cpu_plugins=read_optional("cpuManagerPlugins", _read_plugins, ()),
+        reserved_system_cpus=field("reservedSystemCPUs").cpus(),
+        reserved_cpu_milli=read_optional("reservedCPUMillicores", JsonValue.whole, None),
+        topology_manager_policy=field("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
+        topology_manager_scope=field("topologyManagerScope").among(TOPOLOGY_MANAGER_SCOPES),
+        isolated_cpus=field("isolatedCPUs").among(ISOLATED_CPUS),
+        exclusive_core_class=read_optional("exclusiveCoreClass", _read_core_class, ANY_CLASS),
+        shared_core_class=read_optional("sharedCoreClass", _read_core_class, ANY_CLASS),
+        prefer_cpus_numa_node=read_optional("preferCPUsNumaNode", JsonValue.flag, default=False),
+        resize_below_admitted_cpus=read_optional("resizeBelowAdmittedCPUs", JsonValue.flag, default=False),
+        topology_manager_policy_options=field("topologyManagerPolicyOptions").by_name(JsonValue.text),
+        memory_manager_policy=field("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
+        reserved_memory=tuple(ReservedMemory(node.whole(), _read_resources(limits)) for node, limits in memory),
+        feature_gates=field("featureGates").by_name(JsonValue.flag),
+        errata=field("errata").one_of(Errata),
+        devices=read_optional("devices", _read_devices, ()),
     )
     return Config(
         placement=placement,
-        cpu_manager_reconcile_period_ms=of("cpuManagerReconcilePeriodMilliseconds").whole(),
-        host_isolation=of("hostIsolation").among(HOST_ISOLATION),
-        host_core_class=_read_core_class(document, "hostCoreClass"),
-        interrupt_isolation=of("interruptIsolation").among(INTERRUPT_ISOLATION),
-        cpu_cfs_quota=of("cpuCFSQuota").flag(),
-        cpu_cfs_quota_period_us=of("cpuCFSQuotaPeriodMicroseconds").whole(),
-        swap_behavior=_read_swap_behavior(document),
-        check_allocatable=of("checkAllocatable").flag(),
-        retry_refused=_read_retry_refused(document),
-        max_pods=of("maxPods").whole(),
-        pods_per_core=of("podsPerCore").whole(),
-        system_reserved=_read_resources(of("systemReserved")),
-        kube_reserved=_read_resources(of("kubeReserved")),
-        eviction_memory_bytes=_read_optional(document, "evictionMemoryBytes", JsonValue.whole),
-        eviction_memory_percent=_read_optional(document, "evictionMemoryPercent", _read_percentage),
+        cpu_manager_reconcile_period_ms=field("cpuManagerReconcilePeriodMilliseconds").whole(),
+        host_isolation=field("hostIsolation").among(HOST_ISOLATION),
+        host_core_class=read_optional("hostCoreClass", _read_core_class, ANY_CLASS),
+        interrupt_isolation=field("interruptIsolation").among(INTERRUPT_ISOLATION),
+        cpu_cfs_quota=field("cpuCFSQuota").flag(),
+        cpu_cfs_quota_period_us=field("cpuCFSQuotaPeriodMicroseconds").whole(),
+        # Older agents didn't limit swap.
+        swap_behavior=read_optional(
+            "memorySwap", lambda value: value.field("swapBehavior").among(SWAP_BEHAVIORS), UNLIMITED_SWAP
+        ),
+        check_allocatable=field("checkAllocatable").flag(),
+        retry_refused=read_optional("retryRefused", lambda value: value.among(RETRY_REFUSED), RETRY_NOTHING),
+        max_pods=field("maxPods").whole(),
+        pods_per_core=field("podsPerCore").whole(),
+        system_reserved=_read_resources(field("systemReserved")),
+        kube_reserved=_read_resources(field("kubeReserved")),
+        eviction_memory_bytes=read_optional("evictionMemoryBytes", JsonValue.whole, None),
+        eviction_memory_percent=read_optional("evictionMemoryPercent", _read_percentage, None),
     )
-
-
-def _read_plugins(document: JsonValue) -> tuple[CpuPlugin, ...]:
-    """Read the names and options of the CPU plugins. Their code is loaded later, by the reader's caller."""
-    given = document.optional("cpuManagerPlugins")  # missing without plugins
-    return () if given is None else given.each(_read_plugin)
-
-
-def _read_plugin(value: JsonValue) -> CpuPlugin:
-    return CpuPlugin(value.field("name").text(), tuple(value.field("options").by_name(JsonValue.text)))
 
 
 def _format_devices(placement: Placement) -> list[Document]:
@@ -154,58 +138,26 @@ def _format_devices(placement: Placement) -> list[Document]:
     return devices_document(placement.devices)
 
 
-def _read_devices(document: JsonValue) -> "tuple[DeviceSelection, ...]":
-    given = document.optional("devices")  # missing without devices
-    if given is None:
-        return ()
+def _read_devices(value: JsonValue) -> "tuple[DeviceSelection, ...]":
     from nodeagent.formats.config.device_fields import devices_from_document  # noqa: PLC0415 - few nodes have devices
 
-    return devices_from_document(given)
+    return devices_from_document(value)
 
 
-def _read_core_class(document: JsonValue, name: str) -> str:
-    chosen = document.optional(name)  # missing in older captures
-    return ANY_CLASS if chosen is None else chosen.among(CORE_CLASS_CHOICES)
+def _read_plugins(value: JsonValue) -> tuple[CpuPlugin, ...]:
+    return value.each(lambda item: CpuPlugin(item.field("name").text(), item.field("options").by_name(JsonValue.text)))
 
 
-def _read_retry_refused(document: JsonValue) -> str:
-    given = document.optional("retryRefused")
-    return RETRY_NOTHING if given is None else given.among(RETRY_REFUSED)
-
-
-def _read_swap_behavior(document: JsonValue) -> str:
-    given = document.optional("memorySwap")  # missing in captures of older agents, which didn't limit swap
-    return UNLIMITED_SWAP if given is None else given.field("swapBehavior").among(SWAP_BEHAVIORS)
-
-
-def _read_flag(document: JsonValue, name: str) -> bool:
-    chosen = document.optional(name)  # missing in older captures
-    return chosen is not None and chosen.flag()
+def _read_core_class(value: JsonValue) -> str:
+    return value.among(CORE_CLASS_CHOICES)
 
 
 def _format_amounts(resources: Resources) -> dict[str, str]:
     return {name: str(amount) for name, amount in resources}
 
 
-def _read_optional(document: JsonValue, name: str, read: Callable[[JsonValue], T]) -> T | None:
-    value = document.optional(name)
-    return None if value is None else read(value)
-
-
 def _read_resources(amounts: JsonValue) -> Resources:
-    return Resources.of(dict(amounts.by_name(_read_amount)))
-
-
-def _read_amount(value: JsonValue) -> Quantity:
-    try:
-        return Quantity.parse(value.text())
-    except QuantitySyntaxError as err:
-        raise value.misfit("an amount such as 2Gi") from err
-
-
-def _read_reserved_memory(value: JsonValue) -> ReservedMemory:
-    node, limits = value.row(2)
-    return ReservedMemory(node.whole(), _read_resources(limits))
+    return Resources.of(dict(amounts.by_name(JsonValue.quantity)))
 
 
 def _read_percentage(value: JsonValue) -> str:

@@ -1,8 +1,7 @@
-"""Finds problem kubelet's configuration and state must change before kubelet may run on a node where nodeagent places
-containers.
+"""Finds the changes in kubelet's configuration and state without which kubelet must not run beside nodeagent.
 
-kubelet's own managers have to be off. Otherwise two programs would write the same cpuset and allocate each other's
-CPUs.
+On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write
+the same cpuset and allocate each other's CPUs.
 """
 
 from msgspec import Struct
@@ -10,7 +9,7 @@ from msgspec import Struct
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.fields import Fields
 from nodeagent.formats.syntax.findings import Finding, Findings, shown
-from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, string
+from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, string
 from nodeagent.formats.syntax.tree import MapNode
 
 COMMAND_LINE = "kubelet's command line"
@@ -42,7 +41,7 @@ class KubeletFiles(Struct, frozen=True):
     """Content of memory_manager_state. None if the file doesn't exist."""
 
 
-def kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
+def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
     """Return the required changes with their places. Without any, kubelet may run. An unreadable file counts as a
     change, too.
     """
@@ -58,41 +57,45 @@ def kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
             found.append(Finding(source, documents[0].line, "", "", "must be an object with kubelet's fields"))
     for manager, state in ((_CPU, files.cpu_state), (_MEMORY, files.memory_state)):
         found += _check_policy(manager, files, read)
-        found += (
-            () if state is None else _check_state_file(manager, f"{files.state_directory}/{manager.state_file}", state)
-        )
+        if state is not None:
+            found += _check_state_file(manager, f"{files.state_directory}/{manager.state_file}", state)
     return tuple(dict.fromkeys(found))
 
 
 def _check_policy(manager: _Manager, files: KubeletFiles, read: list[tuple[Fields, Findings]]) -> tuple[Finding, ...]:
+    restart = f"drain the node, stop kubelet, `rm {files.state_directory}/{manager.state_file}`, start it again"
     # The last value of a flag, given as `--name=value` or `--name value` (pflag).
-    found = None
+    flagged = None
     for index, argument in enumerate(files.arguments):
         flag, equals, value = argument.partition("=")
         if flag == manager.flag:
-            found = value if equals else "".join(files.arguments[index + 1 : index + 2])
-    flagged = found
+            flagged = value if equals else "".join(files.arguments[index + 1 : index + 2])
     if flagged is not None:
         if flagged in {"", manager.off}:
             return ()
-        problem = f"{_format_rule(manager)}: remove the flag, {_format_restart_steps(manager, files.state_directory)}"
+        problem = f"{_format_rule(manager)}: remove the flag, {restart}"
         return (Finding(COMMAND_LINE, None, manager.flag, shown(flagged), problem),)
     # Later documents override earlier ones.
-    given = next(((one, findings) for one, findings in reversed(read) if one.has(manager.field)), None)
-    if given is None:
-        return ()
-    one, findings = given
-    policy = one.string(manager.field)
-    if policy is not None and policy not in {"", manager.off}:
-        problem = f"{_format_rule(manager)}: write {manager.field}: {manager.off}, {_format_restart_steps(manager, files.state_directory)}"
-        one.report(manager.field, problem, policy)
-    return findings.all()
+    for document, findings in reversed(read):
+        if document.has(manager.field):
+            policy = document.string(manager.field)
+            if policy is not None and policy not in {"", manager.off}:
+                problem = f"{_format_rule(manager)}: write {manager.field}: {manager.off}, {restart}"
+                document.report(manager.field, problem, policy)
+            return findings.all()
+    return ()
 
 
 def _check_state_file(manager: _Manager, path: str, text: str) -> tuple[Finding, ...]:
-    policy = _parse_policy_name(text)
     remedy = f"stop kubelet, `rm {path}`, start it again"
-    if policy is None:
+    try:
+        outer = fields(decode_json(text), ("policyName", "data"))
+        data = string(outer["data"])
+        # kubelet 1.37 nests the content in a string.
+        policy = string((fields(decode_json(data), ("policyName",)) if data else outer)["policyName"])
+    except GoJsonError:
+        policy = ""
+    if not policy:
         return (Finding(path, None, "", "", f"is damaged, so its policy is unknown: {remedy}"),)
     if policy == manager.off:
         return ()
@@ -100,22 +103,5 @@ def _check_state_file(manager: _Manager, path: str, text: str) -> tuple[Finding,
     return (Finding(path, None, "policyName", shown(policy), problem),)
 
 
-def _parse_policy_name(text: str) -> str | None:
-    """Return the policy in a state file, or None if the text isn't a state file of kubelet. kubelet 1.37 nests the
-    content in a string.
-    """
-    try:
-        outer = fields(decoded(text), ("policyName", "data"))
-        data = string(outer["data"])
-        named = fields(decoded(data), ("policyName",)) if data else outer
-        return string(named["policyName"]) or None
-    except GoJsonError:
-        return None
-
-
 def _format_rule(manager: _Manager) -> str:
     return f"must be {manager.off} where nodeagent places containers"
-
-
-def _format_restart_steps(manager: _Manager, directory: str) -> str:
-    return f"drain the node, stop kubelet, `rm {directory}/{manager.state_file}`, start it again"

@@ -36,7 +36,7 @@ class Migration(Struct, frozen=True):
     """Parts of the kept fields without a use here, such as `evictionHard[nodefs.available]`."""
 
 
-def migrated(content: bytes, source: str) -> Migration:
+def migrate_config(content: bytes, source: str) -> Migration:
     """Translate a KubeletConfiguration.
 
     Raises:
@@ -51,8 +51,20 @@ def migrated(content: bytes, source: str) -> Migration:
     reasons |= {entry.key: _STATIC_PODS for entry in root if entry.key == "staticPodPath"}
     wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=())
     text = _edit_lines(content, root, reasons)
-    if text is None or not _parses_to(text, wanted):
-        text = _rewrite_fields(root, reasons)
+    try:
+        # The structure of an edited text may not follow its lines.
+        is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=()) == wanted
+    except DocumentError:
+        is_same = False
+    if text is None or not is_same:
+        lines = [f"kind: {KIND}"]
+        for entry in root:
+            own = yaml_lines({entry.key: _to_plain_value(entry.value)})
+            if entry.key in reasons:
+                lines += _format_comments(entry.key, reasons[entry.key], own)
+            elif entry.key not in _KINDS:
+                lines += own
+        text = "\n".join(lines) + "\n"
     return Migration(
         text=text,
         config=parse_config(text.encode(), source),
@@ -60,15 +72,6 @@ def migrated(content: bytes, source: str) -> Migration:
         commented=tuple(reasons),
         partly_used=tuple(name for name in before.reported_fields if name not in reasons),
     )
-
-
-def _parses_to(text: str, wanted: Config) -> bool:
-    """Check that an edited text still parses to the same configuration, because its structure may not follow its lines."""
-    try:
-        found = parse_config(text.encode(), "")
-    except DocumentError:
-        return False
-    return replace(found, reported_fields=()) == wanted
 
 
 def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
@@ -99,18 +102,6 @@ def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str |
 
 def _format_comments(key: str, reason: str, own: list[str]) -> list[str]:
     return [f"# {reason}:", *(f"# {line}" for line in ([f"{key}: value omitted"] if key in _SECRET else own))]
-
-
-def _rewrite_fields(root: MapNode, reasons: dict[str, str]) -> str:
-    """Format the values from scratch."""
-    result = [f"kind: {KIND}"]
-    for entry in root:
-        own = yaml_lines({entry.key: _to_plain_value(entry.value)})
-        if entry.key in reasons:
-            result += _format_comments(entry.key, reasons[entry.key], own)
-        elif entry.key not in _KINDS:
-            result += own
-    return "\n".join(result) + "\n"
 
 
 def _to_plain_value(node: TreeNode) -> Any:

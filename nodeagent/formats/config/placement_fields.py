@@ -68,17 +68,14 @@ class PlacementReader:
             self._fields.report("cpuManagerPlugins", "needs cpuManagerPolicy: static")
         return tuple(found.values())
 
-    def _read_devices(self) -> "tuple[DeviceSelection, ...]":
-        items = self._fields.objects("devices")
-        if not items:
-            return ()
-        from nodeagent.formats.config.device_fields import read_devices  # noqa: PLC0415 - few nodes have devices
-
-        return read_devices(items, self._fields)
-
     def placement(self, *, reserved_cpu_milli: int | None, memory_reservation: Resources, errata: Errata) -> Placement:
         default = Placement()
         fields = self._fields
+        devices: tuple[DeviceSelection, ...] = ()
+        if items := fields.objects("devices"):
+            from nodeagent.formats.config.device_fields import read_devices  # noqa: PLC0415 - few nodes have devices
+
+            devices = read_devices(items, fields)
         reserved_system_cpus = self.reserved_system_cpus()
         if reserved_system_cpus:
             # In kubelet, the list replaces the amounts, and systemReserved.cpu becomes the number of listed CPUs.
@@ -103,5 +100,5 @@ class PlacementReader:
             resize_below_admitted_cpus=fields.boolean("resizeBelowAdmittedCPUs") or default.resize_below_admitted_cpus,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
-            devices=self._read_devices(),
+            devices=devices,
         )

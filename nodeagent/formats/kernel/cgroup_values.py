@@ -14,7 +14,7 @@ class CgroupValueError(ValueError):
     """A cgroup file contains a text that the kernel would not write."""
 
 
-def print_value(value: Value) -> str:
+def format_value(value: Value) -> str:
     """Format a value as the kernel does."""
     match value:
         case CpuSet() | NumaSet():
@@ -32,11 +32,11 @@ def print_value(value: Value) -> str:
             return str(value)
 
 
-def written(attribute: Attribute, value: Value) -> str:
+def format_for_write(attribute: Attribute, value: Value) -> str:
     """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because a write of no bytes never
     reaches the kernel.
     """
-    return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else print_value(value)
+    return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else format_value(value)
 
 
 def parse_value(attribute: Attribute, text: str) -> Value:
@@ -68,17 +68,14 @@ def parse_value(attribute: Attribute, text: str) -> Value:
 
 
 def _parse_partition(text: str) -> Partition:
-    kind, _, state = text.partition(" ")
-    if not state:
-        return Partition(PartitionKind(kind))
-    found = _INVALID.fullmatch(state)
+    found = _PARTITION.fullmatch(text)
     if found is None:
         raise ValueError(text)
-    return Partition(PartitionKind(kind), found["why"] or _UNKNOWN_REASON)
+    problem = found["why"] or ("no reason given" if found["invalid"] else "")
+    return Partition(PartitionKind(found["kind"]), problem)
 
 
-_INVALID = re.compile(r"invalid(?: \((?P<why>[^\n]*)\))?")
-_UNKNOWN_REASON = "no reason given"
+_PARTITION = re.compile(r"(?P<kind>[^ ]*)(?P<invalid> invalid(?: \((?P<why>[^\n]*)\))?)?")
 _SWITCH = {"0": False, "1": True}
 _MAX_DIGITS = 20
 """Maximum for a 64-bit number."""

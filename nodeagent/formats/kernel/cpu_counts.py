@@ -51,12 +51,11 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
     return CpuCounts(tuple(int(name[3:]) for name in names), rows)
 
 
-def increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
+def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
     """Yield the increase of each row on these CPUs between two samples.
 
     A CPU that came online in between is left out. A counter that was reset counts from 0, because its interrupt
-    number was freed and may have been
-    assigned again. A counter that overflowed is corrected.
+    number was freed and may have been assigned again. A counter that overflowed is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)
@@ -68,11 +67,11 @@ def increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Inc
             if before.columns != after.columns:
                 known = dict(zip(before.columns, old, strict=True))
                 old = [known.get(cpu, now) for cpu, now in zip(after.columns, new, strict=True)]
-            by_cpu = {
-                cpu: _count_increase(int(then), int(now))
-                for cpu, then, now in zip(after.columns, old, new, strict=True)
-                if then != now and cpu in cpus
-            }
+            by_cpu = {}
+            for cpu, then, now in zip(after.columns, map(int, old), map(int, new), strict=True):
+                if then != now and cpu in cpus:
+                    wraps = now < then and then >= _WRAP // 2
+                    by_cpu[cpu] = now - then if now >= then else now + _WRAP - then if wraps else now
             if by_cpu:
                 yield Increase(label.decode(errors="replace"), source, by_cpu)
 
@@ -85,9 +84,8 @@ def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
         is_bound: the kernel doesn't allow changing the affinity of this interrupt.
     """
     if row.label.isdecimal():
-        if row.source.endswith(
-            "timer"
-        ):  # the first one of PCs, arch_timer of others: each CPU has its own, or it is of no device
+        # The first timer of PCs, or arch_timer of others. Each CPU has its own timer, or the timer belongs to no device.
+        if row.source.endswith("timer"):
             return "timer"
         return "bound_device" if is_bound else "device"
     if row.label == _LOCAL_TIMER:
@@ -101,9 +99,3 @@ def _split_row(row: bytes, count: int) -> tuple[list[bytes], str]:
     if len(words) < count or not b"".join(words[:count]).isdigit():
         return [], ""
     return words[:count], words[count].split()[-1].decode(errors="replace") if len(words) > count else ""
-
-
-def _count_increase(old: int, new: int) -> int:
-    if new >= old:
-        return new - old
-    return new + _WRAP - old if old >= _WRAP // 2 else new

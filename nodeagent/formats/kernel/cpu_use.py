@@ -104,19 +104,23 @@ def cpu_filter(cpus: CpuSet) -> str:
     return f"CPU>={min(cpus)}&&CPU<={max(cpus)}"
 
 
-def use_of(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
+def derive_cpu_use(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
     """Derive the activity on these CPUs from their histograms.
 
     Raises:
         HistogramSyntaxError: a text doesn't have the kernel's format.
     """
-    switches = _parse_times(
-        "sched_switch", record.switches.text, ("common_cpu", "common_pid", "next_pid"), "common_pid"
+    switches = _parse_histogram(
+        "sched_switch",
+        record.switches.text,
+        ("common_cpu", "common_pid", "next_pid"),
+        value="common_timestamp",
+        task="common_pid",
     )
     interrupts = _parse_pair("irq_handler", "irq", record.interrupt_entries, record.interrupt_exits)
     softirqs = _parse_pair("softirq", "vec", record.softirq_entries, record.softirq_exits)
-    forks = _parse_counts("sched_process_fork", record.forks, ("parent_pid", "child_pid"))
-    joins = _parse_counts("cgroup_attach_task", record.joins, ("pid", "dst_id"))
+    forks = _parse_histogram("sched_process_fork", record.forks, ("parent_pid", "child_pid"))
+    joins = _parse_histogram("cgroup_attach_task", record.joins, ("pid", "dst_id"))
     children, joined = defaultdict(list), defaultdict(list)
     for row in forks.rows:
         children[row.keys[0]].append(row.keys[1])
@@ -153,8 +157,7 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
     """Return the runs of all tasks. Each switch ends a run of one task and starts a run of another.
 
     Times are relative to the start of the measurement, so a run that started earlier counts from there. A run that
-    continues to the end has
-    no end event. Its sum lacks the whole time and is therefore negative.
+    continues to the end has no end event. Its sum lacks the whole time and is therefore negative.
     """
     ns: dict[tuple[int, int], int] = defaultdict(int)
     begun: dict[tuple[int, int], int] = defaultdict(int)
@@ -223,15 +226,14 @@ def _to_signed(number: int) -> int:
 
 
 def _parse_pair(event: str, key: str, entries: Counted, exits: Counted) -> tuple[Histogram, Histogram]:
-    keys = ("common_cpu", key)
-    return _parse_times(f"{event}_entry", entries.text, keys), _parse_times(f"{event}_exit", exits.text, keys)
+    begun, ended = (
+        _parse_histogram(f"{event}_{end}", counted.text, ("common_cpu", key), value="common_timestamp")
+        for end, counted in (("entry", entries), ("exit", exits))
+    )
+    return begun, ended
 
 
-def _parse_times(event: str, text: bytes, keys: tuple[str, ...], task: str | None = None) -> Histogram:
-    return _parse_counts(event, text, keys, value="common_timestamp", task=task)
-
-
-def _parse_counts(
+def _parse_histogram(
     event: str, text: bytes, keys: tuple[str, ...], *, value: str | None = None, task: str | None = None
 ) -> Histogram:
     try:

@@ -1,9 +1,8 @@
 """Finds the files in /dev that give access to a PCI function, from its entries in /sys.
 
 For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5),
-DEVNAME of
-Documentation/core-api/kobject.rst). In addition to the files of the function itself, some files are shared by all
-functions of a kind.
+DEVNAME of Documentation/core-api/kobject.rst). In addition to the files of the function itself, some files are shared
+by all functions of a kind.
 """
 
 import re
@@ -19,7 +18,7 @@ _HIDDEN_DISK = re.compile(r"nvme([0-9]+)c[0-9]+(n[0-9]+)")
 _VERBS = "/dev/infiniband/uverbs"
 
 
-def device_file(directory: str, dev: str, uevent: str, *, is_block: bool) -> DeviceFile:
+def parse_device_file(directory: str, dev: str, uevent: str, *, is_block: bool) -> DeviceFile:
     """Parse the entries of one device file.
 
     Args:
@@ -41,7 +40,7 @@ def device_file(directory: str, dev: str, uevent: str, *, is_block: bool) -> Dev
     return DeviceFile(f"/dev/{name}", is_block, int(numbers[1]), int(numbers[2]))
 
 
-def disk_of_paths(name: str) -> str | None:
+def find_multipath_disk(name: str) -> str | None:
     """Return the multipath disk behind an NVMe path, or None if the name isn't one of a path.
 
     With native multipath, a path such as nvme0c1n1 has no device file. Its disk, nvme0n1, is below no controller.

@@ -57,9 +57,12 @@ def parse_histogram(
     ]
     summed = rb"" if value is None else rb" +" + re.escape(value.encode()) + b":" + number
     row = re.compile(rb"\{ " + b", ".join(parts) + rb" \} hitcount:" + number + summed + b"\n", re.DOTALL)
-    rows, place = [], at + 2
+    rows, place, count = [], at + 2, len(keys)
     while match := row.match(text, place):
-        rows.append(_parse_row(match, keys, value, task))
+        fields = list(match.groups())
+        name = "" if task is None else fields.pop(keys.index(task)).rstrip(b" ").decode(errors="backslashreplace")
+        numbers = [int(number) for number in fields]
+        rows.append(Row(tuple(numbers[:count]), name, numbers[count], 0 if value is None else numbers[count + 1]))
         place = match.end()
     if text[place : total.start()].strip(b"\n"):
         shown = text[place : place + 100].decode(errors="backslashreplace")
@@ -67,11 +70,3 @@ def parse_histogram(
     if len(rows) != int(total.group(2)):
         raise HistogramSyntaxError(f"it has {len(rows)} rows and reports {int(total.group(2))}")
     return Histogram(tuple(rows), int(total.group(3)))
-
-
-def _parse_row(match: re.Match[bytes], keys: Sequence[str], value: str | None, task: str | None) -> Row:
-    fields = list(match.groups())
-    name = "" if task is None else fields.pop(keys.index(task)).rstrip(b" ").decode(errors="backslashreplace")
-    numbers = [int(field) for field in fields]
-    count = len(keys)
-    return Row(tuple(numbers[:count]), name, numbers[count], 0 if value is None else numbers[count + 1])

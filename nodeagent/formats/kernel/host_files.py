@@ -3,7 +3,7 @@
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.sysfs_sample import parse_cpu_mask, print_cpu_mask
+from nodeagent.formats.kernel.sysfs_sample import format_cpu_mask, parse_cpu_mask
 
 IRQS = "proc/irq"
 QUEUES = "sys/class/net"
@@ -44,9 +44,9 @@ def place_of(setting: Setting) -> str:
     return f"thread {setting.name}" if setting.kind is SettingKind.THREAD else f"/{path_of(setting)}"
 
 
-def spelled(setting: Setting, cpus: CpuSet) -> str:
+def format_cpus(setting: Setting, cpus: CpuSet) -> str:
     """Format CPUs for the setting's file or for a kernel thread."""
-    return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else print_cpu_mask(cpus)
+    return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else format_cpu_mask(cpus)
 
 
 def read_cpus(setting: Setting, text: str) -> CpuSet:
@@ -66,7 +66,7 @@ def read_cpus(setting: Setting, text: str) -> CpuSet:
         raise _format_error(setting, "a CPU mask such as 00000000,0000ff0f", text) from err
 
 
-def described(setting: Setting) -> str:
+def describe_setting(setting: Setting) -> str:
     """Return the setting's name for a message."""
     match setting.kind:
         case SettingKind.IRQ:

@@ -33,7 +33,7 @@ class Irqbalance(Struct, frozen=True):
     """Numbers of interrupts that irqbalance doesn't move, by its own configuration or on request."""
 
 
-def print_ban(cpus: CpuSet) -> bytes:
+def format_ban_request(cpus: CpuSet) -> bytes:
     """Format the request to keep interrupts off CPUs.
 
     Raises:
@@ -48,7 +48,7 @@ def print_ban(cpus: CpuSet) -> bytes:
     return request
 
 
-def print_leave(irqs: AbstractSet[int]) -> bytes:
+def format_leave_request(irqs: AbstractSet[int]) -> bytes:
     """Format the request not to move these interrupts, and to move all others as before.
 
     Raises:

@@ -54,15 +54,19 @@ _MAX_INTERRUPT = 2**31 - 1
 _MAX_FUNCTIONS = 2**16 - 1
 
 
-def wanted_of(classes: SysfsSample) -> tuple[str, ...]:
+def list_device_files(classes: SysfsSample) -> tuple[str, ...]:
     """Return the files to read, given the classes of all devices."""
-    found = (address for address in _addresses(classes) if _kind_of_class(_read_class(classes, address)) is not None)
-    return tuple(path for address in found for path in _device_paths(f"{PCI}/{address}"))
-
-
-def _device_paths(directory: str) -> Iterator[str]:
-    yield f"{directory}@"  # link whose target has the root of the device
-    yield from (f"{directory}/{file}" for file in _DEVICE_FILES)
+    directories = [
+        f"{PCI}/{address}"
+        for address in _addresses(classes)
+        if _kind_of_class(_read_class(classes, address)) is not None
+    ]
+    # The target of the link to the directory has the root of the device.
+    return tuple(
+        path
+        for directory in directories
+        for path in (f"{directory}@", *(f"{directory}/{file}" for file in _DEVICE_FILES))
+    )
 
 
 def devices_of(sample: SysfsSample) -> tuple[Device, ...]:

@@ -40,28 +40,11 @@ SETTINGS = (
 COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"
 """Advice where to set the kernel's parameters."""
 
-KERNEL_PARAMETERS = frozenset(
-    {
-        "cgroup_disable",
-        "cgroup_no_v1",
-        "default_hugepagesz",
-        "hugepages",
-        "hugepagesz",
-        "irqaffinity",
-        "isolcpus",
-        "maxcpus",
-        "mitigations",
-        "nohz",
-        "nohz_full",
-        "nosmt",
-        "nr_cpus",
-        "numa",
-        "numa_balancing",
-        "rcu_nocbs",
-        "systemd.unified_cgroup_hierarchy",
-        "transparent_hugepage",
-    }
-)
+_PARAMETERS = """
+cgroup_disable cgroup_no_v1 default_hugepagesz hugepages hugepagesz irqaffinity isolcpus maxcpus mitigations nohz
+nohz_full nosmt nr_cpus numa numa_balancing rcu_nocbs systemd.unified_cgroup_hierarchy transparent_hugepage
+"""
+KERNEL_PARAMETERS = frozenset(_PARAMETERS.split())
 """The only parameters read from the kernel's command line. Others may be secret, so captures leave them out."""
 
 
@@ -71,12 +54,12 @@ class Settings(Struct, frozen=True):
     """Files of `SETTINGS` that could not be read."""
 
 
-def known_parameters(cmdline: str) -> str:
+def remove_unknown_parameters(cmdline: str) -> str:
     """Remove all parameters except KERNEL_PARAMETERS."""
     return " ".join(word for word in cmdline.split() if word.partition("=")[0] in KERNEL_PARAMETERS) + "\n"
 
 
-def parameters(cmdline: str) -> Mapping[str, str]:
+def parse_parameters(cmdline: str) -> Mapping[str, str]:
     """Return the values by name. Of a repeated parameter, the last value takes effect, as for most of the kernel's own."""
     pairs = (word.partition("=") for word in cmdline.split())
     return {name: value for name, _, value in pairs}

@@ -1,8 +1,8 @@
 """Derives the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
 
 The rules are kubelet's, namely cAdvisor v0.56's (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
-decide allocations.
-Its leniency is kept where it changes them. A malformed file is an error here, while cAdvisor logs it and continues.
+decide allocations. Its leniency is kept where it changes them. A malformed file is an error here, while cAdvisor logs
+it and continues.
 """
 
 import re
@@ -45,8 +45,6 @@ class _Core(Struct, frozen=True):
 class _SysfsCache(Struct, frozen=True):
     id: int
     level: int
-    size_kib: int
-    type: str
     cpu_count: int
 
 
@@ -66,7 +64,10 @@ def topology_of(sample: SysfsSample) -> Topology:
     """
     present = sample.identified(CPUS, "cpu")
     online = _read_online(sample, present)
-    offline = _find_offline(sample, present, online)
+    if f"{CPUS}/online" in sample.files:
+        offline = CpuSet.from_ids(present) - online
+    else:
+        offline = CpuSet.from_ids(cpu for cpu in present if sample.number(f"{CPUS}/cpu{cpu}/online", 0, 1) == 0)
     places = _read_cpu_places(sample, (cpu for cpu in present if cpu in online))
     nodes = _read_nodes(sample, present, places)
     if not any(node.cpus for node in nodes):
@@ -80,27 +81,48 @@ def topology_of(sample: SysfsSample) -> Topology:
     l3 = {cpu: [path for path, level in paths.items() if level == 3] for cpu, paths in levels.items()}
     cpus: list[Cpu] = []
     for node in nodes:
-        cores = _group_cores(node.cpus, places)
+        # CPUs with equal IDs are threads of one core. Cores are in the order of their first CPU.
+        threads: dict[_CpuPlace, list[int]] = {}
+        for cpu in node.cpus:
+            threads.setdefault(places[cpu], []).append(cpu)
+        cores = tuple(_Core(place, tuple(members)) for place, members in threads.items())
         uncores = _find_uncore_ids(sample, cores)
         for core in cores:
             cpus += (_read_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
     has_nodes = any(node.directory is not None for node in nodes)
-    hugepages = _read_hugepages(sample, HUGEPAGES)
     distances = _read_distances(sample, nodes)
+    # Without NUMA directories, cAdvisor reports neither memory nor huge pages nor distances. Without the file of its
+    # memory, a node has none.
+    numa_nodes = [
+        NumaNode(node.id, memory_bytes=0)
+        if node.directory is None
+        else NumaNode(
+            id=node.id,
+            memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo") or 0,
+            hugepages=_read_hugepages(sample, f"{node.directory}/hugepages"),
+            distances=distances.get(node.id),
+        )
+        for node in nodes
+    ]
+    sockets = set(_PHYSICAL_ID.findall(sample.files.get("proc/cpuinfo", ""))) or {
+        sample.files.get(f"{CPUS}/cpu{cpu}/topology/physical_package_id", "0").strip() for cpu in online
+    }
+    # Without the boot parameter, the kernel writes "(null)" or, before 4.15, a NUL.
+    has_nohz_full = sample.files.get(f"{CPUS}/nohz_full", "").strip(" \n\0") not in {"", "(null)"}
     return Topology.of(
         cpus,
-        (_read_numa_node(sample, node, distances) for node in nodes),
+        numa_nodes,
         offline=offline,
         l3=_group_by_l3(sample, online, l3),
         caches=_find_other_caches(sample, online, levels),
-        socket_count=_count_sockets(sample, online),
+        socket_count=len(sockets),
         # Without NUMA directories, cAdvisor counts directories of CPUs, including offline ones.
         reported_cpu_count=len(cpus) if has_nodes else len(present),
         skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
         isolated=sample.cpu_list(f"{CPUS}/isolated"),
-        nohz_full=_read_nohz_full(sample),
+        nohz_full=sample.cpu_list(f"{CPUS}/nohz_full") if has_nohz_full else None,
         memory_bytes=sample.total_memory_bytes("proc/meminfo"),
-        hugepages=hugepages or None,
+        hugepages=_read_hugepages(sample, HUGEPAGES) or None,
     )
 
 
@@ -112,19 +134,6 @@ def _read_online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
     if not online:
         raise sample.error(path, "expected at least one CPU", value="")
     return online
-
-
-def _read_nohz_full(sample: SysfsSample) -> CpuSet | None:
-    path = f"{CPUS}/nohz_full"
-    # Without the boot parameter, the kernel writes "(null)" or, before 4.15, a NUL.
-    nothing = sample.files.get(path, "").strip(" \n\0") in {"", "(null)"}
-    return None if nothing else sample.cpu_list(path)
-
-
-def _find_offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> CpuSet:
-    if f"{CPUS}/online" in sample.files:
-        return CpuSet.from_ids(present) - online
-    return CpuSet.from_ids(cpu for cpu in present if sample.number(f"{CPUS}/cpu{cpu}/online", 0, 1) == 0)
 
 
 def _read_cpu_places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
@@ -169,10 +178,16 @@ def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int
         return _create_nodes_from_packages(sample, present, places)
     directories = {node: f"{NODES}/node{node}" for node in ids}
     members = {node: sample.identified(directory, "cpu") for node, directory in directories.items()}
-    if not any(
-        members.values()
-    ):  # A copied root may lack the nodes' links to their CPUs. The nodes' lists have the same content.
-        members = _read_listed_members(sample, directories)
+    if not any(members.values()):
+        # A copied root may lack the nodes' links to their CPUs. The nodes' lists have the same content. A CPU belongs
+        # to the first node that lists it.
+        taken = CpuSet()
+        for node, directory in directories.items():
+            listed = sample.cpu_list(f"{directory}/cpulist")
+            if listed is None:
+                listed = sample.cpu_map(f"{directory}/cpumap") or CpuSet()
+            members[node] = tuple(sorted(listed - taken, key=str))
+            taken |= listed
     owner: dict[int, int] = {}
     for node, cpus in members.items():
         for cpu in cpus:
@@ -181,19 +196,6 @@ def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int
     return tuple(
         _SysfsNode(node, directories[node], tuple(cpu for cpu in members[node] if cpu in places)) for node in ids
     )
-
-
-def _read_listed_members(sample: SysfsSample, directories: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
-    """Return the CPUs of each node from `cpulist` or `cpumap`, in text order. A CPU belongs to the first node that lists it."""
-    members = {}
-    taken = CpuSet()
-    for node, directory in directories.items():
-        listed = sample.cpu_list(f"{directory}/cpulist")
-        if listed is None:
-            listed = sample.cpu_map(f"{directory}/cpumap") or CpuSet()
-        members[node] = tuple(sorted(listed - taken, key=str))
-        taken |= listed
-    return members
 
 
 def _create_nodes_from_packages(
@@ -211,14 +213,6 @@ def _create_nodes_from_packages(
                 )
             members.setdefault(package, []).append(cpu)
     return tuple(_SysfsNode(package, None, tuple(cpus)) for package, cpus in members.items())
-
-
-def _group_cores(cpus: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_Core, ...]:
-    """Group the CPUs of a node into cores by equal IDs, in the order of each core's first CPU."""
-    threads: dict[_CpuPlace, list[int]] = {}
-    for cpu in cpus:
-        threads.setdefault(places[cpu], []).append(cpu)
-    return tuple(_Core(place, tuple(members)) for place, members in threads.items())
 
 
 def _find_uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
@@ -254,7 +248,7 @@ def _read_caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | Non
         cpus = sample.cpu_map(f"{path}/shared_cpu_map")
         if cache_id is None or size_kib is None or level is None or kind is None or cpus is None:
             return None
-        caches.append(_SysfsCache(cache_id, level, size_kib, kind.strip(), len(cpus)))
+        caches.append(_SysfsCache(cache_id, level, len(cpus)))
     return tuple(caches)
 
 
@@ -307,15 +301,13 @@ def _find_core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]
     """Return the CPUs of a hybrid machine by class, or nothing if all cores have the same class.
 
     Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). On other machines (Arm,
-    AMD, guests, copied
-    roots), the first available data decides that a core is an efficiency core:
+    AMD, guests, copied roots), the first available data decides that a core is an efficiency core:
 
     - Its capacity is below three quarters of the largest. Favoured cores differ by less.
     - Its base and top frequencies are both lower. Speed Select lowers only the base frequency, and favoured cores
-    have only a higher top.
+      have only a higher top.
     - Without base frequencies: its highest performance is below three quarters of the largest, and its nominal
-    performance is lower, too.
-      A ranking of equal cores changes only the highest performance.
+      performance is lower, too. A ranking of equal cores changes only the highest performance.
     """
     listed = {
         name: [sample.cpu_list(f"sys/devices/{device}/cpus") or CpuSet() for device in devices]
@@ -327,11 +319,14 @@ def _find_core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]
     base, top = (_read_numbers(sample, online, f"cpufreq/{name}") for name in ("base_frequency", "cpuinfo_max_freq"))
     small = _find_far_below_largest(capacity)
     if not small and base.keys() == top.keys() == set(online):
-        small = _find_below_largest(base) & _find_below_equals(base, top)
+        highest_base = max(base.values())
+        lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest_base)
+        small = {cpu for cpu in online if base[cpu] < highest_base and top[cpu] < lowest_top}
     elif not small and not base:
         highest, nominal = (_read_numbers(sample, online, f"acpi_cppc/{name}_perf") for name in ("highest", "nominal"))
         if highest.keys() == nominal.keys() == set(online):
-            small = _find_far_below_largest(highest) & _find_below_largest(nominal)
+            largest = max(nominal.values())
+            small = {cpu for cpu in _find_far_below_largest(highest) if nominal[cpu] < largest}
     efficiency = CpuSet.from_ids(small)
     return {"performance": online - efficiency, "efficiency": efficiency} if small else {}
 
@@ -339,18 +334,6 @@ def _find_core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]
 def _find_far_below_largest(numbers: Mapping[int, int]) -> set[int]:
     largest = max(numbers.values(), default=0)
     return {cpu for cpu, number in numbers.items() if number * 4 < largest * 3}
-
-
-def _find_below_largest(numbers: Mapping[int, int]) -> set[int]:
-    largest = max(numbers.values())
-    return {cpu for cpu, number in numbers.items() if number < largest}
-
-
-def _find_below_equals(base: Mapping[int, int], top: Mapping[int, int]) -> set[int]:
-    """Return the CPUs with a lower top frequency than every CPU of the highest base frequency."""
-    highest = max(base.values())
-    lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest)
-    return {cpu for cpu, number in top.items() if number < lowest_top}
 
 
 def _read_numbers(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
@@ -378,8 +361,15 @@ def _find_other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int,
     served: dict[tuple[int, str], CpuSet] = {}
     for cpu in online:
         for path, level in levels[cpu].items():
-            kind = None if level == 3 else _read_cache_type(sample, f"{path}/type")
-            if kind is None or cpu in (earlier := served.get((level, kind), CpuSet())):
+            kind_text = None if level == 3 else sample.files.get(f"{path}/type")
+            if kind_text is None:
+                continue
+            kind = _CACHE_TYPES.get(kind_text.strip())
+            if kind is None:
+                raise sample.error(
+                    f"{path}/type", f"expected one of {', '.join(_CACHE_TYPES)}", value=kind_text.strip()
+                )
+            if cpu in (earlier := served.get((level, kind), CpuSet())):
                 continue
             sharers = _read_sharers(sample, path)
             if sharers is not None:
@@ -388,27 +378,9 @@ def _find_other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int,
                 yield Cache(level, kind, cpus, _read_size_bytes(sample, path))
 
 
-def _read_cache_type(sample: SysfsSample, path: str) -> str | None:
-    text = sample.files.get(path)
-    if text is None:
-        return None
-    kind = _CACHE_TYPES.get(text.strip())
-    if kind is None:
-        raise sample.error(path, f"expected one of {', '.join(_CACHE_TYPES)}", value=text.strip())
-    return kind
-
-
 def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
     shared = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older file, which kubelet's rules use
     return sample.cpu_list(f"{cache}/shared_cpu_list") if shared is None else shared
-
-
-def _count_sockets(sample: SysfsSample, online: CpuSet) -> int:
-    lines = set(_PHYSICAL_ID.findall(sample.files.get("proc/cpuinfo", "")))
-    if lines:
-        return len(lines)
-    packages = (sample.files.get(f"{CPUS}/cpu{cpu}/topology/physical_package_id", "0").strip() for cpu in online)
-    return len(set(packages))
 
 
 def _read_distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
@@ -435,24 +407,7 @@ def _read_distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[in
     return distances
 
 
-def _read_numa_node(sample: SysfsSample, node: _SysfsNode, distances: Mapping[int, tuple[int, ...]]) -> NumaNode:
-    if node.directory is None:  # cAdvisor reports neither memory nor huge pages nor distances for such nodes
-        return NumaNode(node.id, memory_bytes=0)
-    return NumaNode(
-        id=node.id,
-        memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo")
-        or 0,  # no memory without the file, as in cAdvisor
-        hugepages=_read_hugepages(sample, f"{node.directory}/hugepages"),
-        distances=distances.get(node.id),
-    )
-
-
 def _read_hugepages(sample: SysfsSample, directory: str) -> tuple[tuple[str, int], ...]:
     pages = sample.hugepage_bytes(directory)
-    return tuple(
-        sorted((f"hugepages-{_format_binary(page_bytes)}", amount_bytes) for page_bytes, amount_bytes in pages)
-    )
-
-
-def _format_binary(size_bytes: int) -> str:
-    return str(Quantity(size_bytes * 10**9, Notation.BINARY_SI))
+    sizes = ((str(Quantity(page_bytes * 10**9, Notation.BINARY_SI)), amount) for page_bytes, amount in pages)
+    return tuple(sorted((f"hugepages-{size}", amount_bytes) for size, amount_bytes in sizes))

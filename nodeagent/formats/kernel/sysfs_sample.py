@@ -63,7 +63,7 @@ FIRMWARE_ANSWERS = "/acpi_cppc/"
 a missing file.
 """
 
-ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
+ONLINE_FILES = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
 """Files that change when a CPU or a node comes or goes. If they are equal before and after sampling, the sample is
 consistent.
 """
@@ -212,7 +212,7 @@ def parse_cpu_mask(text: str) -> CpuSet:
     return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
 
 
-def print_cpu_mask(cpus: CpuSet) -> str:
+def format_cpu_mask(cpus: CpuSet) -> str:
     """Format a mask of CPUs as the kernel does. `parse_cpu_mask` reads it back."""
     words, rest = [f"{cpus.bits & 0xFFFFFFFF:08x}"], cpus.bits >> _WORD_BITS
     while rest:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
 """Properties to query. systemctl leaves out a property that a unit doesn't have, such as a job."""
@@ -84,31 +84,22 @@ def _parse_unit(properties: dict[str, str]) -> UnitProperties:
     if missing := set(PROPERTIES[:2]) - properties.keys():
         raise ValueError(f"{', '.join(sorted(missing))} is missing")
     try:
+        # systemctl prints spaces between ranges.
         settings = UnitSettings(
-            CpuSet.parse(_remove_spaces(properties.get("AllowedCPUs", ""))),
-            NumaSet.parse(_remove_spaces(properties.get("AllowedMemoryNodes", ""))),
+            CpuSet.parse(",".join(properties.get("AllowedCPUs", "").split())),
+            NumaSet.parse(",".join(properties.get("AllowedMemoryNodes", "").split())),
         )
     except IdSetSyntaxError as err:
         given = " and ".join(f"{name}={properties.get(name, '')}" for name in PROPERTIES[-2:])
         raise ValueError(f"{properties['Id']} has {given}: {err}") from err
-    name = properties["Id"]
-    cgroup = properties.get("ControlGroup", "").strip("/") or _expected_cgroup(name, properties.get("Slice", ""))
+    name, slice_ = properties["Id"], properties.get("Slice", "")
+    cgroup = properties.get("ControlGroup", "").strip("/")
+    if not cgroup and name.endswith(".slice"):
+        cgroup = path_of_slice(name)
+    elif not cgroup and slice_:  # the future path of an inactive unit
+        cgroup = "/".join(filter(None, (path_of_slice(slice_), _escape_name(name))))
     is_down = properties.get("ActiveState") in _DOWN and not properties.get("Job")
     return UnitProperties(name, properties["LoadState"], cgroup, settings, is_down)
-
-
-def _remove_spaces(ranges: str) -> str:
-    """Remove the spaces that systemctl prints between ranges."""
-    return ",".join(ranges.split())
-
-
-def _expected_cgroup(name: str, inside: str) -> str:
-    """Return the future path of an inactive unit's cgroup."""
-    if name.endswith(".slice"):
-        return path_of_slice(name)
-    if not inside:
-        return ""
-    return "/".join(filter(None, (path_of_slice(inside), _escape_name(name))))
 
 
 def _escape_name(name: str) -> str:
@@ -123,7 +114,7 @@ def path_of_slice(name: str) -> str:
     return "/".join(_escape_name(f"{'-'.join(parts[: number + 1])}.slice") for number in range(len(parts)))
 
 
-def print_unit_record(before: UnitSettings) -> bytes:
+def format_unit_record(before: UnitSettings) -> bytes:
     """Format the properties that a unit had before the agent changed any."""
     document = {"cpus": str(before.allowed_cpus), "mems": str(before.allowed_memory_nodes)}
     return f"{json.dumps(document, sort_keys=True)}\n".encode()
@@ -132,7 +123,7 @@ def print_unit_record(before: UnitSettings) -> bytes:
 def parse_unit_record(content: bytes) -> UnitSettings | None:
     """Parse a record. None means that the record is damaged or has another form."""
     try:
-        document = parsed(content)
+        document = parse_json(content)
         return UnitSettings(document.field("cpus").cpus(), document.field("mems").nodes())
     except MisfitError:
         return None

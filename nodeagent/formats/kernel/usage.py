@@ -9,6 +9,8 @@ from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_
 
 _RESIDENT = ("anon", "file")
 """Keys of memory.numa_stat for memory that a process uses itself. Other keys are kernel memory or parts of these two."""
+_RUN_TIME = 7
+"""Position of the nanoseconds that tasks ran in a CPU's line (sched-stats.rst). The idle task doesn't count."""
 
 
 class CpuStat(Struct, frozen=True):
@@ -23,6 +25,16 @@ class ContainerUsage(Struct, frozen=True):
     cpu: CpuStat | None
     memory_bytes: Mapping[int, int] | None
     """Memory in bytes by NUMA node."""
+
+
+class JobUsage(Struct, frozen=True):
+    """Usage of a job's cgroup and its CPUs at one time."""
+
+    usage: ContainerUsage
+    peak_bytes: int | None
+    """Peak memory use of the job."""
+    run_ns: Mapping[int, int] | None
+    """Nanoseconds that tasks ran since boot, by CPU. A running task is added when it leaves its CPU."""
 
 
 class UsageSample(Struct, frozen=True):
@@ -55,9 +67,28 @@ NO_RATES = Rates({}, {})
 NO_RATE = ContainerRate(None, None)
 
 
-def container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
+def parse_container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
     """Parse both files. Values in an unexpected format are None."""
     return ContainerUsage(_parse_cpu_stat(cpu_stat), _parse_numa_stat(numa_stat))
+
+
+def parse_job_usage(
+    cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None
+) -> JobUsage:
+    """Parse the files. Values in an unexpected format are None."""
+    peak = (memory_peak or "").strip()
+    run_ns: dict[int, int] = {}
+    for line in (schedstat or "").splitlines():
+        name, *numbers = line.split()[: _RUN_TIME + 1] or [""]
+        cpu = name.removeprefix("cpu")
+        if not (name.startswith("cpu") and cpu.isascii() and cpu.isdigit()):
+            continue
+        if len(numbers) < _RUN_TIME or not (numbers[-1].isascii() and numbers[-1].isdigit()):
+            run_ns = {}
+            break
+        run_ns[int(cpu)] = int(numbers[-1])
+    peak_bytes = int(peak) if peak.isascii() and peak.isdigit() else None
+    return JobUsage(parse_container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None)
 
 
 def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:
@@ -65,7 +96,7 @@ def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping
     return dict(zip(online, times_us, strict=True)) if len(times_us) == len(online) else {}
 
 
-def rates(before: UsageSample, after: UsageSample) -> Rates:
+def compute_rates(before: UsageSample, after: UsageSample) -> Rates:
     """Compute the usage between two samples. New containers and those with decreased counters are left out."""
     cpus = {}
     for cpu, (busy_us, whole_us) in after.cpus.items():
@@ -76,9 +107,11 @@ def rates(before: UsageSample, after: UsageSample) -> Rates:
     for path, now in after.containers.items():
         was = before.containers.get(path)
         if was is not None and was.cpu is not None and now.cpu is not None and after.at_us > before.at_us:
-            rate = _compute_rate(was.cpu, now.cpu, after.at_us - before.at_us)
-            if rate is not None:
-                containers[path] = rate
+            used_us, periods = now.cpu.usage_us - was.cpu.usage_us, now.cpu.periods - was.cpu.periods
+            throttled = now.cpu.throttled_periods - was.cpu.throttled_periods
+            if min(used_us, periods, throttled) >= 0:  # otherwise, the cgroup was recreated
+                percent = round(100 * throttled / periods) if periods else None
+                containers[path] = ContainerRate(round(1000 * used_us / (after.at_us - before.at_us)), percent)
     return Rates(cpus, containers)
 
 
@@ -87,14 +120,6 @@ def remote_bytes(usage: ContainerUsage, near: NumaSet) -> int | None:
     if usage.memory_bytes is None:
         return None
     return sum(size for node, size in usage.memory_bytes.items() if node not in near)
-
-
-def _compute_rate(was: CpuStat, now: CpuStat, elapsed_us: int) -> ContainerRate | None:
-    used_us, periods = now.usage_us - was.usage_us, now.periods - was.periods
-    throttled = now.throttled_periods - was.throttled_periods
-    if used_us < 0 or periods < 0 or throttled < 0:  # the cgroup was recreated
-        return None
-    return ContainerRate(round(1000 * used_us / elapsed_us), round(100 * throttled / periods) if periods else None)
 
 
 def _parse_cpu_stat(text: str | None) -> CpuStat | None:

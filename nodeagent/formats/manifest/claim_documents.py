@@ -3,8 +3,7 @@ that name them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,12 +37,10 @@ _METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp"
 _METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
 _EXACT, _ALL = "ExactCount", "All"
 _MATCH, _DISTINCT = "matchAttribute", "distinctAttribute"
-_REFUSED: Mapping[str, str] = MappingProxyType(
-    {"adminAccess": "adminAccess is not supported: `nodeagent inspect` shows devices that other pods hold"}
-)
-_EXTENDED: Mapping[str, str] = MappingProxyType(
-    {"extendedResourceName": "extendedResourceName is not supported: name such devices in the configuration (devices)"}
-)
+_REFUSED = {"adminAccess": "adminAccess is not supported: `nodeagent inspect` shows devices that other pods hold"}
+_EXTENDED = {
+    "extendedResourceName": "extendedResourceName is not supported: name such devices in the configuration (devices)"
+}
 
 
 class ClaimDocument(Struct, frozen=True):
@@ -198,20 +195,13 @@ def _read_selectors(fields: Fields) -> tuple[str, ...]:
             continue
         cel.close()
         found.append(expression)
-        why = _find_cel_error(expression)
-        if why is not None:
-            cel.report("expression", f"must be a CEL expression that is true or false for a device: {why}")
+        from nodeagent.core.resources.claims.selectors import SelectorError, check  # noqa: PLC0415 - few claims have selectors
+
+        try:
+            check(expression)
+        except SelectorError as err:
+            cel.report("expression", f"must be a CEL expression that is true or false for a device: {err}")
     return tuple(found)
-
-
-def _find_cel_error(expression: str) -> str | None:
-    from nodeagent.core.resources.claims.selectors import SelectorError, check  # noqa: PLC0415 - loaded where there are selectors
-
-    try:
-        check(expression)
-    except SelectorError as err:
-        return str(err)
-    return None
 
 
 def _read_constraint(fields: Fields, known: set[str]) -> MatchAttribute:
@@ -233,7 +223,14 @@ def _read_constraint(fields: Fields, known: set[str]) -> MatchAttribute:
 
 def devices_document(spec: ClaimSpec) -> dict[str, object]:
     """Format `spec.devices`. `read_devices` reads the result back unchanged."""
-    document: dict[str, object] = {"requests": [_format_request(each) for each in spec.requests]}
+    document: dict[str, object] = {
+        "requests": [
+            {"name": request.name, "firstAvailable": list(map(_format_device_request, request.ways))}
+            if request.ways[0].name
+            else {"name": request.name, "exactly": _format_device_request(request.ways[0])}
+            for request in spec.requests
+        ]
+    }
     if spec.constraints:
         document["constraints"] = [
             {_DISTINCT if each.is_distinct else _MATCH: each.attribute}
@@ -241,13 +238,6 @@ def devices_document(spec: ClaimSpec) -> dict[str, object]:
             for each in spec.constraints
         ]
     return document
-
-
-def _format_request(request: ClaimRequest) -> dict[str, object]:
-    ways = [_format_device_request(way) for way in request.ways]
-    if request.ways[0].name:
-        return {"name": request.name, "firstAvailable": ways}
-    return {"name": request.name, "exactly": ways[0]}
 
 
 def _format_device_request(way: DeviceRequest) -> dict[str, object]:
@@ -305,6 +295,6 @@ class ClaimDocuments:
         return (f'device.driver == "{device_class}"',) if device_class in BUILT_IN else None
 
 
-def missing_documents(pod: Pod) -> tuple[str, ...]:
+def find_missing_documents(pod: Pod) -> tuple[str, ...]:
     """Return the kind and name of each document that a pod's claims need and that doesn't exist."""
     return tuple(dict.fromkeys(claim.missing for claim in pod.claims if claim.spec is None))

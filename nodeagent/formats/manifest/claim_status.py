@@ -16,13 +16,13 @@ from nodeagent.core.model.claims import (
     format_card_name,
 )
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
-from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
 from nodeagent.formats.manifest.pod_schema import CLAIM
-from nodeagent.formats.syntax.json_values import JsonValue, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, parse_json
 
 
 class ClaimHolder(Struct, frozen=True):
@@ -66,12 +66,7 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
 
 
 def claim_text(claim: AllocatedClaim, node: str) -> bytes:
-    """Format a claim as JSON, which is also YAML.
-
-    Args:
-        claim: the claim with its allocation.
-        node: the node's name, which also names its pool of devices.
-    """
+    """Format a claim as JSON, which is also YAML. The pool of devices is named after the node."""
     namespace, _, name = claim.allocation.claim.partition("/")
     results = []
     for one in claim.allocation.devices:
@@ -85,7 +80,17 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     }
     if claim.cards:
         status["devices"] = [
-            {"driver": CARD_DRIVER, "pool": node, "device": format_card_name(card.id), "data": _format_card(card)}
+            {
+                "driver": CARD_DRIVER,
+                "pool": node,
+                "device": format_card_name(card.id),
+                "data": {
+                    "address": card.id,
+                    "kind": card.kind,
+                    "names": list(card.names),
+                    "numaNodes": str(card.nodes),
+                },
+            }
             for card in claim.cards
         ]
     document = {
@@ -98,52 +103,43 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def _format_card(card: HeldDevice) -> dict[str, object]:
-    return {"address": card.id, "kind": card.kind, "names": list(card.names), "numaNodes": str(card.nodes)}
-
-
 def parse_claim_text(content: bytes) -> AllocatedClaim | None:
     """Parse the output of `claim_text`. None means that the content has another form."""
     try:
-        document = parsed(content)
+        document = parse_json(content)
         metadata, status = document.field("metadata"), document.field("status")
         full_name = f"{metadata.field('namespace').text()}/{metadata.field('name').text()}"
         results = status.field("allocation").field("devices").field("results").each(_parse_result)
         holders = status.field("reservedFor").each(
             lambda one: ClaimHolder(one.field("name").text(), one.field("uid").text())
         )
-        devices = status.optional("devices")
-        cards = () if devices is None else devices.each(lambda one: _parse_card(one.field("data"), full_name))
-    except (ValueError, QuantitySyntaxError):  # MisfitError is a ValueError
+        data = status.read_optional("devices", lambda cards: cards.each(lambda card: card.field("data")), ())
+        cards = tuple(
+            HeldDevice(
+                CARD_DRIVER,
+                card.field("address").text(),
+                card.field("numaNodes").nodes(),
+                card.field("kind").text(),
+                card.field("names").each(JsonValue.text),
+                full_name,
+            )
+            for card in data
+        )
+    except ValueError:  # MisfitError is one, too
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 
 
 def _parse_result(item: JsonValue) -> AllocatedDevice:
-    taken = item.optional("consumedCapacity")
-    capacity = () if taken is None else taken.by_name(_parse_amount)
+    capacity = item.read_optional("consumedCapacity", lambda sizes: sizes.by_name(JsonValue.quantity), ())
+    sizes = tuple((name, JsonValue(size.value(), name).whole()) for name, size in capacity)
     request, driver, device = (item.field(key).text() for key in ("request", "driver", "device"))
     if driver == CPU_DRIVER:
         decode_cpu_name(device)
-    return AllocatedDevice(request, driver, device, capacity)
+    return AllocatedDevice(request, driver, device, sizes)
 
 
-def _parse_amount(size: JsonValue) -> int:
-    return JsonValue(Quantity.parse(size.text()).value(), size.path).whole()
-
-
-def _parse_card(item: JsonValue, claim: str) -> HeldDevice:
-    return HeldDevice(
-        CARD_DRIVER,
-        item.field("address").text(),
-        item.field("numaNodes").nodes(),
-        item.field("kind").text(),
-        item.field("names").each(JsonValue.text),
-        claim,
-    )
-
-
-def pods_on_record(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
+def group_by_pod(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
     """Return the recorded claims by the pods that hold them."""
     found: dict[str, UnrecoveredPod] = {}
     for one in recorded:

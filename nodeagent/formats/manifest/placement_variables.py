@@ -1,8 +1,6 @@
 """Environment variables that tell a container's processes their placement, and the same as lines of a file.
 
-Sets are in the kernel's list format, which `taskset -c`, `numactl` and DPDK's `-l` read too. This module knows
-neither the path of
-the file nor how processes get their environment.
+Sets are in the kernel's list format, which `taskset -c`, `numactl` and DPDK's `-l` read too.
 """
 
 import re
@@ -56,9 +54,9 @@ def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str
 
 def placement_text(placement: ContainerPlacement) -> bytes:
     """Return the content of the placement file, which a shell can read (`. FILE`)."""
-    return "".join(f"{name}={_quote_for_shell(value)}\n" for name, value in placement_variables(placement)).encode()
-
-
-def _quote_for_shell(value: str) -> str:
-    """Quote a value that a shell would interpret, because device plugins choose IDs freely."""
-    return value if _PLAIN_LIST.fullmatch(value) else "'" + value.replace("'", "'\\''") + "'"
+    lines = []
+    for name, value in placement_variables(placement):
+        # Device plugins choose IDs freely, so a shell might interpret one.
+        text = value if _PLAIN_LIST.fullmatch(value) else "'" + value.replace("'", "'\\''") + "'"
+        lines.append(f"{name}={text}\n")
+    return "".join(lines).encode()

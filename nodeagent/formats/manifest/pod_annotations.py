@@ -22,18 +22,22 @@ def read_interrupts(annotations: Fields, key: str) -> tuple[str, ...]:
     text = annotations.string(key)
     if text is None:
         return ()
-    devices = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    devices = _split_list(text)
     if not all(pod_schema.DEVICE.fullmatch(device) for device in devices):
         rule = "must list network interfaces or PCI addresses, such as eth0, 0000:3b:00.0"
         annotations.report(key, rule, text)
     return devices
 
 
+def _split_list(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+
+
 def read_near(annotations: Fields, key: str = pod_schema.NEAR) -> tuple[str, ...]:
     text = annotations.string(key)
     if text is None:
         return ()
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    names = _split_list(text)
     if not all(pod_schema.NEAR_NAME.fullmatch(name) for name in names):
         rule = "must list devices or kinds of devices, such as eth0, 0000:3b:00.0, nvme0 or network"
         annotations.report(key, rule, text)

@@ -34,7 +34,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_numa_node,
     read_unit,
 )
-from nodeagent.formats.syntax.fields import Fields, nearest
+from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
@@ -87,9 +87,12 @@ class PodReader:
         given_qos, claimed = self._read_status(document)
         self._close(document)
         annotations = metadata.object("annotations", keyed=True) if metadata else None
-        uid, namespace, name = self._read_metadata(metadata) if metadata else ("", "", "")
+        uid = namespace = name = ""
         if metadata is None:
             document.report("metadata", "is required, with a name")
+        else:
+            uid, namespace, name = (metadata.string(key) or "" for key in ("uid", "namespace", "name"))
+            self._close(metadata, pod_schema.METADATA_UNUSED, pod_schema.METADATA_SILENT)
         pod = Pod(uid=uid, namespace=namespace or "default", name=name, containers=(), given_qos=given_qos)
         if spec is None:
             document.report("spec", "is required, with containers")
@@ -103,8 +106,16 @@ class PodReader:
         pod = with_container_defaults(pod)
         if self._strict:
             # Pods of scenarios already have the containers' defaults, and their pod-level resources stay unchanged.
-            pod = _as_stored(with_pod_level_defaults(pod))
-        return DecodedPod(replace(pod, uid=pod.uid or hashed_uid(pod)), tuple(self._unused))
+            pod = with_pod_level_defaults(pod)
+            if pod.resources is not None:
+                # With other amounts than those read back from the state file, the saved pod would differ from its
+                # manifest and be ended.
+                requests, limits = (
+                    Resources.of({name: amount.as_stored() for name, amount in amounts})
+                    for amounts in (pod.resources.requests, pod.resources.limits)
+                )
+                pod = replace(pod, resources=ResourceRequirements(requests, limits))
+        return DecodedPod(replace(pod, uid=pod.uid or hash_uid(pod)), tuple(self._unused))
 
     def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
         """Return the QoS class, and the spec of each claim by its name in the pod."""
@@ -129,11 +140,6 @@ class PodReader:
             self._unused.extend(fields.unused(unused))
             fields.close()
 
-    def _read_metadata(self, metadata: Fields) -> tuple[str, str, str]:
-        answer = tuple(metadata.string(key) or "" for key in ("uid", "namespace", "name"))
-        self._close(metadata, pod_schema.METADATA_UNUSED, pod_schema.METADATA_SILENT)
-        return answer[0], answer[1], answer[2]
-
     def _read_annotations(self, annotations: Fields, pod: Pod) -> Pod:
         counts: dict[str, int | None] = {}
         devices: dict[str, tuple[str, ...]] = {}
@@ -152,7 +158,7 @@ class PodReader:
                 known = f"{of_containers}, {', '.join(_OF_PODS[:-1])} or {_OF_PODS[-1]}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
-                meant = nearest(name, names)
+                meant = suggest_nearest(name, names)
                 annotations.report(key, f"must name a container of this pod after the slash{meant}")
             elif kind == pod_schema.INTERRUPTS:
                 devices[name] = read_interrupts(annotations, key)
@@ -227,6 +233,12 @@ class PodReader:
         identity = self._read_identity(fields, pod_schema.CONTAINER_SECURITY_UNUSED, pod_identity)
         policy = fields.one_of("restartPolicy", _RESTART_POLICIES)
         resources = fields.object("resources")
+        variables = []
+        for item in fields.objects("env", secret=True):
+            variables.append((item.string("name", secret=True) or "", item.string("value", secret=True) or ""))
+            if self._strict:
+                item.refuse(pod_schema.ENV_REFUSED)
+            self._close(item)
         container = Container(
             name=fields.string("name") or "",
             kind=ContainerKind.APP,
@@ -234,7 +246,7 @@ class PodReader:
             resources=ResourceRequirements() if resources is None else self._read_requirements(resources),
             command=fields.strings("command", secret=True),
             args=fields.strings("args", secret=True),
-            env=tuple(self._read_variable(item) for item in fields.objects("env", secret=True)),
+            env=tuple(variables),
             working_dir=fields.string("workingDir") or None,
             run_as_user=identity.user,
             run_as_group=identity.group,
@@ -253,14 +265,6 @@ class PodReader:
             return container
         sidecar = container.restart_policy is RestartPolicy.ALWAYS
         return replace(container, kind=ContainerKind.SIDECAR if sidecar else ContainerKind.INIT)
-
-    def _read_variable(self, fields: Fields) -> tuple[str, str]:
-        name = fields.string("name", secret=True) or ""
-        value = fields.string("value", secret=True) or ""
-        if self._strict:
-            fields.refuse(pod_schema.ENV_REFUSED)
-        self._close(fields)
-        return name, value
 
     def _read_identity(self, owner: Fields, unused: tuple[str, ...], inherited: _PodIdentity) -> _PodIdentity:
         context = owner.object("securityContext")
@@ -296,20 +300,7 @@ class PodReader:
         return Resources.of(amounts)
 
 
-def _as_stored(pod: Pod) -> Pod:
-    """Return the pod with amounts as they are read back from the state file. Otherwise the saved pod would differ
-    from its manifest and be ended.
-    """
-    if pod.resources is None:
-        return pod
-    requests, limits = (
-        Resources.of({name: amount.as_stored() for name, amount in part})
-        for part in (pod.resources.requests, pod.resources.limits)
-    )
-    return replace(pod, resources=ResourceRequirements(requests, limits))
-
-
-def hashed_uid(pod: Pod) -> str:
+def hash_uid(pod: Pod) -> str:
     """Return the UID of a pod without one: a hash of all its effective fields.
 
     The amounts of the pod and its containers are left out, because a pod with other amounts is the same pod, resized.
@@ -338,7 +329,11 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if pod.overhead:
         spec["overhead"] = _format_amounts(pod.overhead)
     if pod.claims:
-        spec["resourceClaims"] = [_format_claim(claim) for claim in pod.claims]
+        spec["resourceClaims"] = [
+            {"name": claim.name}
+            | ({"resourceClaimName": claim.claim} if claim.claim else {"resourceClaimTemplateName": claim.template})
+            for claim in pod.claims
+        ]
     metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     counts = {c.name: c.exclusive_cpus for c in pod.containers if c.exclusive_cpus is not None}
     annotations = {f"{pod_schema.EXCLUSIVE_CPUS}/{name}": str(count) for name, count in counts.items()}
@@ -355,30 +350,23 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if annotations:
         metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    status: dict[str, object] = {}
-    if pod.given_qos is not None:
-        status["qosClass"] = pod.given_qos.value
+    status: dict[str, object] = {} if pod.given_qos is None else {"qosClass": pod.given_qos.value}
     if any(claim.spec is not None for claim in pod.claims):
-        status["resourceClaimStatuses"] = _format_claim_statuses(pod)
+        from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - few pods have claims
+
+        # The claim statuses of Kubernetes, with the requests of each claim added.
+        status["resourceClaimStatuses"] = [
+            {
+                "name": claim.name,
+                "resourceClaimName": claim.claim_name(pod.name),
+                "devices": devices_document(claim.spec),
+            }
+            for claim in pod.claims
+            if claim.spec is not None
+        ]
     if status:
         document["status"] = status
     return document
-
-
-def _format_claim(claim: PodClaim) -> dict[str, object]:
-    source = {"resourceClaimName": claim.claim} if claim.claim else {"resourceClaimTemplateName": claim.template}
-    return {"name": claim.name, **source}
-
-
-def _format_claim_statuses(pod: Pod) -> list[dict[str, object]]:
-    """Format the claim statuses of Kubernetes, with the requests of each claim added."""
-    from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - few pods have claims
-
-    return [
-        {"name": claim.name, "resourceClaimName": claim.claim_name(pod.name), "devices": devices_document(claim.spec)}
-        for claim in pod.claims
-        if claim.spec is not None
-    ]
 
 
 def _format_container(container: Container) -> dict[str, object]:

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_fields import PodReader, pod_to_document
-from nodeagent.formats.manifest.pod_notes import notes_of
-from nodeagent.formats.manifest.pod_rules import breaches, misnamed, negative
+from nodeagent.formats.manifest.pod_notes import find_notes
+from nodeagent.formats.manifest.pod_rules import find_breaches, find_invalid_names, find_negative_amounts
 from nodeagent.formats.manifest.pod_schema import CLAIM_KINDS
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
@@ -28,7 +28,6 @@ __all__ = [
     "pod_to_document",
 ]
 
-_LIST_KINDS = ("List", "PodList")
 _KEYED = ("requests", "limits", "overhead", "annotations")
 
 
@@ -88,7 +87,8 @@ def parse_manifest(
 
 
 def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
-    if _text_at(root, "kind") not in _LIST_KINDS:
+    kind = _text_at(root, "kind")
+    if kind not in {"List", "PodList"}:
         yield from _parse_object(root, "", source, item_of_list=False)
         return
     assert isinstance(root, MapNode)
@@ -105,7 +105,7 @@ def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | Clai
         yield RefusedPod(findings.all(), None)
     elif isinstance(items, ListNode):
         for index, item in enumerate(items.items):
-            yield from _parse_object(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
+            yield from _parse_object(item, f"items[{index}]", source, item_of_list=kind == "PodList")
 
 
 def _parse_object(
@@ -143,7 +143,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
         return RefusedPod(findings.all(), None)
     decoded = PodReader(strict=True, typed=not item_of_list).read(Fields(root, prefix, findings))
     unreadable = findings.fields()
-    broken = tuple(breaches(decoded.pod))
+    broken = tuple(find_breaches(decoded.pod))
     for breach in broken:
         path = _format_path(prefix, breach.path)
         # An unreadable value already has its finding and is only a placeholder here.
@@ -154,7 +154,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)
         return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
-    notes = notes_of(decoded.pod, decoded.unused_fields)
+    notes = find_notes(decoded.pod, decoded.unused_fields)
     return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes)
 
 
@@ -176,10 +176,6 @@ def _format_path(prefix: str, path: Path) -> str:
 def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Pod:
     """Read a v1 Pod of plain values and apply defaults, without validating it (D5). Unused fields are ignored.
 
-    Args:
-        document: the pod.
-        source: the name of the document in findings.
-
     Raises:
         DocumentError: a field has the wrong type, or an amount isn't a quantity.
     """
@@ -198,7 +194,7 @@ def checked_pod_from_document(document: Mapping[str, object], source: str) -> Po
     """
     pod = pod_from_document(document, source)
     findings = Findings(source)
-    for breach in breaches(pod):
+    for breach in find_breaches(pod):
         findings.add(None, _format_path("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())
@@ -215,7 +211,7 @@ def named_pod_from_document(document: Mapping[str, object]) -> Pod:
     """
     pod = pod_from_document(document)
     findings = Findings("pod")
-    for breach in (*misnamed(pod), *negative(pod)):
+    for breach in (*find_invalid_names(pod), *find_negative_amounts(pod)):
         findings.add(None, _format_path("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())

@@ -11,12 +11,7 @@ class UnknownPodError(NodeAgentError):
 
 
 def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[PodEntry, ...]:
-    """Find all pods with a UID, namespace/name or name.
-
-    Args:
-        state: the state of the node.
-        name: the text given by the user.
-        listed_by: the command that lists this node's pods.
+    """Find all pods with a UID, namespace/name or name. `listed_by` is the command that lists this node's pods.
 
     Raises:
         UnknownPodError: no pod has this name.
@@ -24,8 +19,10 @@ def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[
     found = tuple(e for e in state.entries if name in {e.pod.uid, e.pod.full_name, e.pod.name})
     if found:
         return found
-    names = [e.pod.full_name for e in state.entries]
-    near = _similar_names(name, [*names, *(e.pod.name for e in state.entries)])
+    import difflib  # noqa: PLC0415 - only for a mistyped name
+
+    names = [*(e.pod.full_name for e in state.entries), *(e.pod.name for e in state.entries)]
+    near = " or ".join(difflib.get_close_matches(name, names, n=2))
     hint = (f"did you mean {near}? " if near else "") + f"`{listed_by}` lists the pods"
     raise UnknownPodError(f"no pod is named '{name}'", hint=hint)
 
@@ -44,9 +41,3 @@ def find_pod(state: NodeState, name: str, listed_by: str = LISTED_BY) -> PodEntr
             hint=f"give one of the full names from `{listed_by}`: {names}",
         )
     return found[0]
-
-
-def _similar_names(name: str, names: list[str]) -> str:
-    import difflib  # noqa: PLC0415 - only for a mistyped name
-
-    return " or ".join(difflib.get_close_matches(name, names, n=2))

@@ -12,23 +12,26 @@ _LEAST_BYTES = 1 << 20
 """No process can run with less memory. A smaller amount probably lacks its unit."""
 
 
-def notes_of(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Return notes about probable mistakes, one for each kind.
-
-    Args:
-        pod: the pod with defaults applied.
-        unused_fields: paths of its fields without effect. For an item of a list, the paths begin with the item's index.
+def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return notes about probable mistakes in a pod with defaults, one for each kind. The paths of unused fields
+    begin with the item's index if the pod is an item of a list.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:
-        why = _explain_field(path, pod)
+        key = "ephemeral-storage" if path.endswith("[ephemeral-storage]") else path.rpartition(".")[2]
+        why = MISLEADING.get(key)
+        if (image := re.search(r"spec\.(containers|initContainers)\[(\d+)\]\.image$", path)) is not None:
+            container = _containers_by_field(pod)[image[1]][int(image[2])]
+            why = None if container.command else IMAGE_ALONE
         if why is not None:
+            found.setdefault(f"no effect here: {why}", []).append(path)
+    owners = [] if pod.resources is None else [("spec.resources", pod.resources)]
+    for key, containers in _containers_by_field(pod).items():
+        owners += ((f"spec.{key}[{index}].resources", one.resources) for index, one in enumerate(containers))
+    for owner, resources in owners:
+        for path, why in _tiny_amounts_of(owner, resources):
             found.setdefault(why, []).append(path)
-    notes = [f"{_join_paths(paths)}: no effect here: {why}" for why, paths in found.items()]
-    amounts: dict[str, list[str]] = {}
-    for path, why in _tiny_amounts(pod):
-        amounts.setdefault(why, []).append(path)
-    return (*notes, *(f"{_join_paths(paths)}: {why}" for why, paths in amounts.items()))
+    return tuple(f"{_join_paths(paths)}: {why}" for why, paths in found.items())
 
 
 def _join_paths(paths: list[str]) -> str:
@@ -36,25 +39,8 @@ def _join_paths(paths: list[str]) -> str:
     return ", ".join(paths[:_MOST_PATHS]) + (f" and {further} more" if further > 0 else "")
 
 
-def _explain_field(path: str, pod: Pod) -> str | None:
-    if path.endswith("[ephemeral-storage]"):
-        return MISLEADING["ephemeral-storage"]
-    inner = re.search(r"spec\.(containers|initContainers)\[(\d+)\]\.image$", path)
-    if inner is not None:
-        return None if _containers_by_field(pod)[inner[1]][int(inner[2])].command else IMAGE_ALONE
-    return MISLEADING.get(path.rpartition(".")[2])
-
-
 def _containers_by_field(pod: Pod) -> dict[str, tuple[Container, ...]]:
     return {"initContainers": tuple(pod.inits()), "containers": tuple(pod.apps())}
-
-
-def _tiny_amounts(pod: Pod) -> Iterator[tuple[str, str]]:
-    if pod.resources is not None:
-        yield from _tiny_amounts_of("spec.resources", pod.resources)
-    for key, containers in _containers_by_field(pod).items():
-        for index, container in enumerate(containers):
-            yield from _tiny_amounts_of(f"spec.{key}[{index}].resources", container.resources)
 
 
 def _tiny_amounts_of(path: str, resources: ResourceRequirements) -> Iterator[tuple[str, str]]:

@@ -28,8 +28,8 @@ from nodeagent.core.model.pod_resources import (
 )
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS, GIVE_BACK, UNIT, WHILE_INACTIVE
-from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
-from nodeagent.formats.syntax.fields import nearest
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, expand_process
+from nodeagent.formats.syntax.fields import suggest_nearest
 from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path
 
@@ -77,7 +77,7 @@ class Breach(Struct, frozen=True):
     allowed: str
 
 
-def breaches(pod: Pod) -> Iterator[Breach]:
+def find_breaches(pod: Pod) -> Iterator[Breach]:
     """Yield all errors in a pod's values."""
     yield from _check_identity(pod)
     seen: set[str] = set()
@@ -91,8 +91,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
     for path, container in _containers_with_paths(pod):
         yield from _check_name(path, container, seen)
         yield from _check_process(path, container)
-        yield from _check_restart_policy(path, container)
-        yield from _check_resize_policy(path, pod, container)
+        yield from _check_restarts(path, pod, container)
         yield from _check_requirements((*path, "resources"), container.resources, with_devices=True)
         yield from _check_hugepages((*path, "resources"), container.resources, pod.resources)
     yield from _check_exclusive_cpus(pod)
@@ -106,7 +105,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
             yield Breach(("spec", "containers"), shown(str(amount)), f"the total {name} of the pod must be below 2^63")
 
 
-def misnamed(pod: Pod) -> Iterator[Breach]:
+def find_invalid_names(pod: Pod) -> Iterator[Breach]:
     """Yield the errors in the names and UID of a pod and in its containers' names."""
     yield from _check_identity(pod)
     seen: set[str] = set()
@@ -114,7 +113,7 @@ def misnamed(pod: Pod) -> Iterator[Breach]:
         yield from _check_name(path, container, seen)
 
 
-def negative(pod: Pod) -> Iterator[Breach]:
+def find_negative_amounts(pod: Pod) -> Iterator[Breach]:
     """Yield negative amounts anywhere in a pod, because they would falsify sums of requests."""
     parts: list[tuple[Path, Resources]] = [(("spec", "overhead"), pod.overhead)]
     owners: list[tuple[Path, ResourceRequirements | None]] = [(("spec", "resources"), pod.resources)]
@@ -170,7 +169,7 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
         elif name.startswith(RESERVED_PREFIX):
             rule = f"must not begin with {RESERVED_PREFIX}: the agent sets these variables itself"
             yield Breach((*path, "env", index, "name"), "", rule)
-    process = process_of(container)
+    process = expand_process(container)
     if process is None:
         # Values may be secret, so neither they nor their names are shown.
         rule = f"command, args and env, with $(…) replaced, exceed {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
@@ -179,24 +178,15 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "command", 0), "", "must name a program")
 
 
-def _check_resize_policy(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
-    if (
-        container.restarts_for
-        and pod.restart_policy is RestartPolicy.NEVER
-        and container.kind is not ContainerKind.SIDECAR
-    ):
+def _check_restarts(path: Path, pod: Pod, container: Container) -> Iterator[Breach]:
+    policy, kind = container.restart_policy, container.kind
+    if policy is not None and kind is ContainerKind.APP:
+        yield Breach((*path, "restartPolicy"), policy.value, "is for init containers only: use the pod's restartPolicy")
+    elif policy is not None and policy is not RestartPolicy.ALWAYS:
+        yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
+    if container.restarts_for and pod.restart_policy is RestartPolicy.NEVER and kind is not ContainerKind.SIDECAR:
         rule = "can't be RestartContainer in a pod whose restartPolicy is Never"
         yield Breach((*path, "resizePolicy"), ", ".join(container.restarts_for), rule)
-
-
-def _check_restart_policy(path: Path, container: Container) -> Iterator[Breach]:
-    policy = container.restart_policy
-    if policy is None:
-        return
-    if container.kind is ContainerKind.APP:
-        yield Breach((*path, "restartPolicy"), policy.value, "is for init containers only: use the pod's restartPolicy")
-    elif policy is not RestartPolicy.ALWAYS:
-        yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
 
 
 def _check_requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
@@ -226,7 +216,7 @@ def _check_amounts(path: Path, resources: Resources, *, with_devices: bool = Fal
             yield from _check_devices(here, name, amount, of_container=with_devices)
             continue
         if not is_pod_level(name):
-            meant = nearest(name, (CPU, MEMORY))
+            meant = suggest_nearest(name, (CPU, MEMORY))
             yield Breach(here, "", f"is not a resource of this node{meant or ': cpu, memory and hugepages-<size> are'}")
             continue
         largest = MAX_CPU if name == CPU else MAX_BYTES
@@ -235,7 +225,17 @@ def _check_amounts(path: Path, resources: Resources, *, with_devices: bool = Fal
         elif amount.nano > largest.nano:
             yield Breach(here, str(amount), f"must be at most {largest}")
         elif name.startswith(HUGEPAGES_PREFIX):
-            yield from _check_page_size(here, name, amount)
+            size_text = name.removeprefix(HUGEPAGES_PREFIX)
+            try:
+                size = Quantity.parse(size_text)
+            except QuantitySyntaxError:
+                size = Quantity.of(0)
+            if size.nano <= 0 or not size.is_whole() or str(size) != size_text:
+                yield Breach(
+                    here, "", "must name a page size in canonical form, such as hugepages-2Mi or hugepages-1Gi"
+                )
+            elif amount.nano % size.nano:
+                yield Breach(here, str(amount), f"must be a multiple of the page size {size}")
 
 
 def _check_devices(path: Path, name: str, amount: Quantity, *, of_container: bool) -> Iterator[Breach]:
@@ -251,18 +251,6 @@ def _check_devices(path: Path, name: str, amount: Quantity, *, of_container: boo
         yield Breach(path, str(amount), "must be an integer: devices are whole")
     elif amount.nano > MAX_DEVICES.nano:
         yield Breach(path, str(amount), f"must be at most {MAX_DEVICES}")
-
-
-def _check_page_size(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
-    size_text = name.removeprefix(HUGEPAGES_PREFIX)
-    try:
-        size = Quantity.parse(size_text)
-    except QuantitySyntaxError:
-        size = Quantity.of(0)
-    if size.nano <= 0 or not size.is_whole() or str(size) != size_text:
-        yield Breach(path, "", "must name a page size in canonical form, such as hugepages-2Mi or hugepages-1Gi")
-    elif amount.nano % size.nano:
-        yield Breach(path, str(amount), f"must be a multiple of the page size {size}")
 
 
 def _check_exclusive_cpus(pod: Pod) -> Iterator[Breach]:
@@ -311,7 +299,7 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
             continue
         for index, one in enumerate(container.claims):
             if one.name not in names:
-                meant = nearest(one.name, tuple(names))
+                meant = suggest_nearest(one.name, tuple(names))
                 yield Breach((*here, index, "name"), shown(one.name), f"must be one of spec.resourceClaims{meant}")
             elif one.request and not is_label(one.request):
                 yield Breach((*here, index, "request"), shown(one.request), LABEL_RULE)

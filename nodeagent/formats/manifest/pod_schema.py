@@ -62,96 +62,39 @@ WHILE_INACTIVE = f"{ANNOTATION_DOMAIN}/while-inactive"
 KEEP, GIVE_BACK = "keep", "give-back"
 WHILE_INACTIVE_CHOICES = (KEEP, GIVE_BACK)
 
-METADATA_UNUSED = (
-    "generateName",
-    "selfLink",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "ownerReferences",
-    "finalizers",
-    "managedFields",
-)
+_METADATA_UNUSED = """
+generateName selfLink resourceVersion generation creationTimestamp deletionTimestamp deletionGracePeriodSeconds
+ownerReferences finalizers managedFields
+"""
 
-SPEC_UNUSED = (
-    "ephemeralContainers",
-    "activeDeadlineSeconds",
-    "dnsPolicy",
-    "nodeSelector",
-    "serviceAccountName",
-    "serviceAccount",
-    "automountServiceAccountToken",
-    "nodeName",
-    "hostNetwork",
-    "hostPID",
-    "hostIPC",
-    "shareProcessNamespace",
-    "imagePullSecrets",
-    "hostname",
-    "subdomain",
-    "affinity",
-    "schedulerName",
-    "tolerations",
-    "hostAliases",
-    "priorityClassName",
-    "priority",
-    "dnsConfig",
-    "readinessGates",
-    "runtimeClassName",
-    "enableServiceLinks",
-    "preemptionPolicy",
-    "topologySpreadConstraints",
-    "setHostnameAsFQDN",
-    "os",
-    "hostUsers",
-    "schedulingGates",
-    "hostnameOverride",
-    "workloadRef",
-    "schedulingGroup",
-)
+_SPEC_UNUSED = """
+ephemeralContainers activeDeadlineSeconds dnsPolicy nodeSelector serviceAccountName serviceAccount
+automountServiceAccountToken nodeName hostNetwork hostPID hostIPC shareProcessNamespace imagePullSecrets hostname
+subdomain affinity schedulerName tolerations hostAliases priorityClassName priority dnsConfig readinessGates
+runtimeClassName enableServiceLinks preemptionPolicy topologySpreadConstraints setHostnameAsFQDN os hostUsers
+schedulingGates hostnameOverride workloadRef schedulingGroup
+"""
 
-CONTAINER_UNUSED = (
-    "image",
-    "ports",
-    "livenessProbe",
-    "readinessProbe",
-    "startupProbe",
-    "lifecycle",
-    "terminationMessagePath",
-    "terminationMessagePolicy",
-    "imagePullPolicy",
-    "stdin",
-    "stdinOnce",
-    "tty",
-)
+_CONTAINER_UNUSED = """
+image ports livenessProbe readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy
+imagePullPolicy stdin stdinOnce tty
+"""
 
-POD_SECURITY_UNUSED = (
-    "seLinuxOptions",
-    "windowsOptions",
-    "supplementalGroups",
-    "supplementalGroupsPolicy",
-    "fsGroup",
-    "sysctls",
-    "fsGroupChangePolicy",
-    "seccompProfile",
-    "appArmorProfile",
-    "seLinuxChangePolicy",
-)
+_POD_SECURITY_UNUSED = """
+seLinuxOptions windowsOptions supplementalGroups supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy
+seccompProfile appArmorProfile seLinuxChangePolicy
+"""
 
-CONTAINER_SECURITY_UNUSED = (
-    "capabilities",
-    "privileged",
-    "seLinuxOptions",
-    "windowsOptions",
-    "readOnlyRootFilesystem",
-    "allowPrivilegeEscalation",
-    "procMount",
-    "seccompProfile",
-    "appArmorProfile",
-)
+_CONTAINER_SECURITY_UNUSED = """
+capabilities privileged seLinuxOptions windowsOptions readOnlyRootFilesystem allowPrivilegeEscalation procMount
+seccompProfile appArmorProfile
+"""
 
+METADATA_UNUSED, SPEC_UNUSED, CONTAINER_UNUSED, POD_SECURITY_UNUSED, CONTAINER_SECURITY_UNUSED = (
+    tuple(names.split())
+    for names in (_METADATA_UNUSED, _SPEC_UNUSED, _CONTAINER_UNUSED, _POD_SECURITY_UNUSED, _CONTAINER_SECURITY_UNUSED)
+)
+"""Fields that are known but have no effect here."""
 RESOURCES_UNUSED = ("ephemeral-storage",)
 
 _NO_SCHEDULER = "there is no scheduler; the pod runs on the node with its manifest"

@@ -9,18 +9,21 @@ from nodeagent.formats.manifest.pod_schema import CORE_CLASS, GIVE_BACK, NEAR, N
 
 UNIT_NAMESPACE = "units"
 UNIT_CONTAINER = "unit"
-_KINDS = (
-    ".service",
-    ".scope",
-    ".slice",
-    ".socket",
-    ".timer",
-    ".path",
-    ".target",
-    ".mount",
-    ".automount",
-    ".swap",
-    ".device",
+_KINDS = tuple(
+    f".{kind}"
+    for kind in (
+        "service",
+        "scope",
+        "slice",
+        "socket",
+        "timer",
+        "path",
+        "target",
+        "mount",
+        "automount",
+        "swap",
+        "device",
+    )
 )
 """Kinds of units. Only the first three have processes."""
 _PLAIN_KEY = re.compile(r"[a-z][A-Za-z0-9./-]*")
@@ -44,11 +47,6 @@ def unit_pod_name(unit: str) -> str:
     return "-".join(filter(None, (usable[: _LONGEST_NAME - len(ending) - 1].rstrip("-"), ending)))
 
 
-def _quote_key(name: str) -> str:
-    """Quote a resource's name if YAML needs it, so that the name remains one key."""
-    return name if _PLAIN_KEY.fullmatch(name) else json.dumps(name)
-
-
 def unit_manifest(
     unit: str,
     amounts: Mapping[str, str],
@@ -68,11 +66,17 @@ def unit_manifest(
         near: the devices whose NUMA nodes are preferred. None means no preference.
         gives_back: release its CPUs and memory while the unit isn't active.
     """
-    idle = GIVE_BACK if gives_back else None
-    asked = {f"{UNIT}/{UNIT_CONTAINER}": unit, NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near}
-    asked |= {WHILE_INACTIVE: idle}
+    asked = {
+        f"{UNIT}/{UNIT_CONTAINER}": unit,
+        NUMA_NODE: numa_node,
+        CORE_CLASS: core_class,
+        NEAR: near,
+        WHILE_INACTIVE: GIVE_BACK if gives_back else None,
+    }
     annotations = {key: value for key, value in asked.items() if value is not None}
-    limits = "".join(f"          {_quote_key(name)}: {json.dumps(amount)}\n" for name, amount in amounts.items())
+    # Without quotes, YAML would not read some names as one key.
+    keys = {name: name if _PLAIN_KEY.fullmatch(name) else json.dumps(name) for name in amounts}
+    limits = "".join(f"          {keys[name]}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\
 # made by `nodeagent pin {unit}`; `nodeagent unpin {unit}` removes it
 apiVersion: v1

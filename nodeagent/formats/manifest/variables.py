@@ -26,14 +26,11 @@ class Process(Struct, frozen=True):
     """Variables added by the agent, then the manifest's in their order. Of two with the same name, the later one takes effect."""
 
 
-def process_of(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
-    """Replace the references. None means that the result is longer than `MAX_PROCESS_BYTES`.
+def expand_process(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
+    """Replace the references in a container's command, args and env. None means that the result is longer than
+    `MAX_PROCESS_BYTES`. The `given` variables come first and don't count towards the limit.
 
     A result that is too long is never built, because values with several references each could grow exponentially.
-
-    Args:
-        container: the container with command, args and env.
-        given: variables before the container's own, which don't count towards the limit.
     """
     left = MAX_PROCESS_BYTES
     variables = dict(given)

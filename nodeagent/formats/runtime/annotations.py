@@ -1,9 +1,9 @@
-"""Annotations of a container runtime's pod → StatedPod: what NRI doesn't tell, and the agent's annotations of all pods.
+"""Reads the agent's annotations of a container runtime's pod, with values that NRI doesn't report.
 
     nodeagent.io/containers: "setup=init, proxy=sidecar, worker"   all containers of the pod, in order
-    requests.nodeagent.io/worker: "cpu=1500m, memory=2Gi"          all requests of one, as its `resources` have them
-    limits.nodeagent.io/worker: "cpu=2, memory=2Gi"                all limits of one
-    devices.nodeagent.io/worker: "example.com/nic=1"               devices of one's own, of the node's configuration or plugins
+    requests.nodeagent.io/worker: "cpu=1500m, memory=2Gi"          all requests of a container, as in its `resources`
+    limits.nodeagent.io/worker: "cpu=2, memory=2Gi"                all limits of a container
+    devices.nodeagent.io/worker: "example.com/nic=1"               devices of a container, of the configuration or plugins
 
 The notation is that of `kubectl set resources`.
 """
@@ -36,9 +36,9 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_near,
     read_numa_node,
 )
-from nodeagent.formats.syntax.fields import Fields, fields_of, nearest
+from nodeagent.formats.syntax.fields import Fields, fields_of, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings, shown
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.resource_names import is_extended_resource
 
 CONTAINERS = f"{ANNOTATION_DOMAIN}/containers"
@@ -59,13 +59,13 @@ _MAX_CONTAINERS = 256
 
 class ReadAnnotations(Struct, frozen=True):
     stated: StatedPod
-    """As far as it could be read."""
+    """The parts of the pod that could be read."""
     findings: tuple[Finding, ...] = ()
-    """The pod is to be refused for them."""
+    """Errors in the annotations. With any, the pod must be refused."""
 
 
 def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
-    """Read what a pod states. Annotations of others are ignored; findings name the pod and the annotation."""
+    """Read the agent's annotations of a pod. Each finding names the pod and the annotation."""
     findings = Findings(printable(f"pod {sandbox.namespace}/{sandbox.name}"))
     ours = {key: value for key, value in sandbox.annotations if is_own_annotation(key)}
     try:
@@ -75,30 +75,31 @@ def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
     metadata = document.object("metadata")
     annotations = None if metadata is None else metadata.object("annotations", keyed=True)
     assert annotations is not None
-    return ReadAnnotations(_stated(annotations), findings.all())
+    return ReadAnnotations(_read_stated_pod(annotations), findings.all())
 
 
 def names_devices(sandbox: Sandbox) -> bool:
-    """Whether the pod asks to be near devices, or for some of its own."""
+    """Tell whether the pod requests devices or prefers to be near devices."""
     return any(key.partition("/")[0] in _NAMING_DEVICES or key == pod_schema.NEAR for key, _ in sandbox.annotations)
 
 
-def _stated(annotations: Fields) -> StatedPod:
-    listed = _listed(annotations)
+def _read_stated_pod(annotations: Fields) -> StatedPod:
+    listed = _read_containers(annotations)
     read = {name: StatedContainer(name, kind) for name, kind in (listed or {}).items()}
     for key in sorted(annotations.present()):
         kind, _, name = key.partition("/")
         if key in _OF_POD:
             continue
         if kind not in _KINDS:
-            known = ", ".join([*_OF_POD, *(f"{one}/<container>" for one in _KINDS)])
+            known = ", ".join([*_OF_POD, *(f"{each}/<container>" for each in _KINDS)])
             annotations.report(key, f"is not an annotation of this agent: use one of {known}, or remove it")
         elif listed is not None and name not in listed:
-            annotations.report(key, f"must name a container that {CONTAINERS} names{nearest(name, listed)}")
+            annotations.report(key, f"must name a container that {CONTAINERS} names{suggest_nearest(name, listed)}")
         elif not _NAME.fullmatch(name):
             annotations.report(key, "must name a container of this pod after the slash")
         else:
-            read[name] = _with(read.get(name) or StatedContainer(name), annotations, kind, key)
+            stated = read.get(name) or StatedContainer(name)
+            read[name] = _read_container_annotation(stated, annotations, kind, key)
     names = read if listed is not None else sorted(read)
     containers = tuple(read[name] for name in names)
     core_class, preferred_core_class = read_core_class(annotations)
@@ -113,21 +114,29 @@ def _stated(annotations: Fields) -> StatedPod:
     )
 
 
-def _with(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:
+def _read_container_annotation(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:
     if kind == pod_schema.EXCLUSIVE_CPUS:
         return replace(stated, exclusive_cpus=read_exclusive_cpus(annotations, key))
     if kind == pod_schema.INTERRUPTS:
         return replace(stated, interrupts=read_interrupts(annotations, key))
     if kind == pod_schema.NEAR_OF:
         return replace(stated, near=read_near(annotations, key))
-    if kind == DEVICES:
-        return replace(stated, devices=_devices(annotations, key))
-    amounts = _amounts(annotations, key)
-    return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
+    if kind in {REQUESTS, LIMITS}:
+        amounts = _read_amounts(annotations, key)
+        return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
+    devices: dict[str, int] = {}
+    for item, name, count in _items(annotations, key, _COUNTS):
+        if not is_extended_resource(name):
+            annotations.report(key, f"{shown(name)} is no name of devices, such as example.com/nic", item)
+        elif not _COUNT.fullmatch(count):
+            annotations.report(key, _COUNTS, item)
+        else:
+            devices[name] = int(count)
+    return replace(stated, devices=tuple(sorted(devices.items())))
 
 
-def _listed(annotations: Fields) -> dict[str, ContainerKind] | None:
-    """Containers by name, in the pod's order; None: they are not listed, or wrongly."""
+def _read_containers(annotations: Fields) -> dict[str, ContainerKind] | None:
+    """Read the kinds of containers by name, in the pod's order. None means that the list is missing or invalid."""
     text = annotations.string(CONTAINERS)
     if text is None:
         return None
@@ -152,34 +161,29 @@ def _listed(annotations: Fields) -> dict[str, ContainerKind] | None:
     return dict(sorted(found.items(), key=lambda item: item[1] is ContainerKind.APP))
 
 
-def _amounts(annotations: Fields, key: str) -> Resources | None:
+def _read_amounts(annotations: Fields, key: str) -> Resources | None:
     if annotations.string(key) is None:
         return None
     found: dict[str, Quantity] = {}
     for item, name, amount in _items(annotations, key, _NOTATION):
         if name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
-            meant = nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
+            meant = suggest_nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
             annotations.report(key, f"{shown(name)} is not placed by this agent{meant or ': leave it out'}", item)
-        elif (quantity := _quantity(annotations, key, amount)) is not None:
+            continue
+        try:
+            quantity = Quantity.parse(amount).rounded_up_to_milli()
+        except QuantitySyntaxError:
+            annotations.report(key, explain_no_quantity(amount), amount)
+            continue
+        if quantity.nano < 0:
+            annotations.report(key, "must be greater than or equal to 0", amount)
+        else:
             found[name] = quantity
     return Resources.of(found)
 
 
-def _devices(annotations: Fields, key: str) -> tuple[tuple[str, int], ...]:
-    """Resources and how many of each, in order of names."""
-    found: dict[str, int] = {}
-    for item, name, amount in _items(annotations, key, _COUNTS):
-        if not is_extended_resource(name):
-            annotations.report(key, f"{shown(name)} is no name of devices, such as example.com/nic", item)
-        elif not _COUNT.fullmatch(amount):
-            annotations.report(key, _COUNTS, item)
-        else:
-            found[name] = int(amount)
-    return tuple(sorted(found.items()))
-
-
 def _items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the parts of an annotation, each whole, as its name and as what it says of that; none has a name twice."""
+    """Yield each part of an annotation, and the name and the amount in the part. No name is yielded twice."""
     text, names = annotations.string(key) or "", set[str]()
     for item in (part.strip() for part in text.split(",")):
         name, equals, amount = item.partition("=")
@@ -190,15 +194,3 @@ def _items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, 
         else:
             names.add(name)
             yield item, name, amount
-
-
-def _quantity(annotations: Fields, key: str, text: str) -> Quantity | None:
-    try:
-        quantity = Quantity.parse(text).rounded_up_to_milli()
-    except QuantitySyntaxError:
-        annotations.report(key, no_quantity(text), text)
-        return None
-    if quantity.nano < 0:
-        annotations.report(key, "must be greater than or equal to 0", text)
-        return None
-    return quantity

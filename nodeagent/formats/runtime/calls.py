@@ -1,11 +1,14 @@
-"""One call of the runtime's: the method and its payload to a value, and the plugin's answer to a payload. Keeps nothing between calls."""
+"""Decodes single calls of the container runtime from a method and its payload, and encodes the plugin's answers."""
 
+import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from nodeagent.core.model.device_access import DeviceAccess, DeviceMount
+from nodeagent.core.model.device_access import DeviceAccess
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.core.model.nri import (
     Answer,
@@ -21,52 +24,63 @@ from nodeagent.core.model.nri import (
     Update,
 )
 from nodeagent.formats.runtime import messages
-from nodeagent.formats.runtime.versions import event_mask, nri_version
 from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError, decode, encode
 
 Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 REGISTRATION_TIMEOUT_MS = 5000
 REQUEST_TIMEOUT_MS = 2000
-"""Of runtimes that don't say (NRI 0.6), and of others by default."""
+"""Defaults for runtimes that report no timeouts, such as those with NRI 0.6."""
 MAX_MICROSECONDS, MAX_BYTES = 2**40, 2**60
-"""Amounts beyond these count as these, so that no sum of several is beyond what can be saved and answered."""
+"""Limits on amounts. Larger ones are reduced, so that the sum of several can be saved and answered."""
 MAX_SYNCHRONIZED = 20_000
-"""Pods and containers. Kubelet's default is 110 pods."""
+"""Limit on pods and containers together. kubelet's default is 110 pods."""
+_OLDEST = (0, 6, 0)
+_SHIPPED = {
+    "containerd": (
+        ((2, 3, 0), (0, 12, 0)),
+        ((2, 2, 2), (0, 11, 0)),
+        ((2, 2, 0), (0, 10, 0)),
+        ((2, 0, 0), (0, 8, 0)),
+    ),
+    "cri-o": (((1, 35, 0), (0, 11, 0)), ((1, 34, 0), (0, 10, 0))),
+}
+"""Versions of NRI by the runtime's name: the first version of the runtime with each, newest first."""
+_VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])")
 
 
 class NriCallError(ValueError):
-    """A payload can't be of its method. The text names the field."""
+    """A payload isn't one of its method. The text names the field."""
 
 
 class Configure(Struct, frozen=True):
-    """The runtime presents itself and asks for the subscription."""
+    """The runtime's introduction and its request for the subscription."""
 
     runtime: Runtime
 
 
 class Synchronize(Struct, frozen=True):
-    """What runs, or a part of it."""
+    """All running pods and containers, or a part of them."""
 
     part: Synchronized
     has_more: bool
-    """More parts follow. A runtime below NRI 0.8 has none, and fails where all doesn't fit into 4 MiB."""
+    """Whether more parts follow. Before NRI 0.8, a runtime sends one part and fails if this part exceeds 4 MiB."""
 
 
 class Shutdown(Struct, frozen=True):
-    """The runtime is about to end."""
+    """Notice that the runtime is about to end."""
 
 
 RuntimeCall = Configure | Synchronize | Shutdown | Call
 
 
 def read_call(method: str, payload: bytes) -> RuntimeCall | None:
-    """Return what the runtime calls for; None: a method that there isn't.
+    """Decode a call of the runtime. None means that the method is unknown.
 
-    Newer runtimes have a method for each event; called by a name that is unknown here, they go back to StateChange.
+    Newer runtimes have a method for each event. If a plugin doesn't know such a method, they use StateChange instead.
 
     Raises:
-        NriCallError: the payload isn't the method's.
+        NriCallError: the payload isn't one of this method.
     """
     known = _METHODS.get(method)
     if known is None:
@@ -78,38 +92,36 @@ def read_call(method: str, payload: bytes) -> RuntimeCall | None:
         raise NriCallError(str(err)) from err
 
 
-def registration(name: str, index: int) -> bytes:
-    """Return the payload of RegisterPlugin.
-
-    Args:
-        name: of the plugin.
-        index: 0 to 99: its place among the runtime's plugins. Later ones see what earlier ones have changed.
+def encode_registration(name: str, index: int) -> bytes:
+    """Encode the payload of RegisterPlugin. `index` (0 to 99) is the plugin's place among the runtime's plugins.
+    Later plugins see the changes of earlier ones.
     """
     assert 0 <= index <= 99
     return encode(messages.REGISTER_PLUGIN_REQUEST, {"plugin_name": name, "plugin_idx": f"{index:02}"})
 
 
-def configured(events: Iterable[Event], runtime: Runtime) -> bytes:
-    """Return the answer to Configure."""
+def encode_subscription(events: Iterable[Event], runtime: Runtime) -> bytes:
+    """Encode the answer to Configure."""
     return encode(messages.CONFIGURE_RESPONSE, {"events": event_mask(events, runtime)})
 
 
-def synchronized(updates: Iterable[Update]) -> bytes:
-    """Return the answer to Synchronize's last part."""
-    return encode(messages.SYNCHRONIZE_RESPONSE, {"update": _updates(updates)})
+def encode_synchronized(updates: Iterable[Update]) -> bytes:
+    """Encode the answer to the last part of Synchronize."""
+    return encode(messages.SYNCHRONIZE_RESPONSE, {"update": _encode_updates(updates)})
 
 
-def go_on_synchronizing() -> bytes:
-    """Return the answer to every other part of Synchronize."""
+def encode_request_for_more() -> bytes:
+    """Encode the answer to every other part of Synchronize."""
     return encode(messages.SYNCHRONIZE_RESPONSE, {"more": True})
 
 
-def answered(event: Event, answer: Answer) -> bytes:
-    """Return the answer to a call about an event."""
-    updates = _updates(answer.updates)
+def encode_answer(event: Event, answer: Answer) -> bytes:
+    """Encode the answer to a call about an event."""
+    updates = _encode_updates(answer.updates)
     match event:
         case Event.CREATE_CONTAINER:
-            return encode(messages.CREATE_CONTAINER_RESPONSE, {"adjust": _adjustment(answer), "update": updates})
+            adjustment = _encode_adjustment(answer)
+            return encode(messages.CREATE_CONTAINER_RESPONSE, {"adjust": adjustment, "update": updates})
         case Event.UPDATE_CONTAINER:
             response_type = messages.UPDATE_CONTAINER_RESPONSE
         case Event.STOP_CONTAINER:
@@ -137,30 +149,18 @@ def _read_configure(found: Message) -> Configure:
 def _read_synchronize(found: Message) -> Synchronize:
     if len(found["pods"]) + len(found["containers"]) > MAX_SYNCHRONIZED:
         raise NriCallError(f"SynchronizeRequest: more than {MAX_SYNCHRONIZED} pods and containers")
-    sandboxes = tuple(_sandbox(decode(messages.POD_SANDBOX, pod)) for pod in found["pods"])
-    containers = tuple(_container(decode(messages.CONTAINER, container)) for container in found["containers"])
+    sandboxes = tuple(_decode_sandbox(decode(messages.POD_SANDBOX, pod)) for pod in found["pods"])
+    containers = tuple(_decode_container(decode(messages.CONTAINER, container)) for container in found["containers"])
     return Synchronize(Synchronized(sandboxes, containers), found["more"])
 
 
-def _read_shutdown(_: Message) -> Shutdown:
-    return Shutdown()
-
-
-def _read_create(found: Message) -> Call:
-    return Call(Event.CREATE_CONTAINER, _sandbox(found["pod"]), _container(found["container"]))
+def _read_container_call(event: Event, found: Message) -> Call:
+    return Call(event, _decode_sandbox(found["pod"]), _decode_container(found["container"]))
 
 
 def _read_update(found: Message) -> Call:
-    resources = _resources(found["linux_resources"] or {})
-    return Call(Event.UPDATE_CONTAINER, _sandbox(found["pod"]), _container(found["container"]), resources)
-
-
-def _read_update_pod(found: Message) -> Call:
-    return Call(Event.UPDATE_POD_SANDBOX, _sandbox(found["pod"]))
-
-
-def _read_stop(found: Message) -> Call:
-    return Call(Event.STOP_CONTAINER, _sandbox(found["pod"]), _container(found["container"]))
+    resources = _decode_resources(found["linux_resources"] or {})
+    return replace(_read_container_call(Event.UPDATE_CONTAINER, found), resources=resources)
 
 
 def _read_state_change(found: Message) -> Call:
@@ -168,24 +168,27 @@ def _read_state_change(found: Message) -> Call:
         event = Event(found["event"])
     except ValueError as err:
         raise NriCallError(f"StateChangeEvent.event: there is no event {found['event']}") from err
-    container = None if found["container"] is None else _container(found["container"])
-    return Call(event, _sandbox(found["pod"]), container)
+    container = None if found["container"] is None else _decode_container(found["container"])
+    return Call(event, _decode_sandbox(found["pod"]), container)
 
 
 _METHODS: dict[str, tuple[MessageType, Callable[[Message], RuntimeCall]]] = {
     "Configure": (messages.CONFIGURE_REQUEST, _read_configure),
     "Synchronize": (messages.SYNCHRONIZE_REQUEST, _read_synchronize),
-    "Shutdown": (messages.EMPTY, _read_shutdown),
-    "CreateContainer": (messages.CREATE_CONTAINER_REQUEST, _read_create),
+    "Shutdown": (messages.EMPTY, lambda _: Shutdown()),
+    "CreateContainer": (messages.CREATE_CONTAINER_REQUEST, partial(_read_container_call, Event.CREATE_CONTAINER)),
     "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, _read_update),
-    "UpdatePodSandbox": (messages.UPDATE_POD_SANDBOX_REQUEST, _read_update_pod),
-    "StopContainer": (messages.STOP_CONTAINER_REQUEST, _read_stop),
+    "UpdatePodSandbox": (
+        messages.UPDATE_POD_SANDBOX_REQUEST,
+        lambda found: Call(Event.UPDATE_POD_SANDBOX, _decode_sandbox(found["pod"])),
+    ),
+    "StopContainer": (messages.STOP_CONTAINER_REQUEST, partial(_read_container_call, Event.STOP_CONTAINER)),
     "StateChange": (messages.STATE_CHANGE_EVENT, _read_state_change),
 }
 METHODS = frozenset(_METHODS)
 
 
-def _sandbox(pod: Message | None) -> Sandbox:
+def _decode_sandbox(pod: Message | None) -> Sandbox:
     if pod is None or not pod["id"]:
         raise NriCallError("PodSandbox.id: a call about no pod")
     return Sandbox(
@@ -199,22 +202,24 @@ def _sandbox(pod: Message | None) -> Sandbox:
     )
 
 
-def _container(container: Message | None) -> NriContainer:
+def _decode_container(container: Message | None) -> NriContainer:
     if container is None or not container["id"]:
         raise NriCallError("Container.id: a call about no container")
     linux = container["linux"] or {}
+    score = linux.get("oom_score_adj")
+    is_known = container["state"] in {*ContainerState}
     return NriContainer(
         id=container["id"],
         sandbox_id=container["pod_sandbox_id"],
         name=container["name"] or container["id"],
-        state=_state(container["state"]),
+        state=ContainerState(container["state"]) if is_known else ContainerState.UNKNOWN,
         labels=_pairs(container["labels"]),
         annotations=_pairs(container["annotations"]),
         pid=container["pid"] or None,
-        variables=tuple(sorted(one.partition("=")[0] for one in container["env"])),
+        variables=tuple(sorted(variable.partition("=")[0] for variable in container["env"])),
         cgroups_path=linux.get("cgroups_path", ""),
-        oom_score_adj=_optional(linux.get("oom_score_adj")),
-        resources=_resources(linux.get("resources") or {}),
+        oom_score_adj=None if score is None else score["value"],
+        resources=_decode_resources(linux.get("resources") or {}),
     )
 
 
@@ -222,18 +227,11 @@ def _pairs(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def _state(number: int) -> ContainerState:
-    try:
-        return ContainerState(number)
-    except ValueError:
-        return ContainerState.UNKNOWN
-
-
-def _resources(found: Message) -> NriResources:
+def _decode_resources(found: Message) -> NriResources:
     cpu, memory = found.get("cpu") or {}, found.get("memory") or {}
     return NriResources(
-        cpus=_ids(CpuSet, cpu.get("cpus", "")),
-        mems=_ids(NumaSet, cpu.get("mems", "")),
+        cpus=_parse_ids(CpuSet, cpu.get("cpus", "")),
+        mems=_parse_ids(NumaSet, cpu.get("mems", "")),
         cpu_shares=_bounded(cpu.get("shares"), MAX_MICROSECONDS),
         cpu_quota_us=_bounded(cpu.get("quota"), MAX_MICROSECONDS),
         cpu_period_us=_bounded(cpu.get("period"), MAX_MICROSECONDS),
@@ -245,8 +243,8 @@ def _resources(found: Message) -> NriResources:
     )
 
 
-def _ids(kind: type[Ids], text: str) -> Ids | None:
-    """One container's odd spelling must not keep all others from being known; the truth is in its cgroup anyway."""
+def _parse_ids(kind: type[Ids], text: str) -> Ids | None:
+    """Parse a set of IDs. None means that the set is empty or malformed. The container's cgroup has the actual set."""
     try:
         return kind.parse(text) if text else None
     except IdSetSyntaxError:
@@ -257,65 +255,92 @@ def _bounded(found: Message | None, most: int) -> int | None:
     return None if found is None else max(-1, min(found["value"], most))
 
 
-def _optional(found: Message | None) -> int | None:
-    return None if found is None else found["value"]
-
-
-def _updates(updates: Iterable[Update]) -> list[dict[str, Any]]:
+def _encode_updates(updates: Iterable[Update]) -> list[dict[str, Any]]:
     return [
         {
             "container_id": update.container_id,
-            "linux": {"resources": _from_resources(update.resources)},
+            "linux": {"resources": _encode_resources(update.resources)},
             "ignore_failure": update.ignore_failure,
         }
         for update in updates
     ]
 
 
-def _adjustment(answer: Answer) -> dict[str, Any] | None:
+def _encode_adjustment(answer: Answer) -> dict[str, Any] | None:
     if answer.adjustment is None and answer.access is None:
         return None
-    resources = None if answer.adjustment is None else _from_resources(answer.adjustment)
+    resources = None if answer.adjustment is None else _encode_resources(answer.adjustment)
     access = answer.access or DeviceAccess()
-    # A file's mode and owner are runc's: everybody's in the container. (Those that kubelet names have the host's, which others have on it.)
+    # Without a mode and an owner, runc lets every user of the container open the file. Device files of kubelet's pods
+    # keep the host's mode and owner.
     files = [
         {"path": file.path, "type": "b" if file.is_block else "c", "major": file.major, "minor": file.minor}
         for file in access.files
     ]
+    # Mounts are recursive and private, as containerd makes those of kubelet's pods.
+    mounts = [
+        {
+            "destination": mount.path,
+            "type": "bind",
+            "source": mount.source,
+            "options": ["rbind", "rprivate", "ro" if mount.is_read_only else "rw"],
+        }
+        for mount in access.mounts
+    ]
     return {
         "annotations": dict(access.annotations),
-        "mounts": [_mount(mount) for mount in access.mounts],
+        "mounts": mounts,
         "env": [{"key": name, "value": value} for name, value in access.variables],
         "linux": {"devices": files, "resources": resources},
         "CDI_devices": [{"name": name} for name in access.cdi_devices],
     }
 
 
-def _mount(mount: DeviceMount) -> dict[str, Any]:
-    """As containerd has those that kubelet names: recursive, and private."""
-    options = ["rbind", "rprivate", "ro" if mount.is_read_only else "rw"]
-    return {"destination": mount.path, "type": "bind", "source": mount.source, "options": options}
-
-
-def _from_resources(resources: NriResources) -> dict[str, Any]:
-    """Spell what is to be set. An empty set can't be: to the runtime it is as if nothing were said."""
+def _encode_resources(resources: NriResources) -> dict[str, Any]:
+    """Format the values to set. A set of CPUs or nodes must not be empty, because the runtime would ignore it."""
     assert resources.cpus != CpuSet()
     assert resources.mems != NumaSet()
     cpu = {
-        "shares": _said(resources.cpu_shares),
-        "quota": _said(resources.cpu_quota_us),
-        "period": _said(resources.cpu_period_us),
+        "shares": _wrap(resources.cpu_shares),
+        "quota": _wrap(resources.cpu_quota_us),
+        "period": _wrap(resources.cpu_period_us),
         "cpus": "" if resources.cpus is None else str(resources.cpus),
         "mems": "" if resources.mems is None else str(resources.mems),
     }
-    return {
-        "cpu": cpu,
-        "memory": None if resources.memory_limit_bytes is None else {"limit": {"value": resources.memory_limit_bytes}},
-        "hugepage_limits": [
-            {"page_size": limit.page_size, "limit": limit.limit_bytes} for limit in resources.hugepage_limits
-        ],
-    }
+    limits = [{"page_size": limit.page_size, "limit": limit.limit_bytes} for limit in resources.hugepage_limits]
+    limit = _wrap(resources.memory_limit_bytes)
+    return {"cpu": cpu, "memory": None if limit is None else {"limit": limit}, "hugepage_limits": limits}
 
 
-def _said(value: int | None) -> dict[str, int] | None:
+def _wrap(value: int | None) -> dict[str, int] | None:
     return None if value is None else {"value": value}
+
+
+def nri_version(runtime_name: str, runtime_version: str, reported: str) -> tuple[int, int, int]:
+    """Return the version of NRI. The runtime's version may have a distribution's suffix. `reported` is empty if the
+    runtime reports no version of NRI.
+    """
+    if (found := _parse_version(reported)) is not None:
+        return found
+    shipped = _SHIPPED.get(runtime_name.lower(), ())
+    version = _parse_version(runtime_version)
+    return next((nri for since, nri in shipped if version is not None and version >= since), _OLDEST)
+
+
+def event_mask(events: Iterable[Event], runtime: Runtime) -> int:
+    """Return the subscription, with bit n - 1 for event n. Events that this runtime doesn't know are left out, because
+    it would close the connection.
+
+    A plugin must subscribe to at least one event that every version knows, because 0 would mean all events.
+    """
+    last = Event.VALIDATE_CONTAINER_ADJUSTMENT if runtime.nri_version >= (0, 10, 0) else Event.REMOVE_CONTAINER
+    mask = sum(1 << (event - 1) for event in {*events} if event <= last)
+    assert mask, "0 subscribes to everything"
+    return mask
+
+
+def _parse_version(text: str) -> tuple[int, int, int] | None:
+    if (found := _VERSION.match(text)) is None:
+        return None
+    major, minor, patch = found.groups()
+    return int(major), int(minor), int(patch or 0)

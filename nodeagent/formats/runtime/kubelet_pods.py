@@ -1,11 +1,11 @@
-"""kubelet's pods API: the request for one pod, and its answer to a KubeletPod.
+"""kubelet's pods API: encodes the request for one pod, and decodes the answer into a KubeletPod.
 
-KEP-4188, on in kubelet 1.37 (its reference page "Kubelet Pods API"). The service and its messages are those of kubernetes/kubernetes,
-staging/src/k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto: `bytes pod` is a v1.Pod in protobuf. The numbers of its fields are those of
-k8s.io/api/core/v1/generated.proto and k8s.io/apimachinery, as far as they are read here.
+The API (KEP-4188) is on by default in kubelet 1.37. Its messages are those of kubernetes/kubernetes,
+staging/src/k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto, where `bytes pod` is a v1.Pod in protobuf. The numbers of
+the pod's fields are those of k8s.io/api/core/v1/generated.proto and k8s.io/apimachinery.
 
-A field mask is a comma-separated list of paths, as a pod's YAML has them, in one entry of the call's metadata; the server goes through
-lists (pkg/kubelet/pods, getFieldMaskFromContext and applySinglePath). So what a pod's environment may hold is never sent here.
+A field mask is a comma-separated list of paths in an entry of the call's metadata. A path goes through lists
+(pkg/kubelet/pods, getFieldMaskFromContext and applySinglePath). The mask excludes the environment, which may be secret.
 """
 
 import re
@@ -27,22 +27,16 @@ from nodeagent.formats.wire.protobuf import Field, Kind, Message, MessageType, P
 
 GET_POD = "/v1alpha1.Pods/GetPod"
 _OF_CONTAINERS = ("name", "resources", "restartPolicy")
-METADATA = (
-    (
-        "x-kubernetes-fieldmask",
-        ",".join(
-            (
-                "metadata.uid",
-                *(f"spec.{kind}.{one}" for kind in ("initContainers", "containers") for one in _OF_CONTAINERS),
-                "spec.ephemeralContainers.name",
-                "spec.resources",
-                "spec.overhead",
-            )
-        ),
-    ),
+_PATHS = (
+    "metadata.uid",
+    *(f"spec.{kind}.{field}" for kind in ("initContainers", "containers") for field in _OF_CONTAINERS),
+    "spec.ephemeralContainers.name",
+    "spec.resources",
+    "spec.overhead",
 )
+METADATA = (("x-kubernetes-fieldmask", ",".join(_PATHS)),)
 MAX_BYTES = 256 * 1024
-"""Of an answer: with the mask, a container takes less than a thousand. More would take too long to read while the runtime waits."""
+"""Limit on an answer, because the runtime waits while it is read. With the mask, a container takes less than 1000 bytes."""
 MAX_CONTAINERS = 256
 _MAX_UID = 256
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -83,19 +77,19 @@ POD = MessageType("Pod", (Field(1, "metadata", OBJECT_META), Field(2, "spec", PO
 
 
 class KubeletPodError(ValueError):
-    """An answer can't be the pod that was asked for. The text names the field."""
+    """An answer isn't the requested pod. The text names the field."""
 
 
-def get_pod(uid: str) -> bytes | None:
-    """Return the request for a pod; None: no pod of kubelet's has such a UID."""
+def encode_get_pod(uid: str) -> bytes | None:
+    """Encode the request for a pod. None means that no pod of kubelet can have this UID."""
     return encode(GET_POD_REQUEST, {"podUID": uid}) if 0 < len(uid) <= _MAX_UID and uid.isprintable() else None
 
 
 def read_pod(answer: bytes, uid: str) -> KubeletPod:
-    """Read what is known of a pod.
+    """Decode the answer with a pod.
 
     Raises:
-        KubeletPodError: it is no pod, another one than was asked for, or one that Kubernetes can't have.
+        KubeletPodError: the answer has another form, another pod, or a pod that Kubernetes can't have.
     """
     try:
         response = decode(GET_POD_RESPONSE, answer, max_bytes=MAX_BYTES)
@@ -108,66 +102,63 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
     spec = pod["spec"]
     if spec is None or not spec["containers"]:
         raise KubeletPodError("spec.containers: there are none")
-    containers = tuple(_containers(spec))
-    if len({one.name for one in containers}) != len(containers):
+    containers = tuple(_read_containers(spec))
+    if len({container.name for container in containers}) != len(containers):
         raise KubeletPodError("spec.containers: two of its containers have one name")
-    resources = None if spec["resources"] is None else _requirements(spec["resources"], "spec.resources")
-    return KubeletPod(uid, containers, resources, _amounts(spec["overhead"], "spec.overhead"))
+    resources = None if spec["resources"] is None else _read_requirements(spec["resources"], "spec.resources")
+    return KubeletPod(uid, containers, resources, _read_amounts(spec["overhead"], "spec.overhead"))
 
 
-def _containers(spec: Message) -> Iterator[KubeletContainer]:
-    count = sum(len(spec[kind]) for kind in ("initContainers", "containers", "ephemeralContainers"))
+def _read_containers(spec: Message) -> Iterator[KubeletContainer]:
+    count = sum(len(spec[key]) for key in ("initContainers", "containers", "ephemeralContainers"))
     if count > MAX_CONTAINERS:
         raise KubeletPodError(f"spec.containers: more than {MAX_CONTAINERS}")
-    for kind in ("initContainers", "containers"):
-        for index, one in enumerate(spec[kind]):
-            path = f"spec.{kind}[{index}]"
-            what = ContainerKind.APP
-            if kind == "initContainers":
-                is_sidecar = one["restartPolicy"] == RestartPolicy.ALWAYS.value
-                what = ContainerKind.SIDECAR if is_sidecar else ContainerKind.INIT
-            resources = one["resources"]
+    for key in ("initContainers", "containers"):
+        for index, container in enumerate(spec[key]):
+            path = f"spec.{key}[{index}]"
+            kind = ContainerKind.APP
+            if key == "initContainers":
+                is_sidecar = container["restartPolicy"] == RestartPolicy.ALWAYS.value
+                kind = ContainerKind.SIDECAR if is_sidecar else ContainerKind.INIT
+            resources = container["resources"]
             yield KubeletContainer(
-                _name(one["name"], path),
-                what,
-                ResourceRequirements() if resources is None else _requirements(resources, f"{path}.resources"),
+                _check_name(container["name"], path),
+                kind,
+                ResourceRequirements() if resources is None else _read_requirements(resources, f"{path}.resources"),
             )
-    for index, one in enumerate(spec["ephemeralContainers"]):
-        # They have no resources (KEP-277).
-        common = one["ephemeralContainerCommon"] or {}
-        yield KubeletContainer(_name(common.get("name", ""), f"spec.ephemeralContainers[{index}]"))
+    for index, container in enumerate(spec["ephemeralContainers"]):
+        # Ephemeral containers have no resources (KEP-277).
+        common = container["ephemeralContainerCommon"] or {}
+        yield KubeletContainer(_check_name(common.get("name", ""), f"spec.ephemeralContainers[{index}]"))
 
 
-def _name(name: str, path: str) -> str:
+def _check_name(name: str, path: str) -> str:
     if not _NAME.fullmatch(name):
         raise KubeletPodError(f"{path}.name: {_shown(name)} is no name of a container")
     return name
 
 
-def _requirements(found: Message, path: str) -> ResourceRequirements:
-    requests, limits = (_amounts(found[part], f"{path}.{part}") for part in ("requests", "limits"))
+def _read_requirements(found: Message, path: str) -> ResourceRequirements:
+    requests, limits = (_read_amounts(found[part], f"{path}.{part}") for part in ("requests", "limits"))
     return ResourceRequirements(requests, limits)
 
 
-def _amounts(entries: list[Message], path: str) -> Resources:
-    """What this agent places; devices and the like aren't its business."""
+def _read_amounts(entries: list[Message], path: str) -> Resources:
+    """Read the amounts of the resources that this agent places. Devices and other resources are left out."""
     found: dict[str, Quantity] = {}
     for entry in entries:
         name = entry["key"]
-        if name in {CPU, MEMORY} or _HUGEPAGES.fullmatch(name):
-            found[name] = _quantity((entry["value"] or {}).get("string", ""), f"{path}[{name}]")
+        if name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
+            continue
+        text = (entry["value"] or {}).get("string", "")
+        try:
+            amount = Quantity.parse(text).rounded_up_to_milli()
+        except QuantitySyntaxError:
+            raise KubeletPodError(f"{path}[{name}]: {_shown(text)} is no quantity") from None
+        if amount.nano < 0:
+            raise KubeletPodError(f"{path}[{name}]: {_shown(text)} is less than nothing")
+        found[name] = Quantity.parse(str(amount))  # in the form that a saved state has
     return Resources.of(found)
-
-
-def _quantity(text: str, path: str) -> Quantity:
-    try:
-        amount = Quantity.parse(text).rounded_up_to_milli()
-    except QuantitySyntaxError:
-        raise KubeletPodError(f"{path}: {_shown(text)} is no quantity") from None
-    if amount.nano < 0:
-        raise KubeletPodError(f"{path}: {_shown(text)} is less than nothing")
-    # As it is read again from a saved state.
-    return Quantity.parse(str(amount))
 
 
 def _shown(text: str) -> str:

@@ -1,10 +1,10 @@
-"""NRI's messages as tables: of nri.pkg.api.v1alpha1 (0.6.1 to 0.12) what the agent reads and answers; other fields are skipped.
+"""Tables of NRI's messages (nri.pkg.api.v1alpha1, 0.6.1 to 0.12), with the fields that the agent reads or writes.
 
-Numbers and names are upstream's. What is not here is not sent: UpdateContainers of the Runtime service above all, which deadlocks
-containerd (its #13733).
+Numbers and names are upstream's. The agent never sends other messages, above all not UpdateContainers of the Runtime
+service, which deadlocks containerd (its #13733).
 """
 
-from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
+from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, fields
 
 PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
@@ -18,11 +18,9 @@ LINUX_MEMORY = MessageType("LinuxMemory", (Field(1, "limit", _OPTIONAL_INT64),))
 LINUX_CPU = MessageType(
     "LinuxCPU",
     (
-        Field(1, "shares", _OPTIONAL_UINT64),
+        *fields(_OPTIONAL_UINT64, shares=1, period=3),
         Field(2, "quota", _OPTIONAL_INT64),
-        Field(3, "period", _OPTIONAL_UINT64),
-        Field(6, "cpus", Kind.STRING),
-        Field(7, "mems", Kind.STRING),
+        *fields(Kind.STRING, cpus=6, mems=7),
     ),
 )
 HUGEPAGE_LIMIT = MessageType("HugepageLimit", (Field(1, "page_size", Kind.STRING), Field(2, "limit", Kind.UINT64)))
@@ -39,12 +37,8 @@ LINUX_POD_SANDBOX = MessageType("LinuxPodSandbox", (Field(3, "cgroup_parent", Ki
 POD_SANDBOX = MessageType(
     "PodSandbox",
     (
-        Field(1, "id", Kind.STRING),
-        Field(2, "name", Kind.STRING),
-        Field(3, "uid", Kind.STRING),
-        Field(4, "namespace", Kind.STRING),
-        Field(5, "labels", Kind.STRING_MAP),
-        Field(6, "annotations", Kind.STRING_MAP),
+        *fields(Kind.STRING, id=1, name=2, uid=3, namespace=4),
+        *fields(Kind.STRING_MAP, labels=5, annotations=6),
         Field(8, "linux", LINUX_POD_SANDBOX),
     ),
 )
@@ -59,38 +53,21 @@ LINUX_CONTAINER = MessageType(
 CONTAINER = MessageType(
     "Container",
     (
-        Field(1, "id", Kind.STRING),
-        Field(2, "pod_sandbox_id", Kind.STRING),
-        Field(3, "name", Kind.STRING),
+        *fields(Kind.STRING, id=1, pod_sandbox_id=2, name=3),
         Field(4, "state", Kind.ENUM),
-        Field(5, "labels", Kind.STRING_MAP),
-        Field(6, "annotations", Kind.STRING_MAP),
+        *fields(Kind.STRING_MAP, labels=5, annotations=6),
         Field(8, "env", Kind.STRING, repeated=True),
         Field(11, "linux", LINUX_CONTAINER),
         Field(12, "pid", Kind.UINT32),
     ),
 )
 
-LINUX_DEVICE = MessageType(
-    "LinuxDevice",
-    (
-        Field(1, "path", Kind.STRING),
-        Field(2, "type", Kind.STRING),
-        Field(3, "major", Kind.INT64),
-        Field(4, "minor", Kind.INT64),
-    ),
-)
+LINUX_DEVICE = MessageType("LinuxDevice", (*fields(Kind.STRING, path=1, type=2), *fields(Kind.INT64, major=3, minor=4)))
 MOUNT = MessageType(
-    "Mount",
-    (
-        Field(1, "destination", Kind.STRING),
-        Field(2, "type", Kind.STRING),
-        Field(3, "source", Kind.STRING),
-        Field(4, "options", Kind.STRING, repeated=True),
-    ),
+    "Mount", (*fields(Kind.STRING, destination=1, type=2, source=3), Field(4, "options", Kind.STRING, repeated=True))
 )
-KEY_VALUE = MessageType("KeyValue", (Field(1, "key", Kind.STRING), Field(2, "value", Kind.STRING)))
-CDI_DEVICE = MessageType("CDIDevice", (Field(1, "name", Kind.STRING),))
+KEY_VALUE = MessageType("KeyValue", fields(Kind.STRING, key=1, value=2))
+CDI_DEVICE = MessageType("CDIDevice", fields(Kind.STRING, name=1))
 LINUX_CONTAINER_ADJUSTMENT = MessageType(
     "LinuxContainerAdjustment",
     (Field(1, "devices", LINUX_DEVICE, repeated=True), Field(2, "resources", LINUX_RESOURCES)),
@@ -115,17 +92,12 @@ CONTAINER_UPDATE = MessageType(
     ),
 )
 
-REGISTER_PLUGIN_REQUEST = MessageType(
-    "RegisterPluginRequest", (Field(1, "plugin_name", Kind.STRING), Field(2, "plugin_idx", Kind.STRING))
-)
+REGISTER_PLUGIN_REQUEST = MessageType("RegisterPluginRequest", fields(Kind.STRING, plugin_name=1, plugin_idx=2))
 CONFIGURE_REQUEST = MessageType(
     "ConfigureRequest",
     (
-        Field(2, "runtime_name", Kind.STRING),
-        Field(3, "runtime_version", Kind.STRING),
-        Field(4, "registration_timeout", Kind.INT64),
-        Field(5, "request_timeout", Kind.INT64),
-        Field(6, "NRI_version", Kind.STRING),
+        *fields(Kind.STRING, runtime_name=2, runtime_version=3, NRI_version=6),
+        *fields(Kind.INT64, registration_timeout=4, request_timeout=5),
     ),
 )
 CONFIGURE_RESPONSE = MessageType("ConfigureResponse", (Field(2, "events", Kind.INT32),))
@@ -137,7 +109,7 @@ SYNCHRONIZE_REQUEST = MessageType(
         Field(3, "more", Kind.BOOL),
     ),
 )
-"""Each a message, which is the same on the wire: so no 4 MiB become a million mappings at once."""
+"""Pods and containers are undecoded messages, so that a request of 4 MiB doesn't become a million mappings at once."""
 SYNCHRONIZE_RESPONSE = MessageType(
     "SynchronizeResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True), Field(2, "more", Kind.BOOL))
 )
@@ -156,7 +128,7 @@ UPDATE_CONTAINER_RESPONSE = MessageType(
     "UpdateContainerResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True),)
 )
 UPDATE_POD_SANDBOX_REQUEST = MessageType("UpdatePodSandboxRequest", (Field(1, "pod", POD_SANDBOX),))
-"""What else it has, kubelet's pods API says exactly."""
+"""Without its other fields, because kubelet's pods API has more exact values."""
 STOP_CONTAINER_REQUEST = MessageType(
     "StopContainerRequest", (Field(1, "pod", POD_SANDBOX), Field(2, "container", CONTAINER))
 )

@@ -1,6 +1,7 @@
-"""The lowest layer of NRI's socket: frames that carry several connections' bytes. Knows the frames of ttrpc only by their length.
+"""The lowest layer of NRI's socket: frames with the data of several connections.
 
-A frame: connection (u32, big-endian), length (u32), that many bytes. Frames of ttrpc may be split over several, at any byte.
+A frame has a connection (u32, big-endian), a length (u32), and this number of bytes. A frame of ttrpc may be split
+over several of these frames, at any byte.
 """
 
 import struct
@@ -9,27 +10,27 @@ from collections.abc import Iterator
 from nodeagent.formats.runtime.ttrpc import HEADER_BYTES, MAX_DATA_BYTES, TtrpcFrame, read_header
 
 PLUGIN_SERVICE = 1
-"""The connection on which the runtime calls us."""
+"""Connection on which the runtime calls the agent."""
 RUNTIME_SERVICE = 2
-"""The connection on which we call the runtime."""
+"""Connection on which the agent calls the runtime."""
 
 MAX_FRAME_BYTES = 4096
-"""Of a frame that we send. containerd reads with a buffer of that size, and never answers what came in a larger one."""
+"""Limit on a sent frame. containerd reads with a buffer of this size, and never answers a larger frame."""
 MAX_FRAMES_PER_MESSAGE = 128
-"""That we send. The runtime queues 256 per connection, and closes the socket when there are more."""
+"""Limit on the sent frames of a message. The runtime closes the socket if more than 256 are queued for a connection."""
 _HEADER = struct.Struct(">II")
 MAX_MESSAGE_BYTES = MAX_FRAMES_PER_MESSAGE * (MAX_FRAME_BYTES - _HEADER.size)
-"""Of a frame of ttrpc that we send."""
+"""Limit on a sent frame of ttrpc."""
 MAX_PAYLOAD_BYTES = HEADER_BYTES + MAX_DATA_BYTES
-"""Of a frame that the runtime sends."""
+"""Limit on the payload of a received frame."""
 
 
 class MuxError(ValueError):
-    """What came isn't NRI's framing, and nothing after it can be read."""
+    """The received data isn't NRI's framing, so nothing after it can be read."""
 
 
-def spell_frames(connection: int, message: bytes) -> bytes:
-    """Split a frame of ttrpc over as many frames as it takes."""
+def encode_frames(connection: int, message: bytes) -> bytes:
+    """Split a frame of ttrpc into the required number of frames."""
     assert 0 < len(message) <= MAX_MESSAGE_BYTES
     step = MAX_FRAME_BYTES - _HEADER.size
     pieces = (message[start : start + step] for start in range(0, len(message), step))
@@ -37,9 +38,9 @@ def spell_frames(connection: int, message: bytes) -> bytes:
 
 
 class Reassembly:
-    """Puts frames of ttrpc together again from what a socket gives, piece by piece. Keeps at most one unfinished frame a connection.
+    """Joins pieces of a socket's data to frames of ttrpc. Keeps at most one unfinished frame for each connection.
 
-    Other connections than the two are skipped, as the runtime does.
+    Other connections than the two are skipped, as in the runtime.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Reassembly:
         """Yield every frame that this piece completes, with its connection.
 
         Raises:
-            MuxError: a length is beyond what the protocol allows.
+            MuxError: a length exceeds the protocol's limit.
         """
         at = 0
         while at < len(piece):
@@ -62,22 +63,21 @@ class Reassembly:
                 self._header += piece[at : at + take]
                 at += take
                 if len(self._header) == _HEADER.size:
-                    self._begin(*_HEADER.unpack(self._header))
+                    self._connection, self._left = _HEADER.unpack(self._header)
+                    if self._left > MAX_PAYLOAD_BYTES:
+                        raise MuxError(
+                            f"a frame of {self._left} bytes for connection {self._connection}, more than {MAX_PAYLOAD_BYTES}"
+                        )
+                    self._header.clear()
                 continue
             take = min(self._left, len(piece) - at)
             if self._connection in self._unfinished:
                 self._unfinished[self._connection] += piece[at : at + take]
-                yield from self._finished()
+                yield from self._take_frames()
             self._left -= take
             at += take
 
-    def _begin(self, connection: int, length: int) -> None:
-        if length > MAX_PAYLOAD_BYTES:
-            raise MuxError(f"a frame of {length} bytes for connection {connection}, more than {MAX_PAYLOAD_BYTES}")
-        self._header.clear()
-        self._connection, self._left = connection, length
-
-    def _finished(self) -> Iterator[tuple[int, TtrpcFrame]]:
+    def _take_frames(self) -> Iterator[tuple[int, TtrpcFrame]]:
         bytes_ = self._unfinished[self._connection]
         while len(bytes_) >= HEADER_BYTES:
             header = read_header(bytes_)

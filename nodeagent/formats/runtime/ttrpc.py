@@ -1,6 +1,6 @@
-"""ttrpc's frames, requests and responses (https://github.com/containerd/ttrpc, PROTOCOL.md): unary calls only, all that NRI has.
+"""ttrpc's frames, requests and responses (https://github.com/containerd/ttrpc, PROTOCOL.md), for unary calls only.
 
-A frame: length of the data (u32, big-endian), stream (u32, odd for the caller's), type (u8), flags (u8), data.
+A frame has the length of the data (u32, big-endian), stream (u32, odd for the caller's), type (u8), flags (u8) and data.
 """
 
 import struct
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode
+from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode, fields
 
 HEADER_BYTES = 10
 MAX_DATA_BYTES = 4 << 20
@@ -16,41 +16,41 @@ _HEADER = struct.Struct(">IIBB")
 
 
 class TtrpcError(ValueError):
-    """A frame holds neither a request nor a response."""
+    """A frame has neither a request nor a response."""
 
 
 class TtrpcFrameType(IntEnum):
     REQUEST = 1
     RESPONSE = 2
     DATA = 3
-    """Of a stream: NRI has none."""
+    """Data of a stream, which NRI doesn't use."""
 
 
 class TtrpcCode(IntEnum):
-    """Those of google.rpc.Code that we answer with."""
+    """Codes of google.rpc.Code in the agent's answers."""
 
     OK = 0
     INVALID_ARGUMENT = 3
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
-    """Newer runtimes take it as the sign of a plugin that knows StateChange instead."""
+    """Code that tells a newer runtime to use StateChange instead."""
 
 
 class TtrpcHeader(Struct, frozen=True):
     length: int
     stream: int
     kind: int
-    """A TtrpcFrameType, or one that came later."""
+    """A TtrpcFrameType, or a number that is unknown here."""
     flags: int
 
 
 class TtrpcFrame(Struct, frozen=True):
     stream: int
     kind: int
-    """A TtrpcFrameType, or one that came later."""
+    """A TtrpcFrameType, or a number that is unknown here."""
     flags: int
-    """Of a request: 0 where the call is unary."""
+    """0 for the request of a unary call."""
     data: bytes
 
 
@@ -59,7 +59,7 @@ class TtrpcRequest(Struct, frozen=True):
     method: str
     payload: bytes
     timeout_ns: int
-    """How long the caller waits, counted from when it was sent; 0: it doesn't say."""
+    """Time that the caller waits after sending the request. 0 means that the caller states none."""
 
 
 class TtrpcResponse(Struct, frozen=True):
@@ -72,8 +72,7 @@ _STATUS = MessageType("Status", (Field(1, "code", Kind.INT32), Field(2, "message
 _REQUEST = MessageType(
     "Request",
     (
-        Field(1, "service", Kind.STRING),
-        Field(2, "method", Kind.STRING),
+        *fields(Kind.STRING, service=1, method=2),
         Field(3, "payload", Kind.BYTES),
         Field(4, "timeout_nano", Kind.INT64),
     ),
@@ -82,29 +81,35 @@ _RESPONSE = MessageType("Response", (Field(1, "status", _STATUS), Field(2, "payl
 
 
 def read_header(data: bytes | bytearray) -> TtrpcHeader:
-    """Data: at least a header's bytes."""
+    """Decode the header at the start of a frame."""
     return TtrpcHeader(*_HEADER.unpack_from(data))
 
 
-def spell_request(stream: int, request: TtrpcRequest) -> bytes:
-    """Return a whole frame. Stream: odd, and greater than that of the request before."""
+def encode_request(stream: int, request: TtrpcRequest) -> bytes:
+    """Encode a whole frame. `stream` is odd, and greater than that of the previous request."""
     value = {
         "service": request.service,
         "method": request.method,
         "payload": request.payload,
         "timeout_nano": request.timeout_ns,
     }
-    return _spell(stream, TtrpcFrameType.REQUEST, encode(_REQUEST, value))
+    data = encode(_REQUEST, value)
+    return _HEADER.pack(len(data), stream, TtrpcFrameType.REQUEST, 0) + data
 
 
-def spell_response(stream: int, response: TtrpcResponse) -> bytes:
-    """Return a whole frame. Stream: that of the request."""
+def encode_response(stream: int, response: TtrpcResponse) -> bytes:
+    """Encode a whole frame. `stream` is that of the request."""
     status = None if response.code == TtrpcCode.OK else {"code": response.code, "message": response.message}
-    return _spell(stream, TtrpcFrameType.RESPONSE, encode(_RESPONSE, {"status": status, "payload": response.payload}))
+    data = encode(_RESPONSE, {"status": status, "payload": response.payload})
+    return _HEADER.pack(len(data), stream, TtrpcFrameType.RESPONSE, 0) + data
 
 
 def read_request(frame: TtrpcFrame) -> TtrpcRequest:
-    """Raises TtrpcError."""
+    """Decode a request.
+
+    Raises:
+        TtrpcError: the frame has another form.
+    """
     try:
         found = decode(_REQUEST, frame.data)
     except ProtobufError as err:
@@ -113,14 +118,14 @@ def read_request(frame: TtrpcFrame) -> TtrpcRequest:
 
 
 def read_response(frame: TtrpcFrame) -> TtrpcResponse:
-    """Raises TtrpcError."""
+    """Decode a response.
+
+    Raises:
+        TtrpcError: the frame has another form.
+    """
     try:
         found = decode(_RESPONSE, frame.data)
     except ProtobufError as err:
         raise TtrpcError(str(err)) from err
     status = found["status"] or {"code": TtrpcCode.OK, "message": ""}
     return TtrpcResponse(found["payload"], status["code"], status["message"])
-
-
-def _spell(stream: int, kind: TtrpcFrameType, data: bytes) -> bytes:
-    return _HEADER.pack(len(data), stream, kind, 0) + data

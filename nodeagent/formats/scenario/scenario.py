@@ -18,7 +18,6 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.config import Errata, Placement
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
@@ -76,12 +75,8 @@ class Scenario(Struct, frozen=True):
 
 
 def scenario_from_text(text: str | bytes, where: str, machine: Topology | None = None) -> Scenario:
-    """Read one scenario.
-
-    Args:
-        text: a JSON object; bytes are UTF-8.
-        where: the scenario's name in errors.
-        machine: replaces the scenario's own machine, which may then be missing.
+    """Read one scenario from a JSON object. `where` is the scenario's name in errors. `machine` replaces the
+    scenario's own machine, which may then be missing.
 
     Raises:
         ScenarioError: the text isn't a scenario that can be replayed.
@@ -145,7 +140,16 @@ def _build_object(pairs: list[tuple[str, Any]]) -> Document:
 
 def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
     findings = Findings(where)
-    fields = fields_of(_omit_parts(document), findings)
+    # The machine, the configuration and the pods have their own readers.
+    plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
+    if isinstance(plain.get("config"), dict):
+        plain["config"] = {}
+    if isinstance(plain.get("steps"), list):
+        plain["steps"] = [
+            {**step, "pod": {}} if isinstance(step, dict) and isinstance(step.get("pod"), dict) else step
+            for step in plain["steps"]
+        ]
+    fields = fields_of(plain, findings)
     identity = fields.string("id")
     fields.object("config")
     steps = [_read_step(each) for each in fields.objects("steps")]
@@ -170,7 +174,10 @@ def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | 
         id=identity or where,
         topology=topology,
         placement=placement,
-        steps=tuple(step if (pod := pods.get(i)) is None else _with_pod(step, pod) for i, step in enumerate(steps)),
+        steps=tuple(
+            step if (pod := pods.get(i)) is None else replace(step, pod=pod, pod_uid=pod.uid)
+            for i, step in enumerate(steps)
+        ),
         files=files,
         initial_containers=containers,
     )
@@ -183,19 +190,6 @@ def _read_part(problems: list[str], read: Callable[[], T]) -> T | None:
     except (DocumentError, ScenarioError) as err:
         problems.append(err.message)
         return None
-
-
-def _omit_parts(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the scenario without the machine, the configuration and the pods, which have their own readers."""
-    plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
-    if isinstance(plain.get("config"), dict):
-        plain["config"] = {}
-    if isinstance(plain.get("steps"), list):
-        plain["steps"] = [
-            {**each, "pod": {}} if isinstance(each, dict) and isinstance(each.get("pod"), dict) else each
-            for each in plain["steps"]
-        ]
-    return plain
 
 
 def _read_step(fields: Fields) -> ScenarioStep:
@@ -216,10 +210,6 @@ def _read_step(fields: Fields) -> ScenarioStep:
     if op in OPERATIONS:
         fields.close()
     return ScenarioStep(op, None, uid, container)
-
-
-def _with_pod(step: ScenarioStep, pod: Pod) -> ScenarioStep:
-    return replace(step, pod=pod, pod_uid=pod.uid)
 
 
 def _read_files(fields: Fields) -> tuple[tuple[str, str], ...]:
@@ -289,15 +279,16 @@ def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...])
 
 
 def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
-    held = promises.of_pod(pod.uid)
+    held, shared = promises.of_pod(pod.uid), default_set(promises)
     document: Document = {"containers": {}}
     for container in pod.containers:
         own = held.of(CpuHoldings).own_set(container.name)
+        effective = shared if own is None else own | shared if container.is_mixed else own
         hint = held.hint(container.name)
         nodes = memory_nodes_of(promises, pod.uid, container.name)
         document["containers"][container.name] = {
             "cpuset": "" if own is None else str(own),
-            "effectiveCpuset": str(_effective_cpus(promises, own, is_mixed=container.is_mixed)),
+            "effectiveCpuset": str(effective),
             "memoryNodes": None if nodes is None else list(nodes),
             "isolation": isolation(managers, promises, pod, container.name).value,
             "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
@@ -305,12 +296,6 @@ def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
     if held.of(CpuHoldings).pod_cpus is not None:
         document["podCpuset"] = str(held.of(CpuHoldings).pod_cpus)
     return document
-
-
-def _effective_cpus(promises: Promises, own: CpuSet | None, *, is_mixed: bool) -> CpuSet:
-    if own is None:
-        return default_set(promises)
-    return own | default_set(promises) if is_mixed else own
 
 
 def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:
@@ -331,11 +316,11 @@ def memory_state_document(text: str | None) -> Document | None:
     document.pop("checksum", None)
     for blocks in _lists_of_blocks(document):
         if all(map(_is_block, blocks)):
-            blocks.sort(key=_block_order)
+            blocks.sort(key=lambda block: (block["type"], block["numaAffinity"]))
     return document
 
 
-def has_one_text(document: Document) -> bool:
+def is_text_unique(document: Document) -> bool:
     """Tell whether every list has at most one block, so that only one exact text is possible."""
     return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
 
@@ -358,18 +343,11 @@ def _is_block(value: Any) -> bool:
     return isinstance(nodes, list) and all(isinstance(node, int) for node in nodes)
 
 
-def _block_order(block: Document) -> tuple[str, list[int]]:
-    return block["type"], block["numaAffinity"]
-
-
 def placement_from_scenario(document: Mapping[str, object], source: str = "config") -> Placement:
-    """Read a scenario's configuration: KubeletConfiguration's fields and `numReservedCPUs`, `reservedCPU` and `errata`.
+    """Read a scenario's configuration: KubeletConfiguration's fields and `numReservedCPUs`, `reservedCPU` and
+    `errata`.
 
     The node's memory reservation is the sum of `reservedMemory`.
-
-    Args:
-        document: the configuration.
-        source: the configuration's name in findings.
 
     Raises:
         DocumentError: fields are unknown, have the wrong type or are not quantities or ID sets. The message names every such field.
@@ -381,23 +359,16 @@ def placement_from_scenario(document: Mapping[str, object], source: str = "confi
     errata = fields.one_of("errata", tuple(item.value for item in Errata))
     whole = fields.integer("numReservedCPUs", 0, 2**31)
     amount = fields.quantity("reservedCPU")
-    reserved_milli = None if whole is None else whole * 1000
-    if amount is not None:
-        reserved_milli = amount.milli()
+    total: dict[str, Quantity] = {}
+    for entry in reserved_memory:
+        for name, size in entry.limits:
+            total[name] = total[name] + size if name in total else size
     placement = reader.placement(
-        reserved_cpu_milli=reserved_milli,
-        memory_reservation=_sum_resources([entry.limits for entry in reserved_memory]),
+        reserved_cpu_milli=amount.milli() if amount is not None else None if whole is None else whole * 1000,
+        memory_reservation=Resources.of(total),
         errata=Errata(errata or Errata.KUBELET_1_36.value),
     )
     fields.close()
     if findings:
         raise DocumentError(findings.all())
     return placement
-
-
-def _sum_resources(lists: list[Resources]) -> Resources:
-    total: dict[str, Quantity] = {}
-    for resources in lists:
-        for name, amount in resources:
-            total[name] = total[name] + amount if name in total else amount
-    return Resources.of(total)

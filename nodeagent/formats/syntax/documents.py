@@ -25,13 +25,10 @@ def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
 
 
 def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's util/yaml.ToJSON).
+    """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's
+    util/yaml.ToJSON).
 
     Several documents in braces are YAML, because no line of JSON text can be YAML's separator.
-
-    Args:
-        content: the text.
-        findings: collects the findings, including harmless ones (duplicate keys).
 
     Returns:
         None if the text can't be read to its end.

@@ -4,13 +4,16 @@ findings.
 Knows how to read a field, not which fields exist.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode, kind_of, tree_of
+
+T = TypeVar("T")
 
 MAX_RESOURCES = 64
 """Limit on the entries of a resource list, because lookups in it are linear."""
@@ -90,24 +93,22 @@ class Fields:
         return None
 
     def integer(self, key: str, low: int, high: int) -> int | None:
-        node = self._node(key)
-        if node is None:
-            return None
-        if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int):
-            self._wrong_type(self.at(key), node, "a whole number")
-            return None
-        if not low <= node.value <= high:
-            self.report(key, f"must be between {low} and {high}", node.value)
-            return None
-        return node.value
+        number = self._typed(key, int, "a whole number")
+        if number is None or low <= number <= high:
+            return number
+        self.report(key, f"must be between {low} and {high}", number)
+        return None
 
     def boolean(self, key: str) -> bool | None:
+        return self._typed(key, bool, "true or false")
+
+    def _typed(self, key: str, kind: type[T], wanted: str) -> T | None:
         node = self._node(key)
         if node is None:
             return None
-        if isinstance(node, Scalar) and isinstance(node.value, bool):
+        if isinstance(node, Scalar) and type(node.value) is kind:
             return node.value
-        self._wrong_type(self.at(key), node, "true or false")
+        self._wrong_type(self.at(key), node, wanted)
         return None
 
     def one_of(self, key: str, values: Iterable[str]) -> str | None:
@@ -157,19 +158,16 @@ class Fields:
 
     def string_map(self, key: str) -> tuple[tuple[str, str], ...]:
         """Read a map of strings, sorted by key."""
-        inner = self.object(key, keyed=True)
-        if inner is None:
-            return ()
-        pairs = [(name, inner.string(name)) for name in sorted(inner.present())]
-        return tuple((name, text) for name, text in pairs if text is not None)
+        return self._read_map(key, Fields.string)
 
     def booleans(self, key: str) -> tuple[tuple[str, bool], ...]:
         """Read a map of booleans, sorted by key."""
+        return self._read_map(key, Fields.boolean)
+
+    def _read_map(self, key: str, read: "Callable[[Fields, str], T | None]") -> tuple[tuple[str, T], ...]:
         inner = self.object(key, keyed=True)
-        if inner is None:
-            return ()
-        pairs = [(name, inner.boolean(name)) for name in sorted(inner.present())]
-        return tuple((name, flag) for name, flag in pairs if flag is not None)
+        pairs = () if inner is None else [(name, read(inner, name)) for name in sorted(inner.present())]
+        return tuple((name, value) for name, value in pairs if value is not None)
 
     def quantity(self, key: str) -> Quantity | None:
         """Read a quantity, given as a string or a number. A number is parsed from the text that Go prints for it."""
@@ -184,7 +182,7 @@ class Fields:
         try:
             return Quantity.parse(text)
         except QuantitySyntaxError:
-            self._findings.add(node.line, path, shown(text), no_quantity(text))
+            self._findings.add(node.line, path, shown(text), explain_no_quantity(text))
             return None
 
     def quantities(self, key: str) -> Resources:
@@ -222,7 +220,7 @@ class Fields:
                     entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self.known))}"
                 )
             elif key not in self.known:
-                meant = "" if self._findings.full() else nearest(key, self.known)
+                meant = "" if self._findings.full() else suggest_nearest(key, self.known)
                 self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
 
 
@@ -241,7 +239,7 @@ def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
     return Fields(tree, "", findings)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of a finding that suggests the most similar known name, or nothing if none is similar."""
     import difflib  # noqa: PLC0415 - only for a mistyped name
 

@@ -2,10 +2,9 @@
 same.
 
 A step is (state ^ byte) * PRIME. The XOR changes only the low eight bits, and these never depend on the higher ones.
-For a given
-low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME and adds
-the same constant.
-A piece has 256 such constants. They are cached when first needed, so the text before a piece may change freely.
+For a given low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME
+and adds the same constant. A piece has 256 such constants. They are cached when first needed, so the text before a
+piece may change freely.
 """
 
 from fnv_hash_fast import fnv1a_32 as _hash_of_bytes

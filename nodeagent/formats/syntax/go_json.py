@@ -19,23 +19,28 @@ class GoJsonError(ValueError):
     """A text that Go's decoder would not accept for the wanted type. The message is Go's where known."""
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Format a JSON string as Go prints it."""
     if text.isalnum() and text.isascii():
         return f'"{text}"'
     return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
 
 
-def decoded(text: str) -> Any:
+def decode_json(text: str) -> Any:
     """Decode JSON. Objects become lists of (name, value) in the file's order.
 
     Raises:
         GoJsonError: the text is not JSON.
     """
+
+    def refuse_constant(name: str) -> None:
+        raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
+
     if "\\u" in text:
-        text = _ESCAPE.sub(_replace_half_surrogate, text)
+        # Half a surrogate pair is not a character. Go replaces it by U+FFFD.
+        text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text)
     try:
-        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=refuse_constant)
     except json.JSONDecodeError as err:
         if not text.strip() or err.pos >= len(text.rstrip()) or err.msg.startswith("Unterminated string"):
             raise GoJsonError("unexpected end of JSON input") from err
@@ -54,17 +59,8 @@ _ESCAPE = re.compile(
 )
 
 
-def _replace_half_surrogate(escape: re.Match[str]) -> str:
-    """Replace half a surrogate pair, which is not a character, by U+FFFD as Go does."""
-    return r"\ufffd" if escape["half"] else escape[0]
-
-
 class _Pairs(list[tuple[str, Any]]):
     """A decoded JSON object."""
-
-
-def _refuse_constant(name: str) -> None:
-    raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
 
 
 def keys_of(value: Any) -> frozenset[str]:
@@ -106,6 +102,11 @@ def integer(value: Any, *, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise GoJsonError(f"json: cannot unmarshal {_describe_kind(value)} into Go value of an integer type")
     return value
+
+
+def unsigned(value: Any) -> int:
+    """Read a whole number of 64 bits without a sign."""
+    return integer(value, low=0, high=2**64 - 1)
 
 
 def mapping(value: Any, read: Callable[[Any], T]) -> dict[str, T] | None:

@@ -20,11 +20,7 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def read_json(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read one JSON document, or several in a row.
-
-    Args:
-        content: the text.
-        findings: collects syntax errors and exceeded limits, as well as duplicate keys, of which the first counts.
+    """Read one JSON document, or several in a row. Of duplicate keys, which are findings, the first counts.
 
     Returns:
         None if the text can't be read to its end.

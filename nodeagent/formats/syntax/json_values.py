@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.syntax.findings import shown
 
 T = TypeVar("T")
+D = TypeVar("D")
 E = TypeVar("E", bound=enum.Enum)
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -28,7 +30,7 @@ class MisfitError(ValueError):
     """A value is missing or has the wrong type. The message names its path and the wanted type."""
 
 
-def parsed(text: bytes) -> "JsonValue":
+def parse_json(text: bytes) -> "JsonValue":
     """Decode JSON.
 
     Raises:
@@ -54,8 +56,9 @@ class JsonValue(Struct, frozen=True):
     path: str = ""
 
     def misfit(self, wanted: str) -> MisfitError:
+        """Create the error for a value that isn't as wanted."""
         found = shown(self.value) if isinstance(self.value, str | int | float | None) else type(self.value).__name__
-        return MisfitError(f"{self.path or 'all of it'}: must be {wanted}, not {found}")
+        return MisfitError(f"{self.path or 'the document'}: must be {wanted}, not {found}")
 
     def field(self, name: str) -> "JsonValue":
         found = self.optional(name)
@@ -67,6 +70,11 @@ class JsonValue(Struct, frozen=True):
         """Return a field of an object. None means that the field is missing or null."""
         value = self.object().get(name)
         return None if value is None else JsonValue(value, self._at(name))
+
+    def read_optional(self, name: str, read: "Callable[[JsonValue], T]", default: D) -> T | D:
+        """Read a field of an object. A field that is missing or null has the default."""
+        found = self.optional(name)
+        return default if found is None else read(found)
 
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
@@ -113,9 +121,9 @@ class JsonValue(Struct, frozen=True):
             raise self.misfit(f"one of {', '.join(allowed)}")
         return self.text()
 
-    def whole(self, low: int = 0) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int) or not low <= self.value <= MAX_WHOLE:
-            raise self.misfit(f"a whole number from {low}")
+    def whole(self, low: int = 0, high: int = MAX_WHOLE) -> int:
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or not low <= self.value <= high:
+            raise self.misfit(f"a whole number from {low}" + ("" if high == MAX_WHOLE else f" to {high}"))
         return self.value
 
     def flag(self) -> bool:
@@ -135,8 +143,14 @@ class JsonValue(Struct, frozen=True):
     def nodes(self) -> NumaSet:
         return self._ids(NumaSet.parse, "a set of NUMA nodes such as 0-1")
 
+    def quantity(self) -> Quantity:
+        try:
+            return Quantity.parse(self.text())
+        except QuantitySyntaxError as err:
+            raise self.misfit("a quantity such as 2Gi") from err
+
     def _ids(self, parse: Callable[[str], T], wanted: str) -> T:
         try:
             return parse(self.text())
         except IdSetSyntaxError as err:
-            raise self.misfit(f"{wanted} ({err})") from err
+            raise self.misfit(f"{wanted} ({str(err)[:80]})") from err

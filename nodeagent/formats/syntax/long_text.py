@@ -35,16 +35,10 @@ def _join_pieces(a: Pieces, b: Pieces) -> Pieces:
         return b
     if not b[0]:
         return a
-    return _join_file_pieces(a[0], b[0]), _join_hashed_pieces(a[1], b[1])
-
-
-def _join_file_pieces(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    if len(a) == len(b) == 1 and len(a[0]) + len(b[0]) < _PIECE:
-        return (f"{a[0]},{b[0]}",)
-    return a + b
-
-
-def _join_hashed_pieces(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    if len(a) == len(b) == 1 and len(a[0].data) + len(b[0].data) < _PIECE:
-        return (a[0].then(b[0]),)
-    return a + b
+    (file_a, hashed_a), (file_b, hashed_b) = a, b
+    file, hashed = file_a + file_b, hashed_a + hashed_b
+    if len(file_a) == len(file_b) == 1 and len(file_a[0]) + len(file_b[0]) < _PIECE:
+        file = (f"{file_a[0]},{file_b[0]}",)
+    if len(hashed_a) == len(hashed_b) == 1 and len(hashed_a[0].data) + len(hashed_b[0].data) < _PIECE:
+        hashed = (hashed_a[0].then(hashed_b[0]),)
+    return file, hashed

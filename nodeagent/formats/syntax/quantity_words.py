@@ -9,25 +9,24 @@ _SIZES = {"k": "k", "m": "M", "g": "G", "t": "T", "p": "P", "e": "E"}
 _DECIMAL, _BINARY = frozenset({"", "b", "byte", "bytes"}), frozenset({"i", "ib"})
 
 
-def no_quantity(text: str) -> str:
+def explain_no_quantity(text: str) -> str:
     """Explain the error in a text that is not a quantity, with the amount that was probably meant."""
     found = _WITH_UNIT.fullmatch(text)
-    meant = () if found is None else _suggest_quantities(found["number"], found["unit"])
-    if found is None or not meant:
+    if found is None:
         return "must be a quantity such as 2, 500m or 1Gi"
-    if found["gap"] and _is_quantity(found["number"] + found["unit"]):
-        return f"must have no blank before the unit: {found['number']}{found['unit']}"
-    return f"{found['unit']} is no unit: {' or '.join(meant)}"
-
-
-def _suggest_quantities(number: str, unit: str) -> tuple[str, ...]:
+    number, unit = found["number"], found["unit"]
     rest, size = unit[1:].lower(), _SIZES.get(unit[:1].lower())
     if unit.lower() in _DECIMAL:
-        return (number,)
-    binary = None if size is None else f"{number}{size.upper()}i"
-    if binary is None or rest not in _DECIMAL | _BINARY:
-        return (number + unit,) if _is_quantity(number + unit) else ()
-    return (f"{number}{size}", binary) if rest in _DECIMAL else (binary,)
+        meant = [number]
+    elif size is None or rest not in _DECIMAL | _BINARY:
+        meant = [number + unit] if _is_quantity(number + unit) else []
+    else:
+        meant = [*([f"{number}{size}"] if rest in _DECIMAL else []), f"{number}{size.upper()}i"]
+    if not meant:
+        return "must be a quantity such as 2, 500m or 1Gi"
+    if found["gap"] and _is_quantity(number + unit):
+        return f"must have no blank before the unit: {number}{unit}"
+    return f"{unit} is no unit: {' or '.join(meant)}"
 
 
 def _is_quantity(text: str) -> bool:

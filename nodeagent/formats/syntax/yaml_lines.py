@@ -7,10 +7,7 @@ import yaml
 
 def yaml_lines(document: dict[str, Any], *, is_utf8: bool = True) -> list[str]:
     """Format the fields as YAML in their given order. A string is quoted if YAML would read it as another type.
-
-    Args:
-        document: the fields.
-        is_utf8: False if the output stream may have another encoding, so that everything but ASCII is escaped.
+    With `is_utf8` False, everything but ASCII is escaped for streams of another encoding.
     """
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=is_utf8, default_flow_style=False, width=1000)
     return text.splitlines()

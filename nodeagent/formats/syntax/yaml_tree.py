@@ -65,12 +65,8 @@ class UnreadableError(Exception):
 
 
 def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents of a YAML stream. Empty documents are left out.
-
-    Args:
-        content: the text.
-        findings: collects syntax errors, exceeded limits, recursive aliases and custom tags, as well as duplicate keys, of which the
-            first counts.
+    """Read all documents of a YAML stream. Empty documents are left out. Of duplicate keys, which are findings, the
+    first counts.
 
     Returns:
         None if the text can't be read to its end.
@@ -113,32 +109,18 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         mark = err.problem_mark or err.context_mark
         # PyYAML counts the end of a text as a line of its own.
         line = 1 if mark is None else min(mark.line, text.rstrip("\n").count("\n")) + 1
-        findings.add(
-            line,
-            "",
-            "",
-            _explain_depth_error(err) or _explain_tab(text, line) or f"is not valid YAML: {err.problem or err.context}",
-        )
+        wrong = text.split("\n")[line - 1]
+        indent = wrong[: len(wrong) - len(wrong.lstrip())]
+        reason = f"is not valid YAML: {err.problem or err.context}"
+        if "nesting depth" in (err.problem or ""):
+            reason = _TOO_DEEP  # libyaml's own limit since 0.2.6, which can apply first
+        elif _TAB in indent:
+            reason = f"a tab in column {indent.index(_TAB) + 1} indents this line: YAML takes spaces only"
+        findings.add(line, "", "", reason)
         raise UnreadableError from err
     except yaml.YAMLError as err:
         findings.add(1, "", "", f"is not valid YAML: {err}")
         raise UnreadableError from err
-
-
-def _explain_depth_error(err: yaml.MarkedYAMLError) -> str:
-    """Explain libyaml's nesting limit, which can apply before this module's since 0.2.6, in the same words."""
-    return _TOO_DEEP if "nesting depth" in (err.problem or "") else ""
-
-
-def _explain_tab(text: str, line: int) -> str | None:
-    """Explain a line that YAML can't read because a tab, which is invisible, indents it. None means another error."""
-    there = text.split("\n")[line - 1]
-    indent = there[: len(there) - len(there.lstrip())]
-    return (
-        f"a tab in column {indent.index(_TAB) + 1} indents this line: YAML takes spaces only"
-        if _TAB in indent
-        else None
-    )
 
 
 class _Builder:
@@ -175,7 +157,13 @@ class _Builder:
                 case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                     self._start(event, line)
                 case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                    self._end()
+                    done = self._open.pop()
+                    entries = tuple((done.merged | done.entries).values())
+                    node = MapNode(entries, done.line) if done.is_map else ListNode(tuple(done.items), done.line)
+                    built = _Built(node, done.size, done.height)
+                    if done.anchor:
+                        self._anchors[done.anchor] = built
+                    self._place(built, done.line)
 
     def _abort(self, line: int | None, allowed: str, value: str = "") -> UnreadableError:
         self._findings.add(line, "", value, allowed)
@@ -198,15 +186,6 @@ class _Builder:
             raise self._abort(line, _TOO_DEEP)
         if event.anchor:
             self._anchors[event.anchor] = None
-
-    def _end(self) -> None:
-        done = self._open.pop()
-        merged = tuple((done.merged | done.entries).values())
-        node = MapNode(merged, done.line) if done.is_map else ListNode(tuple(done.items), done.line)
-        built = _Built(node, done.size, done.height)
-        if done.anchor:
-            self._anchors[done.anchor] = built
-        self._place(built, done.line)
 
     def _resolve_alias(self, anchor: str | None, line: int) -> _Built:
         self._aliases += 1
@@ -234,37 +213,29 @@ class _Builder:
         if not parent.is_map:
             parent.items.append(built.node)
         elif parent.key is None:
-            parent.key = (self._key(built.node, line), line)
+            match built.node:
+                case Scalar(value=bool() as flag):
+                    parent.key = "true" if flag else "false", line
+                case Scalar(value=str() | int() as value):
+                    parent.key = str(value), line
+                case _:
+                    raise self._abort(line, "a key must be a string")
         else:
-            self._put(parent, *parent.key, built.node)
+            self._add_entry(parent, *parent.key, built.node)
             parent.key = None
 
-    def _key(self, node: TreeNode, line: int) -> str:
-        match node:
-            case Scalar(value=bool() as flag):
-                return "true" if flag else "false"
-            case Scalar(value=str() | int() as value):
-                return str(value)
-            case _:
-                raise self._abort(line, "a key must be a string")
-
-    def _put(self, parent: _Open, key: str, line: int, value: TreeNode) -> None:
+    def _add_entry(self, parent: _Open, key: str, line: int, value: TreeNode) -> None:
         if key == _MERGE:
-            self._merge(parent, value, line)
+            # The first map with a key wins, and the own entries of `parent` win over all.
+            for source in value.items if isinstance(value, ListNode) else (value,):
+                if not isinstance(source, MapNode):
+                    raise self._abort(line, "<< needs a map, or a list of maps")
+                for entry in source:
+                    parent.merged.setdefault(entry.key, entry)
         elif key in parent.entries:
             self._findings.add(line, "", shown(key), f"is given twice, first in line {parent.entries[key].line}")
         else:
             parent.entries[key] = MapEntry(key, value, line)
-
-    def _merge(self, parent: _Open, value: TreeNode, line: int) -> None:
-        """Merge the entries of one map or of several. The first map with a key wins, and the own entries of `parent`
-        win over all.
-        """
-        for source in value.items if isinstance(value, ListNode) else (value,):
-            if not isinstance(source, MapNode):
-                raise self._abort(line, "<< needs a map, or a list of maps")
-            for entry in source:
-                parent.merged.setdefault(entry.key, entry)
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> ScalarValue:
         text: str = event.value

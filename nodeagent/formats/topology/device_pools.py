@@ -40,11 +40,9 @@ def pools_from_document(document: JsonValue) -> tuple[DevicePool, ...]:
 
 
 def _decode_device(value: JsonValue) -> PoolDevice:
-    found = value.optional("numaNodes")
-    nodes = None if found is None else found.nodes()
     return PoolDevice(
         value.field("id").text(),
-        None if nodes is None else nodes.bits,
+        value.read_optional("numaNodes", lambda nodes: nodes.nodes().bits, None),
         value.field("healthy").flag(),
         value.field("kind").text(),
         value.field("names").each(JsonValue.text),

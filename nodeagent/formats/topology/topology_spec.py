@@ -2,9 +2,8 @@
 at hand.
 
 Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads
-per core.
-Then efficiency cores per node, with one thread and without such a cache. With them, the other cores are performance
-cores.
+per core. Then efficiency cores per node, with one thread and without such a cache. With them, the other cores are
+performance cores.
 """
 
 import re
@@ -14,7 +13,7 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.findings import shown
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 from nodeagent.formats.topology.topology_json import DEFAULT_NODE_MEMORY_BYTES
 
 MAX_CPUS = 8_192
@@ -94,17 +93,14 @@ def topology_from_spec(text: str) -> Topology:
             members.setdefault(cpu.core // cores, []).append(cpu.id)
         l3 = [CpuSet.from_ids(ids) for ids in members.values()]
     memory, pages = _parse_amounts(text, amounts)
-    numa = [
-        NumaNode(node, memory, pages, _node_distances(node, sockets * nodes, nodes)) for node in range(sockets * nodes)
-    ]
+    numa = []
+    for node in range(sockets * nodes):
+        distances = tuple(
+            _LOCAL if other == node else _SAME_SOCKET if other // nodes == node // nodes else _OTHER_SOCKET
+            for other in range(sockets * nodes)
+        )
+        numa.append(NumaNode(node, memory, pages, distances))
     return Topology.of(cpus, numa, l3=l3)
-
-
-def _node_distances(node: int, count: int, per_socket: int) -> tuple[int, ...]:
-    return tuple(
-        _LOCAL if other == node else _SAME_SOCKET if other // per_socket == node // per_socket else _OTHER_SOCKET
-        for other in range(count)
-    )
 
 
 def _parse_amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], ...]]:
@@ -117,7 +113,7 @@ def _parse_amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, i
         try:
             size = Quantity.parse(amount).value()
         except QuantitySyntaxError as err:
-            raise TopologySpecError(text, f"{shown(part)}: {no_quantity(amount)}") from err
+            raise TopologySpecError(text, f"{shown(part)}: {explain_no_quantity(amount)}") from err
         try:
             page = 1 if name == "memory" else Quantity.parse(name.removeprefix("hugepages-")).value()
         except QuantitySyntaxError:

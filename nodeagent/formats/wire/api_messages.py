@@ -1,8 +1,7 @@
-"""Messages of the local API, one line of JSON each. Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result":
-…}` or
-`{"ok": false, "error": {"message": …, "hint": …}}`.
+"""Messages of the local API, one line of JSON each.
 
-Knows neither the operations nor permissions.
+Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result": …}` or
+`{"ok": false, "error": {"message": …, "hint": …}}`.
 """
 
 import json
@@ -47,7 +46,7 @@ def parse_request(line: bytes) -> ApiRequest:
     return ApiRequest(op, document)
 
 
-def print_request(op: str, arguments: Mapping[str, Any]) -> bytes:
+def format_request(op: str, arguments: Mapping[str, Any]) -> bytes:
     assert "op" not in arguments
     return _format_line({"op": op, **arguments})
 
@@ -67,11 +66,11 @@ def parse_reply(line: bytes) -> Result | Failure:
     raise ApiSyntaxError("a reply needs a result or an error")
 
 
-def print_result(value: object) -> bytes:
+def format_result(value: object) -> bytes:
     return _format_line({"ok": True, "result": value})
 
 
-def print_failure(failure: Failure) -> bytes:
+def format_failure(failure: Failure) -> bytes:
     return _format_line({"ok": False, "error": {"message": failure.message, "hint": failure.hint}})
 
 
@@ -80,8 +79,17 @@ def _format_line(document: Mapping[str, Any]) -> bytes:
 
 
 def _parse_object(line: bytes) -> dict[str, Any]:
+    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        document = dict(pairs)
+        if len(document) != len(pairs):
+            raise ApiSyntaxError("a key occurs twice")
+        return document
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise ApiSyntaxError(f"{name} is not JSON")
+
     try:
-        document = json.loads(line.decode(), object_pairs_hook=_build_object, parse_constant=_refuse_constant)
+        document = json.loads(line.decode(), object_pairs_hook=build_object, parse_constant=refuse_constant)
     except RecursionError as err:
         raise ApiSyntaxError("nested too deeply") from err
     except ValueError as err:  # from the decoder, UTF-8, or a number with thousands of digits
@@ -89,14 +97,3 @@ def _parse_object(line: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ApiSyntaxError("not a JSON object")
     return document
-
-
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ApiSyntaxError("a key occurs twice")
-    return document
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ApiSyntaxError(f"{name} is not JSON")

@@ -5,14 +5,13 @@ Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.
 
 import re
 from collections.abc import Collection
-from typing import Any
 
 from msgspec import Struct
 
 from nodeagent.core.model.device_access import DeviceMount
 from nodeagent.core.model.idset import MAX_ID, NumaMask
 from nodeagent.core.resources.devices.pools import PoolDevice
-from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode
+from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode, fields
 
 VERSION = "v1beta1"
 REGISTER = "/v1beta1.Registration/Register"
@@ -32,25 +31,16 @@ _RESERVED = "NODEAGENT_"
 _MAX_VALUE = 32 * 1024
 
 _OPTIONS = MessageType(
-    "DevicePluginOptions",
-    [Field(1, "pre_start_required", Kind.BOOL), Field(2, "get_preferred_allocation_available", Kind.BOOL)],
+    "DevicePluginOptions", fields(Kind.BOOL, pre_start_required=1, get_preferred_allocation_available=2)
 )
 _REGISTER = MessageType(
     "RegisterRequest",
-    [
-        Field(1, "version", Kind.STRING),
-        Field(2, "endpoint", Kind.STRING),
-        Field(3, "resource_name", Kind.STRING),
-        Field(4, "options", _OPTIONS),
-    ],
+    [*fields(Kind.STRING, version=1, endpoint=2, resource_name=3), Field(4, "options", _OPTIONS)],
 )
 _EMPTY = MessageType("Empty", [])
 _NODE = MessageType("NUMANode", [Field(1, "ID", Kind.INT64)])
 _TOPOLOGY = MessageType("TopologyInfo", [Field(1, "nodes", _NODE, repeated=True)])
-_DEVICE = MessageType(
-    "Device",
-    [Field(1, "ID", Kind.STRING), Field(2, "health", Kind.STRING), Field(3, "topology", _TOPOLOGY)],
-)
+_DEVICE = MessageType("Device", [*fields(Kind.STRING, ID=1, health=2), Field(3, "topology", _TOPOLOGY)])
 _LIST = MessageType("ListAndWatchResponse", [Field(1, "devices", _DEVICE, repeated=True)])
 _PREFERRED_OF_ONE = MessageType(
     "ContainerPreferredAllocationRequest",
@@ -72,16 +62,9 @@ _ALLOCATE = MessageType("AllocateRequest", [Field(1, "container_requests", _IDS,
 _PRE_START = MessageType("PreStartContainerRequest", [Field(1, "devices_ids", Kind.STRING, repeated=True)])
 _RAW_ALLOCATED = MessageType("AllocateResponse", [Field(1, "container_responses", Kind.BYTES, repeated=True)])
 _ANSWER = MessageType("ContainerAllocateResponse", [Field(1, "envs", Kind.STRING_MAP)])
-_MOUNT = MessageType(
-    "Mount",
-    [
-        Field(1, "container_path", Kind.STRING),
-        Field(2, "host_path", Kind.STRING),
-        Field(3, "read_only", Kind.BOOL),
-    ],
-)
-_DEVICE_SPEC = MessageType("DeviceSpec", [Field(1, "container_path", Kind.STRING), Field(2, "host_path", Kind.STRING)])
-_CDI_DEVICE = MessageType("CDIDevice", [Field(1, "name", Kind.STRING)])
+_MOUNT = MessageType("Mount", [*fields(Kind.STRING, container_path=1, host_path=2), Field(3, "read_only", Kind.BOOL)])
+_DEVICE_SPEC = MessageType("DeviceSpec", fields(Kind.STRING, container_path=1, host_path=2))
+_CDI_DEVICE = MessageType("CDIDevice", fields(Kind.STRING, name=1))
 _WHOLE_ANSWER = MessageType(
     "ContainerAllocateResponse",
     [
@@ -105,7 +88,7 @@ class Registration(Struct, frozen=True):
     resource: str
 
 
-def registration(message: bytes) -> Registration:
+def decode_registration(message: bytes) -> Registration:
     """Decode a call of Register.
 
     Raises:
@@ -115,11 +98,11 @@ def registration(message: bytes) -> Registration:
     return Registration(asked["version"], asked["endpoint"], asked["resource_name"])
 
 
-def empty() -> bytes:
+def encode_empty() -> bytes:
     return encode(_EMPTY, {})
 
 
-def options(message: bytes) -> PluginOptions:
+def decode_options(message: bytes) -> PluginOptions:
     """Decode the answer to GetDevicePluginOptions.
 
     Raises:
@@ -129,7 +112,7 @@ def options(message: bytes) -> PluginOptions:
     return PluginOptions(said["pre_start_required"], said["get_preferred_allocation_available"])
 
 
-def devices(message: bytes) -> tuple[PoolDevice, ...]:
+def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
     """Decode the devices in a message of ListAndWatch, sorted by ID. If an ID occurs twice, the last device counts,
     as in kubelet.
 
@@ -139,28 +122,27 @@ def devices(message: bytes) -> tuple[PoolDevice, ...]:
     listed = decode(_LIST, message)["devices"]
     if len(listed) > MAX_DEVICES:
         raise ProtobufError(f"{len(listed)} devices exceed the limit of {MAX_DEVICES}")
-    found = {one["ID"]: _decode_device(one) for one in listed}
+    found = {}
+    for device in listed:
+        id_, topology = device["ID"], device["topology"]
+        if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
+            raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
+        nodes = None
+        # As in kubelet, a topology without nodes means the same as no topology, and a device on an impossible node (-1)
+        # is near no CPU.
+        if topology is not None and topology["nodes"]:
+            possible = {node["ID"] for node in topology["nodes"] if 0 <= node["ID"] <= MAX_ID}
+            nodes = NumaMask(sum(1 << node for node in possible))
+        found[id_] = PoolDevice(id_, nodes, is_healthy=device["health"] == HEALTHY)
     return tuple(device for _, device in sorted(found.items()))
 
 
-def _decode_device(said: dict[str, Any]) -> PoolDevice:
-    id_ = said["ID"]
-    if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
-        raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
-    nodes = None
-    # As in kubelet, a topology without nodes says as little as none, and a device on an impossible node (-1) is near no CPU.
-    if said["topology"] is not None and said["topology"]["nodes"]:
-        there = {node["ID"] for node in said["topology"]["nodes"] if 0 <= node["ID"] <= MAX_ID}
-        nodes = NumaMask(sum(1 << node for node in there))
-    return PoolDevice(id_, nodes, is_healthy=said["health"] == HEALTHY)
-
-
-def preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:
+def encode_preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:
     one = {"available_deviceIDs": list(available), "must_include_deviceIDs": list(must), "allocation_size": size}
     return encode(_PREFERRED, {"container_requests": [one]})
 
 
-def preferred(message: bytes) -> tuple[str, ...]:
+def decode_preferred(message: bytes) -> tuple[str, ...]:
     """Decode the answer to GetPreferredAllocation for one container.
 
     Raises:
@@ -170,11 +152,11 @@ def preferred(message: bytes) -> tuple[str, ...]:
     return tuple(said[0]["deviceIDs"]) if said else ()
 
 
-def allocate_request(ids: tuple[str, ...]) -> bytes:
+def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
     return encode(_ALLOCATE, {"container_requests": [{"devices_ids": list(ids)}]})
 
 
-def allocated(message: bytes) -> bytes | None:
+def decode_allocated(message: bytes) -> bytes | None:
     """Return the encoded answer to Allocate for one container, as it is saved. None means that the message has no answer.
 
     Raises:
@@ -185,15 +167,15 @@ def allocated(message: bytes) -> bytes | None:
         return None
     if len(said[0]) > MAX_ANSWER_BYTES:
         raise ProtobufError(f"its answer has {len(said[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
-    variables(said[0])
+    decode_variables(said[0])
     return said[0]
 
 
-def pre_start_request(ids: tuple[str, ...]) -> bytes:
+def encode_pre_start_request(ids: tuple[str, ...]) -> bytes:
     return encode(_PRE_START, {"devices_ids": list(ids)})
 
 
-def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
+def decode_variables(answer: bytes) -> tuple[tuple[str, str], ...]:
     """Return the environment variables in an answer to Allocate, sorted. Variables that no process can have are left out.
 
     Raises:
@@ -211,15 +193,12 @@ def variables(answer: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """Return the environment variables set by device plugins, except those that the container sets itself (as in kubelet).
-
-    Args:
-        answers: the answers to Allocate, by resource.
-        own: the names of variables that the container sets.
+    """Return the environment variables set by device plugins in their answers to Allocate. As in kubelet, variables
+    that the container sets itself (`own`) are left out.
     """
     found: dict[str, str] = {}
     for _, answer in answers:
-        found = dict(variables(answer)) | found  # if two resources set a variable, the first one counts
+        found = dict(decode_variables(answer)) | found  # if two resources set a variable, the first one counts
     return tuple((name, value) for name, value in sorted(found.items()) if name not in own)
 
 
@@ -241,7 +220,7 @@ class PluginAccess(Struct, frozen=True):
     cdi_devices: tuple[str, ...]
 
 
-def access(answer: bytes) -> PluginAccess:
+def decode_access(answer: bytes) -> PluginAccess:
     """Decode the files, mounts and annotations that an answer to Allocate gives a container.
 
     Raises:

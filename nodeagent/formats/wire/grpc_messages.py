@@ -41,12 +41,12 @@ def parse_status(text: str) -> int | None:
     return int(text) if _STATUS.fullmatch(text) else None
 
 
-def framed(message: bytes) -> bytes:
+def add_frame(message: bytes) -> bytes:
     """Return a message with its length header."""
     return _HEAD.pack(False, len(message)) + message
 
 
-def unframed(body: bytes) -> bytes:
+def remove_frame(body: bytes) -> bytes:
     """Return the message of a request.
 
     Raises:
@@ -64,7 +64,7 @@ def unframed(body: bytes) -> bytes:
     return message
 
 
-def percent_encoded(text: str) -> str:
+def percent_encode(text: str) -> str:
     """Encode a status text for a header as UTF-8, with the percent sign and everything except visible ASCII and
     blanks escaped.
     """

@@ -11,9 +11,7 @@ _HEAD_BYTES = 9
 
 class FrameBound:
     """Checks the lengths of frames, because h2 reads a frame of up to 16 MiB completely before refusing it.
-
-    Args:
-        before: the number of bytes before the first frame.
+    `before` is the number of bytes before the first frame.
     """
 
     def __init__(self, before: int = 0) -> None:

@@ -8,16 +8,16 @@ answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 T = TypeVar("T")
-E = TypeVar("E", bound=StrEnum)
 
 PROTOCOL = 1
 MAX_REQUEST_BYTES = 192 * 1024
@@ -166,12 +166,7 @@ def encode_subscribe() -> bytes:
 
 
 def encode_partition(cgroup: str, kind: str) -> bytes:
-    """Encode a request to set the partition type of a cgroup.
-
-    Args:
-        cgroup: the absolute path.
-        kind: a value of `cpuset.cpus.partition`.
-    """
+    """Encode a request to set the partition type (`cpuset.cpus.partition`) of a cgroup, given by its absolute path."""
     return _encode("partition", {"cgroup": cgroup, "kind": kind})
 
 
@@ -186,164 +181,108 @@ def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
 
 
 def decode_hello(packet: bytes) -> Hello | Refused:
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"hello": dict() as hello}:
-            return Hello(
-                version=_take(hello, "version", str),
-                protocol=_take(hello, "protocol", int),
-                pid=_take(hello, "pid", int),
-                boot_id=_take(hello, "boot_id", str),
-                cgroup=_take_or_none(hello, "cgroup", str),
-                started_at_ms=_take(hello, "started_at_ms", int),
-            )
-    raise _unreadable_error(packet, "no hello")
+    return _decode(packet, lambda answer: _read_hello(answer.field("hello")))
+
+
+def _read_hello(hello: JsonValue) -> Hello:
+    return Hello(
+        version=hello.field("version").text(),
+        protocol=hello.field("protocol").whole(),
+        pid=hello.field("pid").whole(),
+        boot_id=hello.field("boot_id").text(),
+        cgroup=hello.read_optional("cgroup", JsonValue.text, None),
+        started_at_ms=hello.field("started_at_ms").whole(),
+    )
 
 
 def decode_start(packet: bytes) -> RunStatus | StartFailed | Refused:
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"status": dict() as status}:
-            return _decode_status(status)
-        case {"failed": dict() as failed}:
-            return StartFailed(
-                id=_take(failed, "id", str),
-                stage=_take_member(StartStage, failed, "stage"),
-                errno=_take(failed, "errno", int),
-                message=_take(failed, "message", str),
-            )
-    raise _unreadable_error(packet, "neither a status nor a failed start")
+    return _decode(packet, _read_start)
+
+
+def _read_start(answer: JsonValue) -> RunStatus | StartFailed:
+    failed = answer.optional("failed")
+    if failed is None:
+        return _read_status(answer.field("status"))
+    return StartFailed(
+        id=failed.field("id").text(),
+        stage=failed.field("stage").one_of(StartStage),
+        errno=failed.field("errno").whole(),
+        message=failed.field("message").text(),
+    )
 
 
 def decode_list(packet: bytes) -> Page | Refused:
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"statuses": list() as statuses, "more": bool() as more} if all(isinstance(s, dict) for s in statuses):
-            return Page(tuple(_decode_status(status) for status in statuses), more)
-    raise _unreadable_error(packet, "no list")
+    return _decode(
+        packet, lambda answer: Page(answer.field("statuses").each(_read_status), answer.field("more").flag())
+    )
 
 
 def decode_signal(packet: bytes) -> bool | Refused:
     """Decode whether a signal was delivered. False means that the process had already ended."""
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"delivered": bool() as delivered}:
-            return delivered
-    raise _unreadable_error(packet, "no answer to a signal")
+    return _decode(packet, lambda answer: answer.field("delivered").flag())
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
     """Decode the IDs that the launcher has now forgotten. Running and unknown ones are not included."""
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"acked": list() as ids} if all(isinstance(i, str) for i in ids):
-            return tuple(ids)
-    raise _unreadable_error(packet, "no answer to an acknowledgement")
+    return _decode(packet, lambda answer: answer.field("acked").each(JsonValue.text))
 
 
 def decode_subscribe(packet: bytes) -> Refused | None:
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"subscribed": True}:
-            return None
-    raise _unreadable_error(packet, "no answer to a subscription")
+    result = _decode(packet, lambda answer: answer.field("subscribed").flag())
+    return result if isinstance(result, Refused) else None
 
 
 def decode_partition(packet: bytes) -> Refused | None:
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"partition": str()}:
-            return None
-    raise _unreadable_error(packet, "no answer about a partition")
+    result = _decode(packet, lambda answer: answer.field("partition").text())
+    return result if isinstance(result, Refused) else None
 
 
 def decode_gather(packet: bytes) -> int | Refused:
     """Decode the number of gathered threads."""
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"gathered": int(count)}:
-            return count
-    raise _unreadable_error(packet, "no number of gathered threads")
+    return _decode(packet, lambda answer: answer.field("gathered").whole())
 
 
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
     """Decode the result of each write: None, or the reason for the failure."""
-    match _decode(packet):
-        case Refused() as refused:
-            return refused
-        case {"results": list() as results} if all(result is None or isinstance(result, str) for result in results):
-            return tuple(results)
-    raise _unreadable_error(packet, "no results of writes")
+    return _decode(packet, lambda answer: answer.field("results").each(lambda item: item.or_none(JsonValue.text)))
 
 
 def _encode(operation: str, fields: Mapping[str, object]) -> bytes:
     return json.dumps({"op": operation} | dict(fields), sort_keys=True).encode()
 
 
-def _decode(packet: bytes) -> Mapping[str, Any] | Refused:
+def _decode(packet: bytes, read: Callable[[JsonValue], T]) -> T | Refused:
     try:
-        answer = json.loads(packet)
-    except (ValueError, RecursionError) as err:
-        raise _unreadable_error(packet, "no JSON") from err
-    match answer:
-        case {"refused": {"code": str() as code, "message": str() as message}}:
-            return Refused(code, message)
-        case dict():
-            return answer
-    raise _unreadable_error(packet, "no object")
+        answer = parse_json(packet)
+        refused = answer.optional("refused")
+        if refused is not None:
+            return Refused(refused.field("code").text(), refused.field("message").text())
+        return read(answer)
+    except MisfitError as err:
+        raise LauncherProtocolError(
+            f"cannot read the launcher's answer, {err}: {packet[:200]!r}",
+            hint="the launcher may have another version: check `systemctl status nodeagent-launcher` and reload it",
+        ) from err
 
 
-def _decode_status(fields: Mapping[str, Any]) -> RunStatus:
+def _read_status(status: JsonValue) -> RunStatus:
     run_id, pid, started_at_ms = (
-        _take(fields, "id", str),
-        _take(fields, "pid", int),
-        _take(fields, "started_at_ms", int),
+        status.field("id").text(),
+        status.field("pid").whole(),
+        status.field("started_at_ms").whole(),
     )
-    cgroup = _take_or_none(fields, "cgroup", str)
-    finished_at_ms = _take_or_none(fields, "finished_at_ms", int)
+    cgroup = status.read_optional("cgroup", JsonValue.text, None)
+    finished_at_ms = status.read_optional("finished_at_ms", JsonValue.whole, None)
     if finished_at_ms is None:
-        start_ticks, boot_id = _take(fields, "start_ticks", int), _take(fields, "boot_id", str)
+        start_ticks, boot_id = status.field("start_ticks").whole(), status.field("boot_id").text()
         return Running(run_id, pid, start_ticks, boot_id, cgroup, started_at_ms)
-    return Exited(run_id, pid, cgroup, started_at_ms, finished_at_ms, _decode_end(fields))
-
-
-def _decode_end(fields: Mapping[str, Any]) -> Returned | Killed | UnknownEnd:
-    code, signal = _take_or_none(fields, "exit_code", int), _take_or_none(fields, "signal", int)
+    code = status.read_optional("exit_code", JsonValue.whole, None)
+    signal = status.read_optional("signal", JsonValue.whole, None)
+    end: Returned | Killed | UnknownEnd
     if code is not None:
-        return Returned(code)
-    if signal is not None:
-        return Killed(signal, _take(fields, "core_dumped", bool))
-    return _take_member(UnknownEnd, fields, "unknown")
-
-
-def _take(fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    value = fields.get(name)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise _unreadable_error(repr(fields).encode(), f"{name} is not of type {kind.__name__}")
-    return value
-
-
-def _take_or_none(fields: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    return None if fields.get(name) is None else _take(fields, name, kind)
-
-
-def _take_member(kind: type[E], fields: Mapping[str, Any], name: str) -> E:
-    try:
-        return kind(_take(fields, name, str))
-    except ValueError as err:
-        raise _unreadable_error(repr(fields).encode(), f"{name} is none of {', '.join(kind)}") from err
-
-
-def _unreadable_error(packet: bytes, why: str) -> LauncherProtocolError:
-    return LauncherProtocolError(
-        f"cannot read the launcher's answer, {why}: {packet[:200]!r}",
-        hint="the launcher may have another version: check `systemctl status nodeagent-launcher` and reload it",
-    )
+        end = Returned(code)
+    elif signal is not None:
+        end = Killed(signal, status.field("core_dumped").flag())
+    else:
+        end = status.field("unknown").one_of(UnknownEnd)
+    return Exited(run_id, pid, cgroup, started_at_ms, finished_at_ms, end)

@@ -1,25 +1,24 @@
 """kubelet's PodResources API, v1: its messages as tables, and the node's allocations as such messages.
 
 Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto. The selection of pods,
-containers and CPUs follows
-kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of 1.37 (KEP-5526).
+containers and CPUs follows kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of
+1.37 (KEP-5526).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.core.admission.node_rules import NodeRules
-from nodeagent.core.model.claims import ClaimAllocation
 from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind
+from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
-from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
+from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, fields
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.pools import DevicePool
@@ -30,11 +29,7 @@ _NODE = MessageType("NUMANode", [Field(1, "ID", Kind.INT64)])
 _TOPOLOGY = MessageType("TopologyInfo", [Field(1, "nodes", _NODE, repeated=True)])
 _MEMORY = MessageType(
     "ContainerMemory",
-    [
-        Field(1, "memory_type", Kind.STRING),
-        Field(2, "size", Kind.UINT64),
-        Field(3, "topology", _TOPOLOGY),
-    ],
+    [Field(1, "memory_type", Kind.STRING), Field(2, "size", Kind.UINT64), Field(3, "topology", _TOPOLOGY)],
 )
 _DEVICES = MessageType(
     "ContainerDevices",
@@ -44,17 +39,10 @@ _DEVICES = MessageType(
         Field(3, "topology", _TOPOLOGY),
     ],
 )
-_CLAIMED = MessageType(
-    "ClaimResource",
-    [Field(2, "driver_name", Kind.STRING), Field(3, "pool_name", Kind.STRING), Field(4, "device_name", Kind.STRING)],
-)
+_CLAIMED = MessageType("ClaimResource", fields(Kind.STRING, driver_name=2, pool_name=3, device_name=4))
 _DYNAMIC = MessageType(
     "DynamicResource",
-    [
-        Field(2, "claim_name", Kind.STRING),
-        Field(3, "claim_namespace", Kind.STRING),
-        Field(4, "claim_resources", _CLAIMED, repeated=True),
-    ],
+    [*fields(Kind.STRING, claim_name=2, claim_namespace=3), Field(4, "claim_resources", _CLAIMED, repeated=True)],
 )
 _CONTAINER = MessageType(
     "ContainerResources",
@@ -69,8 +57,7 @@ _CONTAINER = MessageType(
 _POD = MessageType(
     "PodResources",
     [
-        Field(1, "name", Kind.STRING),
-        Field(2, "namespace", Kind.STRING),
+        *fields(Kind.STRING, name=1, namespace=2),
         Field(3, "containers", _CONTAINER, repeated=True),
         Field(4, "cpu_ids", Kind.INT64, repeated=True),
         Field(5, "memory", _MEMORY, repeated=True),
@@ -78,9 +65,7 @@ _POD = MessageType(
 )
 LIST_REQUEST = MessageType("ListPodResourcesRequest", [])
 LIST_RESPONSE = MessageType("ListPodResourcesResponse", [Field(1, "pod_resources", _POD, repeated=True)])
-GET_REQUEST = MessageType(
-    "GetPodResourcesRequest", [Field(1, "pod_name", Kind.STRING), Field(2, "pod_namespace", Kind.STRING)]
-)
+GET_REQUEST = MessageType("GetPodResourcesRequest", fields(Kind.STRING, pod_name=1, pod_namespace=2))
 GET_RESPONSE = MessageType("GetPodResourcesResponse", [Field(1, "pod_resources", _POD)])
 ALLOCATABLE_REQUEST = MessageType("AllocatableResourcesRequest", [])
 ALLOCATABLE_RESPONSE = MessageType(
@@ -96,17 +81,14 @@ Value = dict[str, Any]
 """A message in the form that `protobuf.encode` takes."""
 
 
-def listed(state: NodeState, node: str) -> Value:
-    """Return the answer to List: the pods with allocations, in the order of admission.
-
-    Args:
-        state: the node's state.
-        node: the node's name, which is also the pool name of its claimed devices.
+def list_pods(state: NodeState, node: str) -> Value:
+    """Return the answer to List: the pods with allocations, in the order of admission. The pool of claimed devices
+    is named after the node.
     """
     return {"pod_resources": [_format_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
 
-def found(state: NodeState, namespace: str, name: str, node: str) -> Value | None:
+def find_pod_message(state: NodeState, namespace: str, name: str, node: str) -> Value | None:
     """Return the answer to Get, or None if there is no such pod. Unlike List, Get also finds ended and refused pods,
     which hold nothing.
     """
@@ -116,7 +98,7 @@ def found(state: NodeState, namespace: str, name: str, node: str) -> Value | Non
     return None
 
 
-def allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
+def list_allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
     """Return the answer to GetAllocatableResources: everything that could be allocated exclusively on an empty node."""
     cpus = node.topology.online - node.reserved if node.placement.has_static_cpus else CpuSet()
     memory = [
@@ -140,18 +122,28 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
     for container in entry.pod.containers:
         if container.kind is ContainerKind.INIT:
             continue
-        one: Value = {"name": container.name}
+        message: Value = {"name": container.name}
         if held.of(DeviceHoldings).devices:
-            own = [each for each in held.of(DeviceHoldings).devices_of(container.name) if not each.claim]
-            one["devices"] = [_format_device(each.resource, each.id, each.nodes.bits or None) for each in own]
+            own = [device for device in held.of(DeviceHoldings).devices_of(container.name) if not device.claim]
+            message["devices"] = [_format_device(each.resource, each.id, each.nodes.bits or None) for each in own]
         if held.of(ClaimHoldings).claims:
-            one["dynamic_resources"] = [
-                each for claim in held.of(ClaimHoldings).claims for each in _format_claim(container, claim, node)
-            ]
+            # Nothing is injected into the container, because the agent has no CDI.
+            message["dynamic_resources"] = []
+            for claim in held.of(ClaimHoldings).claims:
+                used = [
+                    {"driver_name": device.driver, "pool_name": node, "device_name": device.device}
+                    for device in claim.devices
+                    if any(use.uses(claim.name, device.request.partition("/")[0]) for use in container.claims)
+                ]
+                namespace, _, name = claim.claim.partition("/")
+                if used:
+                    message["dynamic_resources"].append(
+                        {"claim_name": name, "claim_namespace": namespace, "claim_resources": used}
+                    )
         if not is_divided or qualifies_alone(container):
-            one["cpu_ids"] = list(cpus.get(container.name, ()))
-            one["memory"] = _format_blocks(memory.get(container.name, ()))
-        containers.append(one)
+            message["cpu_ids"] = list(cpus.get(container.name, ()))
+            message["memory"] = _format_blocks(memory.get(container.name, ()))
+        containers.append(message)
     return {
         "name": entry.pod.name,
         "namespace": entry.pod.namespace,
@@ -159,18 +151,6 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
         "cpu_ids": list(held.of(CpuHoldings).pod_cpus or ()),
         "memory": _format_blocks(held.of(MemoryHoldings).pod_memory or ()),
     }
-
-
-def _format_claim(container: Container, claim: ClaimAllocation, node: str) -> Iterator[Value]:
-    """Yield a container's part of a claim. Nothing is injected into the container, because the agent has no CDI."""
-    used = [
-        {"driver_name": one.driver, "pool_name": node, "device_name": one.device}
-        for one in claim.devices
-        if any(each.uses(claim.name, one.request.partition("/")[0]) for each in container.claims)
-    ]
-    namespace, _, name = claim.claim.partition("/")
-    if used:
-        yield {"claim_name": name, "claim_namespace": namespace, "claim_resources": used}
 
 
 def _format_device(resource: str, id_: str, nodes: int | None) -> Value:

@@ -82,6 +82,11 @@ class MessageType:
         assert len(self.by_name) == len(self.by_number) == len(ordered)
 
 
+def fields(kind: "Kind | MessageType", /, **numbers: int) -> tuple[Field, ...]:
+    """Create the fields of one type, each given as NAME=NUMBER."""
+    return tuple(Field(number, name, kind) for name, number in numbers.items())
+
+
 Message: TypeAlias = dict[str, Any]
 _Out: TypeAlias = list[bytes]
 _Put: TypeAlias = Callable[[_Out, Any], None]
@@ -137,9 +142,21 @@ def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) 
 def _create_encoder(field: Field) -> _Put:
     tag, kind = field.tag, field.type
     if isinstance(kind, MessageType):
-        return _create_messages_encoder(tag, kind) if field.repeated else _create_message_encoder(tag, kind)
+        put_one = _create_message_encoder(tag, kind)
+
+        def put_all(out: _Out, values: Iterable[Mapping[str, Any]]) -> None:
+            for value in values:
+                put_one(out, value)
+
+        return put_all if field.repeated else put_one
     if kind is Kind.STRING_MAP:
-        return _create_map_encoder(tag)
+
+        def put_map(out: _Out, value: Mapping[str, str]) -> None:
+            for name, text in sorted(value.items()):
+                entry = b"".join((_KEY_TAG, _encode_text(name), _VALUE_TAG, _encode_text(text)))
+                out += (tag, _encode_varint(len(entry)), entry)
+
+        return put_map
     encode_value, default = _ENCODERS[kind], _DEFAULTS[kind]
     if not field.repeated:
 
@@ -167,25 +184,6 @@ def _create_message_encoder(tag: bytes, message_type: MessageType) -> _Put:
     def put(out: _Out, value: Mapping[str, Any]) -> None:
         inner = encode(message_type, value)
         out += (tag, _encode_varint(len(inner)), inner)
-
-    return put
-
-
-def _create_messages_encoder(tag: bytes, message_type: MessageType) -> _Put:
-    put_one = _create_message_encoder(tag, message_type)
-
-    def put(out: _Out, values: Iterable[Mapping[str, Any]]) -> None:
-        for value in values:
-            put_one(out, value)
-
-    return put
-
-
-def _create_map_encoder(tag: bytes) -> _Put:
-    def put(out: _Out, value: Mapping[str, str]) -> None:
-        for name, text in sorted(value.items()):
-            entry = b"".join((_KEY_TAG, _encode_text(name), _VALUE_TAG, _encode_text(text)))
-            out += (tag, _encode_varint(len(entry)), entry)
 
     return put
 

@@ -30,28 +30,28 @@ class _Object(Struct):
     memory: list[NumaNode] = field(default_factory=list)
     children: list["_Object"] = field(default_factory=list)
 
-    def put(self, other: "_Object") -> bool:
+    def insert(self, other: "_Object") -> bool:
         """Insert a box below this one, larger boxes first. Returns False if it overlaps an existing box only in part."""
         for child in self.children:
             if other.cpus <= child.cpus:
-                return child.put(other)
+                return child.insert(other)
             if not other.cpus.isdisjoint(child.cpus):
                 return False
         self.children.append(other)
         return True
 
-    def holder(self, cpus: CpuSet) -> "_Object":
+    def find_holder(self, cpus: CpuSet) -> "_Object":
         """Return the outermost box with exactly these CPUs, or else the innermost box that contains them."""
         if self.cpus == cpus:
             return self
         below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
-        return self if below is None else below.holder(cpus)
+        return self if below is None else below.find_holder(cpus)
 
-    def nodes(self) -> NumaSet:
+    def find_numa_nodes(self) -> NumaSet:
         """Return the NUMA nodes attached to this box and below."""
         nodes = NumaSet.from_ids(node.id for node in self.memory)
         for child in self.children:
-            nodes |= child.nodes()
+            nodes |= child.find_numa_nodes()
         return nodes
 
 
@@ -62,46 +62,46 @@ def render_hwloc_xml(topology: Topology, owner: Mapping[int, str] | None = None)
         topology: the machine.
         owner: label by CPU. Each PU then has an info `Owner`, and the colour of `-o svg` (lstopo's `lstopoStyle`).
     """
-    machine = _tree(topology, owner or {})
+    machine = _build_tree(topology, owner or {})
     writer = _XmlWriter(topology)
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
         '<topology version="2.0">',
-        *writer.object(machine, NumaSet(), 1),
-        *_distances(topology),
-        *_kinds(topology),
+        *writer.render_object(machine, NumaSet(), 1),
+        *_render_distances(topology),
+        *_render_core_kinds(topology),
         "</topology>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
+def _build_tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
     machine = _Object("Machine", topology.online, 0, infos=(("Backend", "nodeagent"),))
     boxes = [
         *(_Object("Package", cpus, number if number >= 0 else None) for number, cpus in topology.sockets.items()),
-        *_dies(topology),
+        *_find_dies(topology),
         *(_Object("Group", cpus, attributes=_NUMA_GROUP) for cpus in topology.nodes.values()),
-        *_caches(topology),
+        *_find_caches(topology),
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
     # A group only holds a NUMA node's memory, which any other box with the same CPUs can hold as well.
     wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
     for box in sorted(wanted, key=lambda box: -len(box.cpus)):
-        machine.put(box)
-    styles = _styles(owner)
+        machine.insert(box)
+    styles = _find_styles(owner)
     for cpu in topology.cpus:
         label = owner.get(cpu.id)
         infos = () if label is None else (("Owner", label), ("lstopoStyle", styles[label]))
-        placed = machine.put(_Object("PU", CpuSet.of(cpu.id), cpu.id, infos=infos))
+        placed = machine.insert(_Object("PU", CpuSet.of(cpu.id), cpu.id, infos=infos))
         assert placed, "one CPU crosses nothing"
     for node in topology.numa:
-        machine.holder(topology.nodes.get(node.id, CpuSet())).memory.append(node)
+        machine.find_holder(topology.nodes.get(node.id, CpuSet())).memory.append(node)
     return machine
 
 
-def _caches(topology: Topology) -> Iterator[_Object]:
+def _find_caches(topology: Topology) -> Iterator[_Object]:
     """Yield the caches from the outermost level inwards. Within a level, data comes before instructions, as hwloc nests them."""
     l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
     for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
@@ -117,7 +117,7 @@ def _caches(topology: Topology) -> Iterator[_Object]:
             yield _Object(f"L{cache.level}{instructions}Cache", cpus, attributes=attributes)
 
 
-def _dies(topology: Topology) -> Iterator[_Object]:
+def _find_dies(topology: Topology) -> Iterator[_Object]:
     """Yield the dies of packages with several dies."""
     members: dict[int, dict[int, CpuSet]] = {}
     for cpu in topology.cpus:
@@ -129,7 +129,7 @@ def _dies(topology: Topology) -> Iterator[_Object]:
             yield from (_Object("Die", cpus, number) for number, cpus in dies.items())
 
 
-def _styles(owner: Mapping[int, str]) -> dict[str, str]:
+def _find_styles(owner: Mapping[int, str]) -> dict[str, str]:
     numbers = number_pods(owner)
     fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
     inks = {label: INK if label in {SHARED, FREE, NOT_OWNED} else PAPER for label in fills}
@@ -141,31 +141,31 @@ class _XmlWriter:
         self._topology = topology
         self._given = 0
 
-    def object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
-        """Render a box and its contents. `outer` are the NUMA nodes attached to the boxes around it, which are local to it, too."""
+    def render_object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
+        """Render a box and its contents. `outer` are the NUMA nodes attached to the boxes around it, which are local to the box, too."""
         indent = "  " * depth
         here = outer | NumaSet.from_ids(node.id for node in box.memory)
-        local = here | box.nodes()
+        local = here | box.find_numa_nodes()
         inside = [
             *(f"{indent}  <info name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in box.infos),
-            *(line for node in box.memory for line in self._node(node, depth + 1)),
+            *(line for node in box.memory for line in self._render_node(node, depth + 1)),
             # in the order of their lowest CPUs, because hwloc reports any other order
             *(
                 line
                 for child in sorted(box.children, key=lambda child: min(child.cpus))
-                for line in self.object(child, here, depth + 1)
+                for line in self.render_object(child, here, depth + 1)
             ),
         ]
         whole = self._topology.offline if box.kind == "Machine" else CpuSet()
         sets = [
-            ("cpuset", _mask(box.cpus.bits)),
-            ("complete_cpuset", _mask((box.cpus | whole).bits)),
-            *([("allowed_cpuset", _mask(box.cpus.bits))] if box.kind == "Machine" else []),
-            ("nodeset", _mask(local.bits)),
-            ("complete_nodeset", _mask(local.bits)),
-            *([("allowed_nodeset", _mask(local.bits))] if box.kind == "Machine" else []),
+            ("cpuset", _format_mask(box.cpus.bits)),
+            ("complete_cpuset", _format_mask((box.cpus | whole).bits)),
+            *([("allowed_cpuset", _format_mask(box.cpus.bits))] if box.kind == "Machine" else []),
+            ("nodeset", _format_mask(local.bits)),
+            ("complete_nodeset", _format_mask(local.bits)),
+            *([("allowed_nodeset", _format_mask(local.bits))] if box.kind == "Machine" else []),
         ]
-        opened = f"{indent}<object {self._attributes(box.kind, box.os_index, (*sets, *box.attributes))}"
+        opened = f"{indent}<object {self._format_attributes(box.kind, box.os_index, (*sets, *box.attributes))}"
         if not inside:
             yield f"{opened}/>"
             return
@@ -173,24 +173,24 @@ class _XmlWriter:
         yield from inside
         yield f"{indent}</object>"
 
-    def _node(self, node: NumaNode, depth: int) -> Iterator[str]:
-        indent, cpus = "  " * depth, _mask(self._topology.nodes.get(node.id, CpuSet()).bits)
-        alone = _mask(NumaSet.of(node.id).bits)
+    def _render_node(self, node: NumaNode, depth: int) -> Iterator[str]:
+        indent, cpus = "  " * depth, _format_mask(self._topology.nodes.get(node.id, CpuSet()).bits)
+        alone = _format_mask(NumaSet.of(node.id).bits)
         sets = (("cpuset", cpus), ("complete_cpuset", cpus), ("nodeset", alone), ("complete_nodeset", alone))
-        yield f"{indent}<object {self._attributes('NUMANode', node.id, (*sets, ('local_memory', str(node.memory_bytes))))}>"
+        yield f"{indent}<object {self._format_attributes('NUMANode', node.id, (*sets, ('local_memory', str(node.memory_bytes))))}>"
         for name, amount_bytes in node.hugepages:
             size = Quantity.parse(name.removeprefix("hugepages-")).value()
             yield f'{indent}  <page_type size="{size}" count="{amount_bytes // size}"/>'
         yield f"{indent}</object>"
 
-    def _attributes(self, kind: str, os_index: int | None, others: tuple[tuple[str, str], ...]) -> str:
+    def _format_attributes(self, kind: str, os_index: int | None, others: tuple[tuple[str, str], ...]) -> str:
         self._given += 1
         index = [] if os_index is None else [("os_index", str(os_index))]
         pairs = [("type", kind), *index, *others, ("gp_index", str(self._given))]
         return " ".join(f'{name}="{value}"' for name, value in pairs)
 
 
-def _mask(bits: int) -> str:
+def _format_mask(bits: int) -> str:
     """Format a bitmap in hwloc's notation: words of 32 bits, highest first."""
     words: list[str] = []
     while bits or not words:
@@ -199,7 +199,7 @@ def _mask(bits: int) -> str:
     return ",".join(reversed(words))
 
 
-def _distances(topology: Topology) -> list[str]:
+def _render_distances(topology: Topology) -> list[str]:
     count = len(topology.numa)
     if count < 2 or any(len(node.distances or ()) != count for node in topology.numa):
         return []
@@ -213,10 +213,10 @@ def _distances(topology: Topology) -> list[str]:
     ]
 
 
-def _kinds(topology: Topology) -> Iterator[str]:
+def _render_core_kinds(topology: Topology) -> Iterator[str]:
     for rank, name in enumerate(("efficiency", "performance")):
         cpus = CpuSet.from_ids(cpu.id for cpu in topology.cpus if cpu.core_class == name)
         if cpus:
-            yield f'  <cpukind cpuset="{_mask(cpus.bits)}" forced_efficiency="{rank}">'
+            yield f'  <cpukind cpuset="{_format_mask(cpus.bits)}" forced_efficiency="{rank}">'
             yield f'    <info name="CoreClass" value="{name}"/>'
             yield "  </cpukind>"

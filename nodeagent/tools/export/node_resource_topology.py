@@ -33,15 +33,15 @@ def node_resource_topology(name: str, topology: Topology, rules: NodeRules, prom
     """
     return {
         "apiVersion": API_VERSION,
-        "attributes": [{"name": key, "value": value} for key, value in _attributes(rules)],
+        "attributes": [{"name": key, "value": value} for key, value in _list_attributes(rules)],
         "kind": KIND,
         "metadata": {"name": name},
-        "topologyPolicies": [_deprecated_policy(rules)],
-        "zones": [_zone(topology, node, rules, promises) for node in topology.numa],
+        "topologyPolicies": [_format_deprecated_policy(rules)],
+        "zones": [_describe_zone(topology, node, rules, promises) for node in topology.numa],
     }
 
 
-def _attributes(rules: NodeRules) -> list[tuple[str, str]]:
+def _list_attributes(rules: NodeRules) -> list[tuple[str, str]]:
     placement = rules.placement
     most = dict(placement.topology_manager_policy_options).get(_MAX_NODES)
     return [
@@ -51,37 +51,37 @@ def _attributes(rules: NodeRules) -> list[tuple[str, str]]:
     ]
 
 
-def _deprecated_policy(rules: NodeRules) -> str:
+def _format_deprecated_policy(rules: NodeRules) -> str:
     """Return policy and scope in one word, as older schedulers expect them."""
     policy = _POLICY_WORDS.get(rules.placement.topology_manager_policy)
     return "None" if policy is None else policy + _SCOPE_WORDS[rules.placement.topology_manager_scope]
 
 
-def _zone(topology: Topology, node: NumaNode, rules: NodeRules, promises: Promises) -> Document:
+def _describe_zone(topology: Topology, node: NumaNode, rules: NodeRules, promises: Promises) -> Document:
     costs = zip(topology.node_ids, node.distances or (), strict=False)
-    distances = {"costs": [{"name": _zone_name(other), "value": distance} for other, distance in costs]}
+    distances = {"costs": [{"name": _format_zone_name(other), "value": distance} for other, distance in costs]}
     return {
-        "name": _zone_name(node.id),
+        "name": _format_zone_name(node.id),
         **(distances if node.distances is not None else {}),
         "resources": [
-            _cpus(topology.nodes.get(node.id, CpuSet()), rules, promises),
-            *_memory(node, promises),
+            _describe_cpus(topology.nodes.get(node.id, CpuSet()), rules, promises),
+            *_describe_memory(node, promises),
         ],
         "type": "Node",
     }
 
 
-def _zone_name(node: int) -> str:
+def _format_zone_name(node: int) -> str:
     return f"node-{node}"
 
 
-def _cpus(cpus: CpuSet, rules: NodeRules, promises: Promises) -> Document:
+def _describe_cpus(cpus: CpuSet, rules: NodeRules, promises: Promises) -> Document:
     allocatable = grantable_cpus(rules, cpus)
     free = free_cpus(rules, promises) & allocatable
-    return _resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free)))
+    return _describe_resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free)))
 
 
-def _memory(node: NumaNode, promises: Promises) -> list[Document]:
+def _describe_memory(node: NumaNode, promises: Promises) -> list[Document]:
     """List memory and huge pages of a node. The memory manager takes the memory of a group from its lowest node first."""
     accounts = next((each for each in memory_accounts(promises) if each.id == node.id), None)
     found = []
@@ -90,9 +90,9 @@ def _memory(node: NumaNode, promises: Promises) -> list[Document]:
         allocatable, free = (0, 0) if table is None else (table.allocatable, max(0, table.free))
         # Memory allocated before a reboot with less memory still counts.
         most = Quantity.of_bytes(max(capacity, allocatable))
-        found.append(_resource(name, most, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
+        found.append(_describe_resource(name, most, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
     return found
 
 
-def _resource(name: str, capacity: Quantity, allocatable: Quantity, available: Quantity) -> Document:
+def _describe_resource(name: str, capacity: Quantity, allocatable: Quantity, available: Quantity) -> Document:
     return {"allocatable": str(allocatable), "available": str(available), "capacity": str(capacity), "name": name}

@@ -32,11 +32,13 @@ def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: It
     return [
         document
         for driver in DRIVERS
-        for document in _pool(name, driver, [_device(device) for device in there if device.driver == driver])
+        for document in _describe_pool(
+            name, driver, [_describe_device(device) for device in there if device.driver == driver]
+        )
     ]
 
 
-def _pool(node: str, driver: str, devices: Sequence[Document]) -> Iterator[Document]:
+def _describe_pool(node: str, driver: str, devices: Sequence[Document]) -> Iterator[Document]:
     parts = [devices[first : first + MOST_DEVICES] for first in range(0, len(devices), MOST_DEVICES)]
     for number, part in enumerate(parts):
         yield {
@@ -52,16 +54,16 @@ def _pool(node: str, driver: str, devices: Sequence[Document]) -> Iterator[Docum
         }
 
 
-def _device(device: ClaimableDevice) -> Document:
+def _describe_device(device: ClaimableDevice) -> Document:
     # Only an alpha version of the API has attributes with several values (KEP-5491).
-    attributes = {key: _typed(value) for key, value in device.attributes if not isinstance(value, tuple)}
+    attributes = {key: _describe_value(value) for key, value in device.attributes if not isinstance(value, tuple)}
     document: Document = {"attributes": attributes}
     if device.capacity:
         document["capacity"] = {key: {"value": str(Quantity.of_bytes(size))} for key, size in device.capacity}
     return {**document, "name": device.name}
 
 
-def _typed(value: int | str | bool) -> Document:
+def _describe_value(value: int | str | bool) -> Document:
     match value:
         case bool():
             return {"bool": value}

@@ -76,18 +76,20 @@ def render_svg(
         devices: devices to draw below the CPUs. None means that they were not requested.
     """
     painter = _Painter(topology, owner or {})
-    heading = [_line(title, 20, bold=True)] if title else []
+    heading = [_draw_line(title, 20, bold=True)] if title else []
     parts = [
         *heading,
-        *_paragraph(format_summary(topology), _TITLE, _WIDTH),
-        *_paragraph(painter.caches.common_text, _TEXT, _WIDTH),
-        painter.machine(),
-        painter.others(),
-        *(line for note in list_cpus_not_drawn(topology) for line in _paragraph(note, _TEXT, _WIDTH)),
-        *_devices(devices),
-        _flow([box for box in (painter.legend(), painter.distances()) if box is not None], _WIDTH, gap=32),
+        *_draw_paragraph(format_summary(topology), _TITLE, _WIDTH),
+        *_draw_paragraph(painter.caches.common_text, _TEXT, _WIDTH),
+        painter.draw_machine(),
+        painter.draw_others(),
+        *(line for note in list_cpus_not_drawn(topology) for line in _draw_paragraph(note, _TEXT, _WIDTH)),
+        *_draw_devices(devices),
+        _place_in_rows(
+            [box for box in (painter.draw_legend(), painter.draw_distances()) if box is not None], _WIDTH, gap=32
+        ),
     ]
-    page = _stack([part for part in parts if part.height], gap=12)
+    page = _place_in_column([part for part in parts if part.height], gap=12)
     width, height = math.ceil(page.width + 32), math.ceil(page.height + 32)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -96,20 +98,22 @@ def render_svg(
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         '<rect width="6" height="6" fill="#ffffff"/><rect width="2" height="6" fill="#d3d9e0"/></pattern></defs>\n'
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n'
-        f"{_placed(page, 16, 16)}\n</svg>\n"
+        f"{_place(page, 16, 16)}\n</svg>\n"
     )
 
 
-def _devices(sections: Sequence[DeviceSection] | None) -> list[_Box]:
+def _draw_devices(sections: Sequence[DeviceSection] | None) -> list[_Box]:
     if sections is None:
         return []
     boxes = []
     for section in sections:
         rows = [
-            line for row in section.rows for line in _paragraph(" · ".join(filter(None, row)), _TEXT, _WIDTH - 2 * _PAD)
+            line
+            for row in section.rows
+            for line in _draw_paragraph(" · ".join(filter(None, row)), _TEXT, _WIDTH - 2 * _PAD)
         ]
-        boxes.append(_framed(section.title, _stack(rows, gap=2), _Border("#f5f2fa", "#a594c4")))
-    return boxes or _paragraph(NO_DEVICES, _TEXT, _WIDTH)
+        boxes.append(_frame(section.title, _place_in_column(rows, gap=2), _Border("#f5f2fa", "#a594c4")))
+    return boxes or _draw_paragraph(NO_DEVICES, _TEXT, _WIDTH)
 
 
 class _Painter:
@@ -121,81 +125,87 @@ class _Painter:
         numbers = number_pods(owner)
         self.fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
         digits = max((len(str(cpu)) for cpu in topology.online | topology.offline), default=1)
-        letters = max((len(self.letter(label)) for label in self.marks), default=0)
+        letters = max((len(self.find_letter(label)) for label in self.marks), default=0)
         self.cell_width = max(30, (digits + letters) * _SMALL * 0.68 + 10)
 
-    def machine(self) -> _Box:
+    def draw_machine(self) -> _Box:
         sockets = self.topology.sockets
         largest = max((len(cpus) for cpus in sockets.values()), default=1)
         columns = max(1, min(len(sockets), 4, 144 // largest))
         width = (_WIDTH - 2 * _GAP * (columns - 1)) / columns
-        boxes = _alike(lambda least: [self.socket(socket, cpus, width, least) for socket, cpus in sockets.items()])
-        return _flow(boxes, _WIDTH, gap=2 * _GAP)
+        boxes = _draw_alike(
+            lambda least: [self.draw_socket(socket, cpus, width, least) for socket, cpus in sockets.items()]
+        )
+        return _place_in_rows(boxes, _WIDTH, gap=2 * _GAP)
 
-    def others(self) -> _Box:
+    def draw_others(self) -> _Box:
         """Draw NUMA nodes without CPUs, and offline CPUs."""
         blank = _Box(0, 0, "")
         boxes = [
-            _framed(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in list_nodes_without_cpus(self.topology)
+            _frame(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in list_nodes_without_cpus(self.topology)
         ]
         if self.topology.offline:
-            cells = [self.cell(cpu, OFFLINE) for cpu in self.topology.offline]
-            boxes.append(_framed("offline CPUs", _flow(cells, _WIDTH - 2 * _PAD, gap=2), _Border(PAPER, "#9aa5b1")))
-        return _flow(boxes, _WIDTH, gap=2 * _GAP)
+            cells = [self.draw_cell(cpu, OFFLINE) for cpu in self.topology.offline]
+            boxes.append(
+                _frame("offline CPUs", _place_in_rows(cells, _WIDTH - 2 * _PAD, gap=2), _Border(PAPER, "#9aa5b1"))
+            )
+        return _place_in_rows(boxes, _WIDTH, gap=2 * _GAP)
 
-    def socket(self, socket: int, cpus: CpuSet, width: float, least: _Box) -> _Box:
+    def draw_socket(self, socket: int, cpus: CpuSet, width: float, least: _Box) -> _Box:
         inner = width - 2 * _PAD
         parts = [(n, part) for n in self.topology.numa if (part := self.topology.nodes.get(n.id, CpuSet()) & cpus)]
         columns = max(1, min(len(parts), int(inner // 250)))
         column = (inner - _GAP * (columns - 1)) / columns
-        nodes = _alike(lambda least: [self.node(node, part, column, least) for node, part in parts])
+        nodes = _draw_alike(lambda least: [self.draw_node(node, part, column, least) for node, part in parts])
         frame = _Border("#fbfbfc", "#7b8794", bold=True)
-        return _framed(f"Socket {socket}", _flow(nodes, inner, gap=_GAP), frame, least)
+        return _frame(f"Socket {socket}", _place_in_rows(nodes, inner, gap=_GAP), frame, least)
 
-    def node(self, node: NumaNode, part: CpuSet, width: float, least: _Box) -> _Box:
+    def draw_node(self, node: NumaNode, part: CpuSet, width: float, least: _Box) -> _Box:
         inner = width - 2 * _PAD
         groups = [
-            self.group(group, inner - 2 * _PAD) for group in group_cores(self.topology, node.id, part, self.caches)
+            self.draw_group(group, inner - 2 * _PAD) for group in group_cores(self.topology, node.id, part, self.caches)
         ]
         frame = _Border("#f3f8fd", "#8fb3d9")
-        return _framed(format_node_title(self.topology, node), _flow(groups, inner, gap=_GAP), frame, least)
+        return _frame(format_node_title(self.topology, node), _place_in_rows(groups, inner, gap=_GAP), frame, least)
 
-    def group(self, group: CoreGroup, width: float) -> _Box:
-        cores = [self.core(cpus) for cpus in group.cores]
+    def draw_group(self, group: CoreGroup, width: float) -> _Box:
+        cores = [self.draw_core(cpus) for cpus in group.cores]
         each = max(core.width for core in cores)
         fitting = max(1, int((width + _GAP) // (each + _GAP)))
         columns = min(fitting, len(cores) if len(cores) <= 4 else max(4, math.ceil(math.sqrt(2 * len(cores)))))
-        return _framed(group.title, _flow(cores, columns * (each + _GAP), gap=_GAP), _Border("#fff9ec", "#dcc48e"))
+        return _frame(
+            group.title, _place_in_rows(cores, columns * (each + _GAP), gap=_GAP), _Border("#fff9ec", "#dcc48e")
+        )
 
-    def core(self, cpus: Sequence[int]) -> _Box:
-        cells = [self.cell(cpu, self.owner.get(cpu, NOT_OWNED)) for cpu in cpus]
+    def draw_core(self, cpus: Sequence[int]) -> _Box:
+        cells = [self.draw_cell(cpu, self.owner.get(cpu, NOT_OWNED)) for cpu in cpus]
         columns = 1 if len(cells) <= 2 else 2 if len(cells) <= 8 else 8
-        inside = _flow(cells, columns * (self.cell_width + 2), gap=2)
+        inside = _place_in_rows(cells, columns * (self.cell_width + 2), gap=2)
         classes = {self.topology.cpu[cpu].core_class for cpu in cpus}
         dash = "4 2" if classes == {"efficiency"} else ""
-        return _bordered(inside, 3, fill="#ffffff", stroke="#8a94a0", radius=4, dash=dash)
+        return _draw_border(inside, 3, fill="#ffffff", stroke="#8a94a0", radius=4, dash=dash)
 
-    def cell(self, cpu: int, label: str) -> _Box:
+    def draw_cell(self, cpu: int, label: str) -> _Box:
         ink = INK if label in _ON_LIGHT else PAPER
-        letter = self.letter(label)
+        letter = self.find_letter(label)
         text = f'{cpu}<tspan font-weight="bold" dx="2">{letter}</tspan>' if letter else str(cpu)
-        middle = _number(self.cell_width / 2)
+        middle = _format_number(self.cell_width / 2)
         return _Box(
             self.cell_width,
             _CELL_HEIGHT,
-            f"<g><title>CPU {cpu}: {escape(label)}</title>{self.swatch(label, self.cell_width, _CELL_HEIGHT)}"
+            f"<g><title>CPU {cpu}: {escape(label)}</title>{self.draw_swatch(label, self.cell_width, _CELL_HEIGHT)}"
             f'<text x="{middle}" y="16" font-size="{_SMALL}" text-anchor="middle" fill="{ink}">{text}</text></g>',
         )
 
-    def letter(self, label: str) -> str:
+    def find_letter(self, label: str) -> str:
         return mark if (mark := self.marks.get(label, "")).isalpha() else ""
 
-    def swatch(self, label: str, width: float, height: float) -> str:
+    def draw_swatch(self, label: str, width: float, height: float) -> str:
         fill = "url(#hatch)" if label == OFFLINE else self.fills[label]
         edge = ' stroke="#9aa5b1" stroke-width="0.5"' if label in _ON_LIGHT else ""
-        return f'<rect width="{_number(width)}" height="{_number(height)}" rx="3" fill="{fill}"{edge}/>'
+        return f'<rect width="{_format_number(width)}" height="{_format_number(height)}" rx="3" fill="{fill}"{edge}/>'
 
-    def legend(self) -> _Box | None:
+    def draw_legend(self) -> _Box | None:
         labels = [*self.marks, *([OFFLINE] if self.topology.offline else [])]
         if not self.marks and not self.topology.offline:
             return None
@@ -203,43 +213,45 @@ class _Painter:
         for label in labels:
             cpus = CpuSet.from_ids(cpu for cpu, name in self.owner.items() if name == label)
             cpus = self.topology.offline if label == OFFLINE else cpus
-            swatch = self.swatch(label, 28, 18) + (
+            swatch = self.draw_swatch(label, 28, 18) + (
                 f'<text x="14" y="13" font-size="{_SMALL}" font-weight="bold" text-anchor="middle" '
-                f'fill="{PAPER}">{self.letter(label)}</text>'
+                f'fill="{PAPER}">{self.find_letter(label)}</text>'
             )
             short = label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…"
-            said = _stack(_paragraph(f"{short}: {cpus}", _TEXT, 520), gap=0)
-            rows.append(_Box(36 + said.width, max(20, said.height), swatch + _placed(said, 36, 1)))
-        return _stack([_line("Owners", _TITLE, bold=True), *rows], gap=4)
+            said = _place_in_column(_draw_paragraph(f"{short}: {cpus}", _TEXT, 520), gap=0)
+            rows.append(_Box(36 + said.width, max(20, said.height), swatch + _place(said, 36, 1)))
+        return _place_in_column([_draw_line("Owners", _TITLE, bold=True), *rows], gap=4)
 
-    def distances(self) -> _Box | None:
+    def draw_distances(self) -> _Box | None:
         known = [node for node in self.topology.numa if node.distances]
         ids = list(self.topology.node_ids)
         if len(ids) < 2 or not known or any(len(node.distances or ()) != len(ids) for node in known):
             return None
-        heading = _line("Distances between NUMA nodes", _TITLE, bold=True)
+        heading = _draw_line("Distances between NUMA nodes", _TITLE, bold=True)
         if len(ids) > _MAX_MATRIX:
-            return _stack([heading, _line(f"{len(ids)} nodes: too many to draw, see -o json", _TEXT)], gap=4)
+            return _place_in_column(
+                [heading, _draw_line(f"{len(ids)} nodes: too many to draw, see -o json", _TEXT)], gap=4
+            )
         most = max(number for node in known for number in node.distances or ())
         least = min(number for node in known for number in node.distances or ())
-        cells = [_matrix_text(column + 1, 0, str(node), bold=True) for column, node in enumerate(ids)]
+        cells = [_draw_matrix_text(column + 1, 0, str(node), bold=True) for column, node in enumerate(ids)]
         for row, node in enumerate(known, 1):
-            cells.append(_matrix_text(0, row, str(node.id), bold=True))
+            cells.append(_draw_matrix_text(0, row, str(node.id), bold=True))
             for column, number in enumerate(node.distances or (), 1):
                 share = (number - least) / max(1, most - least)
                 cells.append(
-                    f'<rect x="{column * 34}" y="{row * 22}" width="32" height="20" rx="2" fill="{_heat(share)}"/>'
+                    f'<rect x="{column * 34}" y="{row * 22}" width="32" height="20" rx="2" fill="{_mix_colour(share)}"/>'
                 )
-                cells.append(_matrix_text(column, row, str(number)))
-        return _stack([heading, _Box((len(ids) + 1) * 34, (len(known) + 1) * 22, "".join(cells))], gap=4)
+                cells.append(_draw_matrix_text(column, row, str(number)))
+        return _place_in_column([heading, _Box((len(ids) + 1) * 34, (len(known) + 1) * 22, "".join(cells))], gap=4)
 
 
-def _matrix_text(column: int, row: int, text: str, *, bold: bool = False) -> str:
+def _draw_matrix_text(column: int, row: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
     return f'<text x="{column * 34 + 16}" y="{row * 22 + 14}" font-size="{_SMALL}" text-anchor="middle"{weight}>{text}</text>'
 
 
-def _heat(share: float) -> str:
+def _mix_colour(share: float) -> str:
     """Return a colour between near and far, light enough for dark text."""
     near, far = (222, 240, 226), (246, 205, 178)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(near, far, strict=True))
@@ -251,55 +263,55 @@ class _Border(Struct, frozen=True):
     bold: bool = False
 
 
-def _framed(title: str, inside: _Box, frame: _Border, least: _Box = _NOTHING) -> _Box:
+def _frame(title: str, inside: _Box, frame: _Border, least: _Box = _NOTHING) -> _Box:
     """Frame a box with a title above its contents, at least as large as `least`."""
     room = max(inside.width, least.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
-    lines = _paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)
-    content = _stack([*lines, *([inside] if inside.height else [])], gap=4)
+    lines = _draw_paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)
+    content = _place_in_column([*lines, *([inside] if inside.height else [])], gap=4)
     width, height = max(content.width, least.width - 2 * _PAD), max(content.height, least.height - 2 * _PAD)
-    return _bordered(_Box(width, height, content.body), _PAD, fill=frame.fill, stroke=frame.stroke, radius=6)
+    return _draw_border(_Box(width, height, content.body), _PAD, fill=frame.fill, stroke=frame.stroke, radius=6)
 
 
-def _alike(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
+def _draw_alike(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
     """Draw boxes of one size: first to measure them, then as large as the largest."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []
 
 
-def _bordered(inside: _Box, pad: float, *, fill: str, stroke: str, radius: int, dash: str = "") -> _Box:
+def _draw_border(inside: _Box, pad: float, *, fill: str, stroke: str, radius: int, dash: str = "") -> _Box:
     width, height = inside.width + 2 * pad, inside.height + 2 * pad
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     frame = (
-        f'<rect x="0.5" y="0.5" width="{_number(width - 1)}" height="{_number(height - 1)}" rx="{radius}" '
+        f'<rect x="0.5" y="0.5" width="{_format_number(width - 1)}" height="{_format_number(height - 1)}" rx="{radius}" '
         f'fill="{fill}" stroke="{stroke}"{dashes}/>'
     )
-    return _Box(width, height, frame + _placed(inside, pad, pad))
+    return _Box(width, height, frame + _place(inside, pad, pad))
 
 
-def _flow(boxes: Sequence[_Box], width: float, *, gap: float) -> _Box:
+def _place_in_rows(boxes: Sequence[_Box], width: float, *, gap: float) -> _Box:
     """Place boxes side by side, in as many rows as necessary."""
     x = y = row_height = widest = 0.0
     body = []
     for box in boxes:
         if x and x + box.width > width + 0.01:
             x, y, row_height = 0.0, y + row_height + gap, 0.0
-        body.append(_placed(box, x, y))
+        body.append(_place(box, x, y))
         widest = max(widest, x + box.width)
         x += box.width + gap
         row_height = max(row_height, box.height)
     return _Box(widest, y + row_height, "".join(body))
 
 
-def _stack(boxes: Sequence[_Box], *, gap: float) -> _Box:
+def _place_in_column(boxes: Sequence[_Box], *, gap: float) -> _Box:
     y = 0.0
     body = []
     for box in boxes:
-        body.append(_placed(box, 0, y))
+        body.append(_place(box, 0, y))
         y += box.height + gap
     return _Box(max((box.width for box in boxes), default=0), max(0.0, y - gap), "".join(body))
 
 
-def _paragraph(text: str, size: int, width: float, *, bold: bool = False) -> list[_Box]:
+def _draw_paragraph(text: str, size: int, width: float, *, bold: bool = False) -> list[_Box]:
     """Break a text into lines, after blanks and, in long sets of CPUs, after commas."""
     room = max(8, int(width / (size * _CHAR)))
     lines = [""]
@@ -307,20 +319,24 @@ def _paragraph(text: str, size: int, width: float, *, bold: bool = False) -> lis
         if lines[-1] and len(lines[-1]) + len(word.rstrip()) > room:
             lines.append("")
         lines[-1] += word
-    return [_line(line.strip(), size, bold=bold) for line in lines if line.strip()]
+    return [_draw_line(line.strip(), size, bold=bold) for line in lines if line.strip()]
 
 
-def _line(text: str, size: int, *, bold: bool = False) -> _Box:
+def _draw_line(text: str, size: int, *, bold: bool = False) -> _Box:
     weight = ' font-weight="bold"' if bold else ""
-    body = f'<text y="{_number(size * 1.05)}" font-size="{size}"{weight}>{escape(text)}</text>'
+    body = f'<text y="{_format_number(size * 1.05)}" font-size="{size}"{weight}>{escape(text)}</text>'
     return _Box(len(text) * size * _CHAR * (1.08 if bold else 1), size * 1.35, body)
 
 
-def _placed(box: _Box, x: float, y: float) -> str:
+def _place(box: _Box, x: float, y: float) -> str:
     if not box.body:
         return ""
-    return f'<g transform="translate({_number(x)} {_number(y)})">{box.body}</g>\n' if x or y else f"<g>{box.body}</g>\n"
+    return (
+        f'<g transform="translate({_format_number(x)} {_format_number(y)})">{box.body}</g>\n'
+        if x or y
+        else f"<g>{box.body}</g>\n"
+    )
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")

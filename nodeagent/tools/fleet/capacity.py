@@ -12,7 +12,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-def fleet_capacity(
+def describe_capacity(
     found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
 ) -> Document:
     """Describe the room on each node.
@@ -22,7 +22,7 @@ def fleet_capacity(
         pods: pods of one copy.
         unread: nodes that could not be read, or have no known configuration.
     """
-    nodes = [_node(node, capacity, pods) for node, capacity in found]
+    nodes = [_describe_node(node, capacity, pods) for node, capacity in found]
     return {
         "kind": "FleetCapacity",
         "nodes": nodes,
@@ -38,7 +38,7 @@ def fleet_capacity(
     }
 
 
-def _node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
+def _describe_node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> Document:
     decision = capacity.decision
     return {
         **describe_origin(node),

@@ -27,13 +27,13 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
     keys = list(dict.fromkeys(key for each in known for key in each))
     abouts = list(dict.fromkeys(about for about, _ in keys))
     compared = [
-        _compared(nodes, known, kinds, key)
+        _compare_fact(nodes, known, kinds, key)
         for about in abouts
         for key in keys
         if key[0] == about and sum(about in each for each in kinds) > 1
     ]
     differing = [found for found in compared if len(found["groups"]) > 1]
-    odd = [name for found in differing for name in _odd(found["groups"])]
+    odd = [name for found in differing for name in _find_outliers(found["groups"])]
     return {
         "alike": [
             {"about": found["about"], "fact": found["fact"], "value": found["groups"][0]["value"]}
@@ -48,14 +48,14 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
     }
 
 
-def _odd(groups: Sequence[Document]) -> list[str]:
+def _find_outliers(groups: Sequence[Document]) -> list[str]:
     """Return the nodes outside of the largest group. Empty if two groups are the largest."""
     first, *others = groups
     is_most = all(len(group["nodes"]) < len(first["nodes"]) for group in others)
     return [name for group in others for name in group["nodes"]] if is_most else []
 
 
-def _compared(
+def _compare_fact(
     nodes: Sequence[FleetNode], known: Sequence[Mapping[Key, Fact]], kinds: Sequence[set[str]], key: Key
 ) -> Document:
     """Group the nodes by their value, largest group first. Nodes without any fact of the kind are left out."""
@@ -65,7 +65,7 @@ def _compared(
         for node, each, of in zip(nodes, known, kinds, strict=True)
         if about in of
     ]
-    values = _spelled([fact for _, fact in having])
+    values = _format_values([fact for _, fact in having])
     groups: dict[str, list[str]] = {}
     for (node, _), value in zip(having, values, strict=True):
         groups.setdefault(value, []).append(node)
@@ -79,7 +79,7 @@ def _compared(
     }
 
 
-def _spelled(found: Sequence[Fact]) -> list[str]:
+def _format_values(found: Sequence[Fact]) -> list[str]:
     """Format each fact's value. Nearly equal sizes are shown as the smallest of them."""
     least = 0
     like: dict[int, int] = {}

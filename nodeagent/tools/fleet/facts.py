@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.model.topology import Topology
 from nodeagent.formats.config.effective_config import config_document
 from nodeagent.formats.kernel.settings import CGROUPS, KUBELET_STATE, PODS_UNIT, SERVICES, Settings
 from nodeagent.formats.kernel.sysfs_sample import CPUS
@@ -33,23 +33,27 @@ class Fact(Struct, frozen=True):
 
 def find_facts(node: FleetNode) -> Iterator[Fact]:
     """Yield the known facts of a node. A missing fact is unknown."""
-    for name, value in _machine(node.topology):
+    for name, value in _find_machine_facts(node.topology):
         yield Fact(MACHINE, name, value or _NONE)
     sizes = tuple((numa.id, numa.memory_bytes) for numa in node.topology.numa)
     yield Fact(MACHINE, "memory of NUMA nodes", "", sizes)
-    pages = [(numa.id, _pages(numa) or _NONE) for numa in node.topology.numa]
+    pages = []
+    for numa in node.topology.numa:
+        sizes_of_node = (f"{name} {format_bytes(amount)}" for name, amount in numa.hugepages if amount)
+        pages.append((numa.id, ", ".join(sizes_of_node) or _NONE))
     yield Fact(MACHINE, "huge pages of NUMA nodes", format_by_numa_node(pages))
     if node.capture is not None:
         yield Fact(KERNEL, "release", node.capture.kernel or "unknown")
-        for name, value in _kernel(node.capture.settings, node.topology.online):
+        for name, value in _find_kernel_facts(node.capture.settings, node.topology.online):
             yield Fact(KERNEL, name, value or _NONE)
         yield Fact(SERVICE, "nodeagent", node.capture.nodeagent)
-        yield Fact(SERVICE, "the agent", _agent(node))
-        for name, value in _services(node.capture.settings):
+        agent = _NONE if node.view is None else "runs" if node.view.is_live else "does not run"
+        yield Fact(SERVICE, "the agent", agent)
+        for name, value in _find_service_facts(node.capture.settings):
             yield Fact(SERVICE, name, value)
     if node.view is not None:
         yield Fact(CONFIGURATION, "reserved CPUs", str(node.view.node.reserved) or _NONE)
-        for name, value in _flat(config_document(node.view.node.config)):
+        for name, value in _flatten(config_document(node.view.node.config)):
             if name != "reservedSystemCPUs":  # already listed as reserved CPUs
                 yield Fact(CONFIGURATION, name, value)
 
@@ -67,38 +71,34 @@ def absent_fact(about: str, name: str) -> Fact:
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 
 
-def _machine(topology: Topology) -> Iterator[tuple[str, str]]:
+def _find_machine_facts(topology: Topology) -> Iterator[tuple[str, str]]:
     yield "CPUs", f"{len(topology.online)} ({topology.online})"
     yield "offline CPUs", str(topology.offline)
     yield "sockets", str(len(topology.sockets))
     threads = Counter(len(cpus) for cpus in topology.cores.values())
-    yield "cores", ", ".join(f"{count} of {_counted(size, 'thread')}" for size, count in sorted(threads.items()))
+    yield "cores", ", ".join(f"{count} of {_format_count(size, 'thread')}" for size, count in sorted(threads.items()))
     classes = Counter(cpu.core_class for cpu in topology.cpus if cpu.core_class is not None)
     yield "kinds of cores", ", ".join(f"{count} {name} CPUs" for name, count in sorted(classes.items()))
     yield "NUMA nodes", "; ".join(f"{node}: {topology.nodes.get(node, '') or 'no CPUs'}" for node in topology.node_ids)
     yield "NUMA distances", "; ".join(" ".join(map(str, node.distances or ("unknown",))) for node in topology.numa)
     l3 = [there for cpus in topology.l3 if (there := cpus & topology.online)]
-    yield "L3 caches", _caches((topology.cpu[min(cpus)].l3_bytes, cpus) for cpus in l3)
+    yield "L3 caches", _format_caches((topology.cpu[min(cpus)].l3_bytes, cpus) for cpus in l3)
     for name in sorted({cache.name for cache in topology.caches}):
         of_name = (cache for cache in topology.caches if cache.name == name)
-        yield f"{name} caches", _caches((cache.size_bytes, cache.cpus) for cache in of_name)
+        yield f"{name} caches", _format_caches((cache.size_bytes, cache.cpus) for cache in of_name)
     yield "isolated CPUs", str(topology.isolated)
     yield "tickless CPUs", str(topology.nohz_full)
 
 
-def _caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
+def _format_caches(found: Iterable[tuple[int | None, CpuSet]]) -> str:
     sizes = Counter((len(cpus), size_bytes or 0) for size_bytes, cpus in found)
     return ", ".join(
-        f"{count}{f' of {format_size(size_bytes)}' if size_bytes else ''} for {_counted(cpus, 'CPU')}{' each' if count > 1 else ''}"
+        f"{count}{f' of {format_size(size_bytes)}' if size_bytes else ''} for {_format_count(cpus, 'CPU')}{' each' if count > 1 else ''}"
         for (cpus, size_bytes), count in sorted(sizes.items(), reverse=True)
     )
 
 
-def _pages(node: NumaNode) -> str:
-    return ", ".join(f"{name} {format_bytes(amount)}" for name, amount in node.hugepages if amount)
-
-
-def _kernel(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:
+def _find_kernel_facts(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:
     files = settings.sample.files
     if (cmdline := files.get("proc/cmdline")) is not None:
         given: dict[str, list[str]] = {}
@@ -127,7 +127,7 @@ def _kernel(settings: Settings, online: CpuSet) -> Iterator[tuple[str, str]]:
     )
 
 
-def _services(settings: Settings) -> Iterator[tuple[str, str]]:
+def _find_service_facts(settings: Settings) -> Iterator[tuple[str, str]]:
     files = settings.sample.files
     for name in SERVICES:
         events = files.get(f"{CGROUPS}/system.slice/{name}.service/cgroup.events", "")
@@ -135,22 +135,16 @@ def _services(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "kubelet's CPU state", "there" if KUBELET_STATE in files else _NONE
 
 
-def _agent(node: FleetNode) -> str:
-    if node.view is None:
-        return _NONE
-    return "runs" if node.view.is_live else "does not run"
-
-
-def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield each value with its full name. Null and empty values are not set."""
     for name, value in sorted(document.items()):
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         elif value in (None, "", []):
             yield f"{prefix}{name}", _NOT_SET
         else:
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
-def _counted(number: int, name: str) -> str:
+def _format_count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"

@@ -20,8 +20,8 @@ def describe_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode]
         unread: nodes that could not be read.
     """
     inspected = [(node, None if node.view is None else inspect_node(node.view)) for node in nodes]
-    described = [_node(node, found) for node, found in inspected]
-    pods = [_pod(node, pod) for node, found in inspected if found is not None for pod in found["pods"]]
+    described = [_describe_node(node, found) for node, found in inspected]
+    pods = [_describe_pod(node, pod) for node, found in inspected if found is not None for pod in found["pods"]]
     return {
         "kind": "FleetInspection",
         "nodes": described,
@@ -40,7 +40,7 @@ def describe_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode]
     }
 
 
-def _node(node: FleetNode, found: Document | None) -> Document:
+def _describe_node(node: FleetNode, found: Document | None) -> Document:
     if found is None:
         online = node.topology.online
         cpus = {"available": "", "availableCount": 0, "exclusive": "", "exclusiveCount": 0}
@@ -67,7 +67,7 @@ def _node(node: FleetNode, found: Document | None) -> Document:
     }
 
 
-def _pod(node: FleetNode, pod: Document) -> Document:
+def _describe_pod(node: FleetNode, pod: Document) -> Document:
     own = CpuSet()
     is_sharing = False
     for container in pod["containers"]:

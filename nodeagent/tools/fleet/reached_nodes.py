@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from nodeagent.cli.support.named_files import NamedFile, read_named
@@ -29,23 +30,26 @@ def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tupl
     words: Sequence[NamedFile] = options.nodes
     found: dict[int, FleetNode | UnreadNode] = {}
     with Progress("nodes", len(words)) as progress:
-        for place, content in _contents(words, options):
-            found[place] = _node(words[place], content, options.config)
+        for place, content in _read_contents(words, options):
+            found[place] = _decode_node(words[place], content, options.config)
             progress.step()
     sort_devices = [found[place] for place in range(len(words))]
     nodes = name_apart(one for one in sort_devices if isinstance(one, FleetNode))
     return nodes, tuple(one for one in sort_devices if isinstance(one, UnreadNode))
 
 
-def _contents(words: Sequence[NamedFile], options: argparse.Namespace) -> Iterator[tuple[int, bytes | NodeAgentError]]:
+def _read_contents(
+    words: Sequence[NamedFile], options: argparse.Namespace
+) -> Iterator[tuple[int, bytes | NodeAgentError]]:
     """Yield each node's capture, or the error. Files are read while hosts are being asked."""
     hosts = [place for place, word in enumerate(words) if is_host(word)]
+    ask = partial(run_on_host, command=options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
     executor = ThreadPoolExecutor(min(options.parallel, max(1, len(hosts))))
     try:
-        asked: dict[Future[bytes], int] = {executor.submit(_asked, words[place], options): place for place in hosts}
+        asked: dict[Future[bytes], int] = {executor.submit(ask, words[place]): place for place in hosts}
         for place, word in enumerate(words):
             if place not in hosts:
-                yield place, _read(word)
+                yield place, _read_file(word)
         for done in as_completed(asked):
             err = done.exception()
             if err is not None and not isinstance(err, NodeAgentError):
@@ -55,11 +59,7 @@ def _contents(words: Sequence[NamedFile], options: argparse.Namespace) -> Iterat
         executor.shutdown(cancel_futures=True)
 
 
-def _asked(host: str, options: argparse.Namespace) -> bytes:
-    return run_on_host(host, options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
-
-
-def _read(path: NamedFile) -> bytes | NodeAgentError:
+def _read_file(path: NamedFile) -> bytes | NodeAgentError:
     try:
         content = read_named(path, MAX_BYTES)
     except NodeAgentError as err:
@@ -69,9 +69,9 @@ def _read(path: NamedFile) -> bytes | NodeAgentError:
     return content
 
 
-def _node(word: NamedFile, content: bytes | NodeAgentError, config: str | None) -> FleetNode | UnreadNode:
+def _decode_node(word: NamedFile, content: bytes | NodeAgentError, config: str | None) -> FleetNode | UnreadNode:
     if isinstance(content, NodeAgentError):
-        return _unread(word, content)
+        return _unread_node(word, content)
     try:
         topology, capture = decode_machine_file(content, word)
         agent = None if capture is None else capture.agent
@@ -79,14 +79,11 @@ def _node(word: NamedFile, content: bytes | NodeAgentError, config: str | None) 
         if agent is not None or config is not None:
             view = view_capture(topology, capture, word, config if agent is None else None)
     except NodeAgentError as err:
-        return _unread(word, err)
+        return _unread_node(word, err)
     hostname = "" if capture is None else capture.hostname
-    return FleetNode(hostname or _name(word), word, topology, capture, view)
+    name = hostname or (word if is_host(word) else Path(word).name.removesuffix(".json"))
+    return FleetNode(name, word, topology, capture, view)
 
 
-def _name(word: NamedFile) -> str:
-    return word if is_host(word) else Path(word).name.removesuffix(".json")
-
-
-def _unread(word: NamedFile, err: NodeAgentError) -> UnreadNode:
+def _unread_node(word: NamedFile, err: NodeAgentError) -> UnreadNode:
     return UnreadNode(word, err.message.removeprefix(f"{word}: "), err.hint)

@@ -1,4 +1,4 @@
-"""Running of a command on another host with the user's own ssh, its configuration and keys, without a password and with a time limit."""
+"""Running of a command on another host, by the user's ssh with its configuration and keys, without a password and with a time limit."""
 
 import os
 import selectors
@@ -41,7 +41,7 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
         ) from err
     with process:
         try:
-            answer = _drained(process, within_seconds, max_bytes)
+            answer = _read_output(process, within_seconds, max_bytes)
             status = process.wait() if isinstance(answer, tuple) else 0
         finally:
             process.kill()
@@ -50,7 +50,8 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
     printed, complaints = answer
     if status == 0:
         return printed
-    said = _last_line(complaints)
+    lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
+    said = next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")
     if status == _OWN_STATUS:
         raise SshError(
             f"{host}: {said or 'ssh failed'}",
@@ -62,10 +63,10 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
     )
 
 
-def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
-    """Read stdout and stderr until the process has ended. Returns the reason if it takes too long or prints too much.
+def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
+    """Read stdout and stderr until the process has ended. Return the reason if it takes too long or prints too much.
 
-    Another process that it leaves behind, such as a shared connection, may keep its stderr open.
+    A process that ssh leaves behind, such as a shared connection, may keep stderr open.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -77,7 +78,7 @@ def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes:
             for stream in (process.stdout, process.stderr, ended):
                 selector.register(stream, selectors.EVENT_READ)
             needed = {process.stdout.fileno(), ended}
-            while needed or _is_waiting(selector):
+            while needed or (selector.get_map() and selector.select(0)):  # until all output is read
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready or time.monotonic() > deadline:
                     return f"no complete answer within {within_seconds:g} s"
@@ -95,14 +96,3 @@ def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes:
     finally:
         os.close(ended)
     return bytes(printed), bytes(complaints)
-
-
-def _is_waiting(selector: selectors.BaseSelector) -> bool:
-    """Whether there is unread output."""
-    return bool(selector.get_map()) and bool(selector.select(0))
-
-
-def _last_line(complaints: bytes) -> str:
-    """Return the last line of the complaints that is no hint."""
-    lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")

@@ -1,4 +1,4 @@
-"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs. Adds words and layout, but no facts."""
+"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs. The text adds words and layout only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,39 +25,33 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
     rows = [["NODE", "CPUS", "EXCLUSIVE", "FREE", "PODS", "HEALTH"]]
     for node in document["nodes"]:
         of = node["cpus"]
-        rows.append([node["name"], *_right((of["onlineCount"], 4), (of["exclusiveCount"], 9))])
-        rows[-1] += [*_right((of["availableCount"], 4), (node["pods"], 4)), _health(node)]
+        rows.append([node["name"], *_align_right((of["onlineCount"], 4), (of["exclusiveCount"], 9))])
+        rows[-1] += [*_align_right((of["availableCount"], 4), (node["pods"], 4)), _format_health(node)]
     lines += ["", *format_table(rows, width)]
     if document["pods"]:
         pods = [["POD", "NODE", "STATE", "CPUS", "NUMA"]]
-        pods += [
-            [f"{pod['namespace']}/{pod['name']}", pod["node"], _state(pod), _cpus(pod), pod["numaNodes"] or _NO_VALUE]
-            for pod in document["pods"]
-        ]
+        for pod in document["pods"]:
+            state = pod["phase"] if pod["reason"] is None else f"{pod['phase']}: {pod['reason']}"
+            cpus = " + ".join(part for part in (pod["cpus"], "shared" if pod["shares"] else "") if part) or _NO_VALUE
+            pods.append([f"{pod['namespace']}/{pod['name']}", pod["node"], state, cpus, pod["numaNodes"] or _NO_VALUE])
         lines += ["", *format_table(pods, width)]
-    lines += ["", *break_text(_verdict(document), width), *_captured(document, width)]
-    return _joined(lines)
+    lines += ["", *break_text(_format_verdict(document), width)]
+    if times := sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None}):
+        lines += break_text(f"captured: {times[0] if len(times) == 1 else f'{times[0]} to {times[-1]}'}", width)
+    return _join_lines(lines)
 
 
-def _right(*columns: tuple[int, int]) -> list[str]:
+def _align_right(*columns: tuple[int, int]) -> list[str]:
     return [f"{number:>{width}}" for number, width in columns]
 
 
-def _health(node: Document) -> str:
+def _format_health(node: Document) -> str:
     if node["healthy"] is None or node["compared"]:
         return str(node["health"])
     return f"{node['health']}; its cgroups were not captured"
 
 
-def _state(pod: Document) -> str:
-    return str(pod["phase"]) if pod["reason"] is None else f"{pod['phase']}: {pod['reason']}"
-
-
-def _cpus(pod: Document) -> str:
-    return " + ".join(part for part in (pod["cpus"], "shared" if pod["shares"] else "") if part) or _NO_VALUE
-
-
-def _verdict(document: Document) -> str:
+def _format_verdict(document: Document) -> str:
     wrong = document["summary"]["unhealthy"]
     unknown = sum(node["healthy"] is None for node in document["nodes"])
     without = f"; {format_count(unknown, 'node')} without an agent" if unknown else ""
@@ -65,14 +59,6 @@ def _verdict(document: Document) -> str:
         return f"nothing needs attention{without}"
     verb = "needs" if wrong == 1 else "need"
     return f"{format_count(wrong, 'node')} {verb} attention (nodeagent inspect, there or with --machine FILE, says more){without}"
-
-
-def _captured(document: Document, width: int) -> Iterator[str]:
-    """Format the times of the captures."""
-    times = sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None})
-    if times:
-        span = times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}"
-        yield from break_text(f"captured: {span}", width)
 
 
 def render_capacity(document: Document, width: int = WIDTH) -> str:
@@ -93,13 +79,13 @@ def render_capacity(document: Document, width: int = WIDTH) -> str:
                 rows.append([*cells, f"{name}: {places[0]}", *places[1:]])
                 cells = ["", ""]
     lines += ["", *format_table(rows, width)]
-    refused = list(_reasons(document, width))
+    refused = list(_format_reasons(document, width))
     if refused:
         lines += ["", "Why no more fit (nodeagent explain -f FILE --machine FILE says what would help)", *refused]
-    return _joined(lines)
+    return _join_lines(lines)
 
 
-def _reasons(document: Document, width: int) -> Iterator[str]:
+def _format_reasons(document: Document, width: int) -> Iterator[str]:
     """Format each reason with its nodes. The amounts in their messages may differ."""
     reasons: dict[str, list[Document]] = {}
     for node in document["nodes"]:
@@ -109,7 +95,7 @@ def _reasons(document: Document, width: int) -> Iterator[str]:
         first = nodes[0]
         differ = any(node["message"] != first["message"] for node in nodes)
         where = f"; {first['name']}" if differ else ""
-        who = _who([node["name"] for node in nodes], many=len(nodes) > _FEW_NODES)
+        who = _format_nodes([node["name"] for node in nodes], many=len(nodes) > _FEW_NODES)
         yield from break_text(f"  {who}: {reason}{where}: {first['message']}", width)
 
 
@@ -118,7 +104,7 @@ def render_difference(document: Document, width: int = WIDTH) -> str:
     nodes, differing = document["nodes"], document["differing"]
     count = len(differing) + len(document["alike"])
     if not differing:
-        return _joined(
+        return _join_lines(
             break_text(f"{format_count(len(nodes), 'node')} are alike in all of {format_count(count, 'fact')}", width)
         )
     alike = f"{format_count(len(nodes), 'node')} are alike in {len(document['alike'])} of {format_count(count, 'fact')}"
@@ -127,25 +113,25 @@ def render_difference(document: Document, width: int = WIDTH) -> str:
         lines += ["", f"{found['about']}: {found['fact']}"]
         many = len(found["groups"][0]["nodes"]) > _FEW_NODES
         rows = [
-            [f"  {_who(group['nodes'], many=many and not at)}", group["value"]]
+            [f"  {_format_nodes(group['nodes'], many=many and not at)}", group["value"]]
             for at, group in enumerate(found["groups"])
         ]
         lines += format_table(rows, width)
     odd = sorted((node for node in nodes if node["odd"]), key=lambda node: -node["odd"])
     named = [f"{node['name']} ({node['odd']})" for node in odd]
     if named:
-        lines += ["", *break_text(f"differing from most: {_names(named)}", width)]
-    return _joined(lines)
+        lines += ["", *break_text(f"differing from most: {_format_names(named)}", width)]
+    return _join_lines(lines)
 
 
-def _who(nodes: Sequence[str], *, many: bool) -> str:
-    return format_count(len(nodes), "node") if many else _names(nodes)
+def _format_nodes(nodes: Sequence[str], *, many: bool) -> str:
+    return format_count(len(nodes), "node") if many else _format_names(nodes)
 
 
-def _names(nodes: Sequence[str]) -> str:
+def _format_names(nodes: Sequence[str]) -> str:
     more = [f"and {len(nodes) - _MOST_NAMED} more (-o json has all)"] if len(nodes) > _MOST_NAMED else []
     return ", ".join([*nodes[:_MOST_NAMED], *more])
 
 
-def _joined(lines: Iterable[str]) -> str:
+def _join_lines(lines: Iterable[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.formats.node_view import NodeView
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
@@ -95,8 +95,8 @@ def describe_probe(
         "kind": KIND,
         "version": VERSION,
         "memory": None if memory is None else [_memory(one) for one in memory],
-        "latency": None if latency is None else _latency(latency),
-        "before": None if before is None else _latency(before),
+        "latency": None if latency is None else _describe_latency(latency),
+        "before": None if before is None else _describe_latency(before),
     }
 
 
@@ -106,7 +106,7 @@ def read_latency(text: bytes) -> Latency:
     Raises:
         MisfitError: the document is of another kind, or has no latency.
     """
-    document = parsed(text)
+    document = parse_json(text)
     document.field("kind").among((KIND,))
     found = document.field("latency")
     pod, container = found.optional("pod"), found.optional("container")
@@ -138,7 +138,7 @@ def _memory(one: ContainerMemory) -> Document:
     }
 
 
-def _latency(found: Latency) -> Document:
+def _describe_latency(found: Latency) -> Document:
     return {
         "cpus": str(found.of.cpus),
         "pod": found.of.pod,
@@ -146,12 +146,12 @@ def _latency(found: Latency) -> Document:
         "processes": found.of.processes,
         "atMs": found.at_ms,
         "seconds": found.seconds,
-        "busy": [{"cpu": cpu, **_delays(delays)} for cpu, delays in found.busy.items()],
-        "waking": [{"cpu": cpu, **_delays(delays)} for cpu, delays in found.waking.items()],
+        "busy": [{"cpu": cpu, **_describe_delays(delays)} for cpu, delays in found.busy.items()],
+        "waking": [{"cpu": cpu, **_describe_delays(delays)} for cpu, delays in found.waking.items()],
     }
 
 
-def _delays(delays: Delays) -> Document:
+def _describe_delays(delays: Delays) -> Document:
     return {
         "samples": delays.samples,
         "worstMicroseconds": delays.worst_us,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 LONGEST_US = 10_000
 """Longest delay in cyclictest's histogram."""
@@ -20,7 +20,7 @@ class Delays(Struct, frozen=True):
 
     worst_us: int
     histogram: tuple[tuple[int, int], ...]
-    """(microseconds, times), ascending. oslat counts longer delays in the last one."""
+    """(microseconds, times), ascending. oslat counts longer delays in the last pair."""
     beyond: int = 0
     """Number of delays longer than any in the histogram."""
 
@@ -61,7 +61,7 @@ def parse_oslat(text: bytes) -> DelaysByCpu:
     Raises:
         LatencyReportError: the report is not in oslat's format.
     """
-    return _read(text, samples=None)
+    return _parse_report(text, samples=None)
 
 
 def parse_cyclictest(text: bytes) -> DelaysByCpu:
@@ -70,13 +70,13 @@ def parse_cyclictest(text: bytes) -> DelaysByCpu:
     Raises:
         LatencyReportError: the report is not in cyclictest's format.
     """
-    return _read(text, samples="cycles")
+    return _parse_report(text, samples="cycles")
 
 
-def _read(text: bytes, *, samples: str | None) -> DelaysByCpu:
+def _parse_report(text: bytes, *, samples: str | None) -> DelaysByCpu:
     """Decode a report. `samples` is the field with the number of all delays, or None if the histogram contains all."""
     try:
-        threads = parsed(text).field("thread").by_name(lambda thread: _thread(thread, samples))
+        threads = parse_json(text).field("thread").by_name(lambda thread: _parse_thread(thread, samples))
     except MisfitError as err:
         raise LatencyReportError(str(err)) from err
     if not threads:
@@ -84,7 +84,7 @@ def _read(text: bytes, *, samples: str | None) -> DelaysByCpu:
     return dict(sorted(found for _, found in threads))
 
 
-def _thread(thread: JsonValue, samples: str | None) -> tuple[int, Delays]:
+def _parse_thread(thread: JsonValue, samples: str | None) -> tuple[int, Delays]:
     histogram = decode_histogram(thread.field("histogram"))
     counted = sum(times for _, times in histogram)
     beyond = 0 if samples is None else max(0, thread.field(samples).whole() - counted)
@@ -97,10 +97,12 @@ def decode_histogram(value: JsonValue) -> tuple[tuple[int, int], ...]:
     Raises:
         MisfitError: the value is no histogram.
     """
-    return tuple(sorted((_microseconds(value, name), times) for name, times in value.by_name(JsonValue.whole) if times))
+    return tuple(
+        sorted((_parse_microseconds(value, name), times) for name, times in value.by_name(JsonValue.whole) if times)
+    )
 
 
-def _microseconds(value: JsonValue, name: str) -> int:
+def _parse_microseconds(value: JsonValue, name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS):
         raise value.misfit("an object with microseconds as keys")
     return int(name)

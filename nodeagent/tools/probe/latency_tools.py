@@ -17,7 +17,7 @@ _MORE_SECONDS = 120.0
 """Time in addition to the test's, because it first starts and calibrates itself on CPUs that may be busy."""
 _STACK_BYTES = 2**18
 """Stack of each thread, which rt-tests lock in memory. It counts as the container's memory."""
-# Ends with this process, however that ends: setpriv(1), prlimit(1).
+# The program is killed when this process ends: setpriv(1), prlimit(1).
 _CHILD = ("setpriv", "--pdeathsig", "KILL", "prlimit", f"--stack={_STACK_BYTES}:")
 
 
@@ -73,7 +73,7 @@ def run_tool(
         status = _run(command, report, said, seconds + more_seconds, program[0])
         if status != 0 or time.monotonic() - began < seconds:
             raise LatencyToolError(
-                f"{program[0]} {_ending(status, said)}",
+                f"{program[0]} {_describe_end(status, said)}",
                 hint="did the pod end meanwhile? see `nodeagent inspect`; or run the program by hand: "
                 + " ".join(program),
             )
@@ -83,11 +83,11 @@ def run_tool(
         os.close(said)
 
 
-def _ending(status: int, said: int) -> str:
-    if status == 0:  # after SIGTERM, they write a report, too
+def _describe_end(status: int, said: int) -> str:
+    if status == 0:  # the programs write a report after SIGTERM, too
         return "ended too early"
     how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
-    return how + _last_words(said)
+    return how + _read_last_output(said)
 
 
 def _run(command: Sequence[str], report: int, said: int, seconds: float, name: str) -> int:
@@ -96,7 +96,7 @@ def _run(command: Sequence[str], report: int, said: int, seconds: float, name: s
         return process.wait(seconds)
     except subprocess.TimeoutExpired as err:
         raise LatencyToolError(
-            f"{name} has not ended after {seconds:g} s{_last_words(said)}",
+            f"{name} has not ended after {seconds:g} s{_read_last_output(said)}",
             hint="does the container get CPU time? see `nodeagent inspect`, its cpu.max and cgroup.freeze",
         ) from err
     finally:
@@ -104,7 +104,7 @@ def _run(command: Sequence[str], report: int, said: int, seconds: float, name: s
         process.wait()
 
 
-def _last_words(said: int) -> str:
+def _read_last_output(said: int) -> str:
     size = os.fstat(said).st_size
     text = os.pread(said, _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(errors="backslashreplace").strip()
     return f": {text}" if text else ""

@@ -28,42 +28,42 @@ class _Test(Struct, frozen=True):
 
 def render_memory(found: Iterable[ContainerMemory], width: int | None = WIDTH) -> str:
     """Render a table with a row for each container."""
-    rows = [("POD", "CONTAINER", "ALLOCATED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_memory, found)]
+    rows = [("POD", "CONTAINER", "ALLOCATED", "MEMORY BY NUMA NODE", "THERE", "ELSEWHERE"), *map(_format_memory, found)]
     return "\n".join(format_table(rows, width)) + "\n" if len(rows) > 1 else "No container runs.\n"
 
 
-def _memory(one: ContainerMemory) -> Row:
+def _format_memory(one: ContainerMemory) -> Row:
     promised = "anywhere" if one.promised is None else f"NUMA {one.promised}"
     if one.by_node is None:
         return one.pod, one.container, promised, "unknown", _NOTHING, _NOTHING
-    nodes = ", ".join(f"{node}: {_amount(size)}" for node, size in sorted(one.by_node.items()) if size) or "none"
+    nodes = ", ".join(f"{node}: {_format_amount(size)}" for node, size in sorted(one.by_node.items()) if size) or "none"
     if one.promised is None:
         return one.pod, one.container, promised, nodes, _NOTHING, _NOTHING
     whole, elsewhere = sum(one.by_node.values()), one.elsewhere
     # rounded down, so that memory elsewhere doesn't disappear
     there = f"{1000 * (whole - elsewhere) // whole / 10:.1f}%" if elsewhere else "100%"
-    return one.pod, one.container, promised, nodes, there, _amount(elsewhere) if elsewhere else _NOTHING
+    return one.pod, one.container, promised, nodes, there, _format_amount(elsewhere) if elsewhere else _NOTHING
 
 
-def _amount(size: int) -> str:
+def _format_amount(size: int) -> str:
     return next((f"{size / unit:.1f}{name}" for unit, name in _UNITS if size >= unit), f"{size}B")
 
 
 def render_latency(now: Latency, before: Latency | None = None, width: int | None = WIDTH) -> str:
     """Render a table for each of the two tests."""
-    lines = break_text(_head(now), width)
+    lines = break_text(_format_heading(now), width)
     if before is not None:
-        lines += break_text(f"before: {_head(before)}", width)
+        lines += break_text(f"before: {_format_heading(before)}", width)
     for test in (_BUSY, _WAKING):
         lines += [
             "",
             *break_text(test.title, width),
-            *format_table([("  CPU", *test.headings), *_rows(test, now, before)], width),
+            *format_table([("  CPU", *test.headings), *_format_rows(test, now, before)], width),
         ]
     return "\n".join(lines) + "\n"
 
 
-def _head(one: Latency) -> str:
+def _format_heading(one: Latency) -> str:
     probed = one.of
     where = f"CPU{'s' * (len(probed.cpus) > 1)} {probed.cpus}" + (
         "" if probed.pod is None else f" of {probed.pod} {probed.container}"
@@ -74,29 +74,29 @@ def _head(one: Latency) -> str:
     return f"{where}{beside}: two tests of {one.seconds} s each"
 
 
-def _rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
+def _format_rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
     """Return a row for each CPU, and one for all. If the CPUs differ from the earlier ones, they are paired in order."""
-    rows, everything = _measured(test, now)
+    rows, everything = _format_results(test, now)
     if before is not None:
-        earlier, all_earlier = _measured(test, before)
+        earlier, all_earlier = _format_results(test, before)
         nothing = (_NOTHING,) * len(everything)
-        rows = [_beside(*pair) for pair in zip_longest(earlier, rows, fillvalue=nothing)]
-        everything = _beside(all_earlier, everything)
+        rows = [_pair_rows(*pair) for pair in zip_longest(earlier, rows, fillvalue=nothing)]
+        everything = _pair_rows(all_earlier, everything)
     return [(f"  {name}", *cells) for name, *cells in ([*rows, everything] if len(rows) > 1 else rows)]
 
 
-def _measured(test: _Test, one: Latency) -> tuple[list[Row], Row]:
+def _format_results(test: _Test, one: Latency) -> tuple[list[Row], Row]:
     found = test.delays(one)
     rows = [(str(cpu), *test.cells(delays, one.seconds)) for cpu, delays in found.items()]
     return rows, ("all", *test.cells(combine_delays(found.values()), one.seconds))
 
 
-def _beside(was: Row, now: Row) -> Row:
+def _pair_rows(was: Row, now: Row) -> Row:
     name = now[0] if was[0] == now[0] else f"{was[0]} -> {now[0]}"
     return (name, *(f"{old} -> {new}" for old, new in zip(was[1:], now[1:], strict=True)))
 
 
-def _duration(us: int) -> str:
+def _format_duration(us: int) -> str:
     if us < 1000:
         return f"{us}us"
     if us < 1_000_000:
@@ -104,33 +104,33 @@ def _duration(us: int) -> str:
     return f"{us / 1_000_000:.1f}s"
 
 
-def _busy(delays: Delays, seconds: int) -> Row:
-    return (_duration(delays.worst_us), *(_rate(delays.at_least(us), seconds) for us in THRESHOLDS_US))
+def _format_busy(delays: Delays, seconds: int) -> Row:
+    return (_format_duration(delays.worst_us), *(_format_rate(delays.at_least(us), seconds) for us in THRESHOLDS_US))
 
 
-def _rate(times: int, seconds: int) -> str:
+def _format_rate(times: int, seconds: int) -> str:
     """Format a rate such that a single delay isn't shown as 0.0."""
     return f"{times / seconds:.1f}" if times == 0 or times / seconds >= 0.05 else "<0.1"
 
 
-def _waking(delays: Delays, _seconds: int) -> Row:
-    return (_duration(delays.worst_us), *(_quantile(delays, permille) for permille in _PERMILLES))
+def _format_waking(delays: Delays, _seconds: int) -> Row:
+    return (_format_duration(delays.worst_us), *(_format_quantile(delays, permille) for permille in _PERMILLES))
 
 
-def _quantile(delays: Delays, permille: int) -> str:
+def _format_quantile(delays: Delays, permille: int) -> str:
     us = delays.quantile(permille)
-    return f">{_duration(LONGEST_US)}" if us is None else _duration(us)
+    return f">{_format_duration(LONGEST_US)}" if us is None else _format_duration(us)
 
 
 _BUSY = _Test(
     "Busy loop (oslat): longest interruption, and interruptions per second",
-    ("WORST", *(f">={_duration(us)}" for us in THRESHOLDS_US)),
+    ("WORST", *(f">={_format_duration(us)}" for us in THRESHOLDS_US)),
     lambda one: one.busy,
-    _busy,
+    _format_busy,
 )
 _WAKING = _Test(
     "Wake-up every 1 ms (cyclictest): how late it came",
     ("WORST", "MEDIAN", "99%", "99.9%"),
     lambda one: one.waking,
-    _waking,
+    _format_waking,
 )

@@ -4,7 +4,14 @@ import json
 from collections.abc import Iterator
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.settings import CGROUPS, COMMAND_LINE, KUBELET_STATE, KUBEPODS, PODS_UNIT, parameters
+from nodeagent.formats.kernel.settings import (
+    CGROUPS,
+    COMMAND_LINE,
+    KUBELET_STATE,
+    KUBEPODS,
+    PODS_UNIT,
+    parse_parameters,
+)
 from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, SettingWrite, parse_kernel_version
 
@@ -52,7 +59,7 @@ def check_controllers(facts: NodeFacts) -> CheckResult:
     missing = [name for name in _NEEDED_CONTROLLERS if name not in text.split()]
     if not missing:
         return CheckResult("controllers", Level.OK, f"{', '.join(_NEEDED_CONTROLLERS)} are available")
-    disabled = parameters(facts.text("proc/cmdline") or "").get("cgroup_disable")
+    disabled = parse_parameters(facts.text("proc/cmdline") or "").get("cgroup_disable")
     why = f"cgroup_disable={disabled} on the kernel's command line" if disabled else "cgroup v1 may use them"
     fix = f"remove cgroup_disable={disabled}" if disabled else "add cgroup_no_v1=all"
     return CheckResult(

@@ -1,7 +1,7 @@
 """Checks of the isolation of exclusive CPUs from host processes, interrupts and kernel work. One function per check; pure."""
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parameters
+from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parse_parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.views.check.placement import find_whole_cores
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, parse_kernel_version
@@ -64,7 +64,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
     if facts.config.interrupt_isolation == "none":
         why = "exclusive CPUs may get interrupts"
         return CheckResult(name, Level.WARNING, why, f"interruptIsolation: affinity in {facts.config_file}")
-    flags, cpus = _split_flags(parameters(facts.text("proc/cmdline") or "").get("isolcpus", ""))
+    flags, cpus = _split_flags(parse_parameters(facts.text("proc/cmdline") or "").get("isolcpus", ""))
     if "managed_irq" in flags:
         why = f"interrupts are moved off exclusive CPUs; those bound by the kernel avoid CPUs {cpus}, too (isolcpus=managed_irq)"
         return CheckResult(name, Level.OK, why)
@@ -147,7 +147,7 @@ def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet 
     cmdline = facts.text("proc/cmdline")
     if cmdline is None:
         return None
-    flags, cpus = _split_flags(parameters(cmdline).get(parameter, ""))
+    flags, cpus = _split_flags(parse_parameters(cmdline).get(parameter, ""))
     if flags and "domain" not in flags:  # the scheduler still balances over these CPUs
         return CpuSet()
     try:

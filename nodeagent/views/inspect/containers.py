@@ -23,7 +23,7 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
-from nodeagent.formats.kernel.cgroup_values import print_value
+from nodeagent.formats.kernel.cgroup_values import format_value
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import container_fields, promised_fields
 from nodeagent.views.wording.cpu_places import Places
@@ -127,7 +127,7 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
         there = cgroups.get(path)
         found = there.get(Attribute.CPUSET_CPUS_PARTITION) if there else None
         if isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER:
-            return print_value(found)
+            return format_value(found)
     return None
 
 
@@ -142,7 +142,7 @@ def describe_kernel_values(observed: ObservedCgroup) -> Document:
         "quota": None
         if not isinstance(quota, CpuMax)
         else {
-            "cpuMax": print_value(quota),
+            "cpuMax": format_value(quota),
             "limitMillicores": None if quota.quota_us is None else quota.quota_us * 1000 // quota.period_us,
             "periodMicroseconds": quota.period_us,
             "quotaMicroseconds": quota.quota_us,

@@ -15,7 +15,7 @@ from nodeagent.core.cgroups.write_order import (
 )
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, print_value
+from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, format_value
 
 CPUS_ALLOWED = "Cpus_allowed_list"
 """Allowed CPUs of threads, in /proc/PID/task/*/status."""
@@ -95,4 +95,4 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
 
 def _format_value(value: Value) -> str:
     """Format a value as the kernel does. An empty set, which the kernel may have, is an empty text."""
-    return "" if isinstance(value, (CpuSet, NumaSet)) and not value else print_value(value)
+    return "" if isinstance(value, (CpuSet, NumaSet)) and not value else format_value(value)

@@ -217,7 +217,7 @@ def _describe_pod(
         )
         containers.append(describe_container(subject, places))
     return {
-        "cgroup": None if entry.refusal is not None or entry.pins_units else entry.pod_path,
+        "cgroup": None if entry.refusal is not None else entry.own_cgroup,
         **pod_fields(pod, view.state.promises.of_pod(pod.uid)),
         "containers": containers,
         "coreClass": pod.core_class,

@@ -31,7 +31,7 @@ from nodeagent.formats.scenario.scenario import (
     Document,
     Scenario,
     ScenarioStep,
-    has_one_text,
+    is_text_unique,
     memory_state_document,
     metrics_document,
     pods_document,
@@ -160,7 +160,7 @@ class Replay:
             "memoryManagerState": memory,
             "metrics": metrics_document(self.totals, _SHOWN_METRICS),
         }
-        if memory is not None and has_one_text(memory):
+        if memory is not None and is_text_unique(memory):
             document["memoryManagerStateText"] = self.memory_file.text
         return document
 

@@ -333,7 +333,7 @@ def test_14_capacity_may_change(errata: Errata) -> None:
     overdrawn = core.resume(tiny, before)
     assert isinstance(overdrawn, Promises)
     assert [short.text for short in core.shortfalls(tiny, overdrawn)] == [
-        "NUMA node 0: 1073741824 more bytes of memory are promised than it has",
+        "NUMA node 0: 1073741824 more bytes of memory are allocated than it has",
     ]
     empty, _ = core.remove_pod(tiny, overdrawn, "p")
     assert empty == core.initial(tiny)

@@ -102,19 +102,19 @@ CGROUPS = {
     ),
     "other cpuset": (
         lambda s: changed(s, Attribute.CPUSET_CPUS, CpuSet.of(2, 3), cpus_effective=CpuSet.of(2, 3)),
-        "cpuset.cpus of poduid-web/slot is '2-3' instead of the promised '1,5'",
+        "cpuset.cpus of poduid-web/slot is '2-3' instead of the allocated '1,5'",
     ),
     "no cpuset": (
         lambda s: replace(s, attributes=()),
-        "cpuset.cpus of poduid-web/slot is '' instead of the promised '1,5'",
+        "cpuset.cpus of poduid-web/slot is '' instead of the allocated '1,5'",
     ),
     "other mems": (
         lambda s: changed(s, Attribute.CPUSET_MEMS, NumaSet.of(1)),
-        "cpuset.mems of poduid-web/slot is '1' instead of the promised '0-1'",
+        "cpuset.mems of poduid-web/slot is '1' instead of the allocated '0-1'",
     ),
     "less granted": (
         lambda s: replace(s, cpus_effective=CpuSet.of(1)),
-        "cpuset.cpus.effective of poduid-web/slot is '1' instead of the promised '1,5'",
+        "cpuset.cpus.effective of poduid-web/slot is '1' instead of the allocated '1,5'",
     ),
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import example, given, strategies as st
 
-from nodeagent.core.host.settings import Change, Cpus, Facts, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import Change, Cpus, Facts, HostPlan, Record, Setting, SettingKind, plan_settings
 from nodeagent.core.model.idset import CpuMask, CpuSet
 
 ALL = CpuSet.parse("0-7")
@@ -134,10 +134,10 @@ class Node:
         seen = kernel.hidden
         self.happens(*self.begin_in_between)
         shown = {Setting(SettingKind.THREAD, name): thread.allowed for name, thread in kernel.threads.items()}
-        planned = plan(
+        planned = plan_settings(
             self.record,
             shown,
-            alone={SettingKind.THREAD: alone} if alone else {},
+            to_avoid={SettingKind.THREAD: alone} if alone else {},
             cpus=Cpus(
                 ALL, kernel.online - alone, kernel.hidden, kernel.offline, closed, seen | self._was_hidden, NODES
             ),
@@ -262,7 +262,7 @@ def test_one_that_comes_later_comes_to_all_cpus_and_is_driven_off() -> None:
 def test_they_are_left_alone_where_no_cpu_is_to_be() -> None:
     rcu = Setting(SettingKind.THREAD, "rcu")
     there = Cpus(ALL, ALL, hidden=cpus("3"), offline=cpus("3"))
-    assert not plan({}, {rcu: cpus("0-2")}, alone={}, cpus=there).writes
+    assert not plan_settings({}, {rcu: cpus("0-2")}, to_avoid={}, cpus=there).writes
 
 
 @pytest.mark.parametrize("theirs", ["0", "1,4"])
@@ -317,12 +317,12 @@ def test_one_whose_interrupt_has_never_come_may_run_anywhere_again() -> None:
 
 def test_one_whose_interrupt_a_container_has_claimed_follows_it_there() -> None:
     thread, irq = Setting(SettingKind.THREAD, IRQ), Setting(SettingKind.IRQ, "9")
-    planned = plan(
+    planned = plan_settings(
         {thread: Change(NOBODY, (cpus("2"),))},
         {thread: cpus("5")},
-        alone={SettingKind.THREAD: cpus("5")},
+        to_avoid={SettingKind.THREAD: cpus("5")},
         cpus=Cpus(ALL, ALL - cpus("5"), nodes=NODES),
-        claims={irq: cpus("5")},
+        requested={irq: cpus("5")},
         facts={thread: Facts(interrupt=irq, follows=cpus("5"))},
     )
     assert planned.writes == {thread: cpus("5")}

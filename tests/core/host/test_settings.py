@@ -13,7 +13,7 @@ from nodeagent.core.host.settings import (
     Record,
     Setting,
     SettingKind,
-    plan,
+    plan_settings,
 )
 from nodeagent.core.model.idset import CpuMask, CpuSet
 
@@ -56,12 +56,12 @@ class Host:
         claims: dict[Setting, CpuSet] | None = None,
         spared: dict[Setting, CpuSet] | None = None,
     ) -> HostPlan:
-        planned = plan(
+        planned = plan_settings(
             self.record,
             self.values,
-            alone=alone,
+            to_avoid=alone,
             cpus=Cpus(ALL, cpus(host), offline=self.offline),
-            claims=claims or {},
+            requested=claims or {},
             spared=spared or {},
             facts=self.facts,
         )
@@ -96,11 +96,11 @@ def test_what_has_no_cpu_left_gets_the_hosts() -> None:
 
 
 def test_without_a_cpu_for_the_host_it_stays() -> None:
-    assert not plan({}, {IRQ: cpus("3")}, alone=off("0-3"), cpus=Cpus(ALL, CpuSet())).writes
+    assert not plan_settings({}, {IRQ: cpus("3")}, to_avoid=off("0-3"), cpus=Cpus(ALL, CpuSet())).writes
 
 
 def test_what_is_off_stays_off() -> None:
-    assert not plan({}, {QUEUE: CpuSet()}, alone=off("2-3"), cpus=Cpus(ALL, cpus("0-1"))).writes
+    assert not plan_settings({}, {QUEUE: CpuSet()}, to_avoid=off("2-3"), cpus=Cpus(ALL, cpus("0-1"))).writes
 
 
 def test_what_somebody_else_sets_meanwhile_is_kept_off_and_what_it_goes_back_to() -> None:
@@ -137,7 +137,7 @@ def test_what_a_crash_leaves_as_it_was_is_nobody_elses(dies_after: int) -> None:
 def test_what_a_crash_has_left_is_remembered_if_it_cannot_be_put_back_at_once() -> None:
     host = Host({IRQ: ALL, WORK: ALL})
     host.keep(off("2-3"), dies_after=1)
-    planned = plan(host.record, host.values, alone={}, cpus=Cpus(ALL, ALL))
+    planned = plan_settings(host.record, host.values, to_avoid={}, cpus=Cpus(ALL, ALL))
     host.record = planned.after({IRQ})
     host.keep({})
     assert (host.values, host.record) == ({IRQ: ALL, WORK: ALL}, {})
@@ -263,7 +263,7 @@ def test_a_record_without_instances_is_of_the_interrupts_that_are_there() -> Non
 
 
 def test_what_cannot_be_written_is_recorded_as_it_is() -> None:
-    planned = plan({}, {IRQ: ALL, OTHER_IRQ: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    planned = plan_settings({}, {IRQ: ALL, OTHER_IRQ: ALL}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     assert planned.after({IRQ}) == {OTHER_IRQ: Change(ALL, (cpus("0-2"),))}
 
 
@@ -272,7 +272,7 @@ def test_of_what_cannot_be_read_the_record_stays() -> None:
     host.keep(off("3"))
     del host.values[WORK]
     kept = host.record[WORK]
-    planned = plan(host.record, host.values, alone={}, cpus=Cpus(ALL, ALL), unread={SettingKind.WORKQUEUE})
+    planned = plan_settings(host.record, host.values, to_avoid={}, cpus=Cpus(ALL, ALL), unread={SettingKind.WORKQUEUE})
     assert (planned.record[WORK], planned.after(frozenset())) == (kept, {WORK: kept})
 
 
@@ -293,7 +293,7 @@ class Irqbalance:
 
     def keep(self, alone: str) -> HostPlan:
         kinds = off(alone) if alone else {}
-        planned = plan(self.record, {BALANCE: self.shown}, alone=kinds, cpus=Cpus(ALL, ALL - cpus(alone)))
+        planned = plan_settings(self.record, {BALANCE: self.shown}, to_avoid=kinds, cpus=Cpus(ALL, ALL - cpus(alone)))
         self.told = planned.writes.get(BALANCE, self.told)
         self.record = planned.after(frozenset())
         return planned
@@ -317,9 +317,9 @@ def test_irqbalance_is_untold_although_it_has_not_shown_yet_what_it_was_told() -
 
 def test_irqbalance_is_untold_what_it_may_have_been_told_before_a_crash() -> None:
     service = Irqbalance()
-    planned = plan({}, {BALANCE: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    planned = plan_settings({}, {BALANCE: ALL}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     service.told, service.record = planned.writes[BALANCE], planned.record
-    service.record = plan(service.record, {BALANCE: ALL}, alone={}, cpus=Cpus(ALL, ALL)).record
+    service.record = plan_settings(service.record, {BALANCE: ALL}, to_avoid={}, cpus=Cpus(ALL, ALL)).record
     service.keep("")
     service.scan()
     service.keep("")
@@ -344,36 +344,38 @@ def test_what_irqbalance_has_been_told_before_is_not_somebody_elses() -> None:
 @pytest.mark.parametrize("does_it_later", [True, False])
 def test_a_service_that_failed_may_do_it_later(does_it_later: bool) -> None:
     now, unit = ALL, Setting(SettingKind.UNIT, "system.slice")
-    planned = plan({}, {unit: now}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    planned = plan_settings({}, {unit: now}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     record = planned.after({unit})
     now = planned.writes[unit] if does_it_later else now
-    planned = plan(record, {unit: now}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    planned = plan_settings(record, {unit: now}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     assert planned.writes == {unit: cpus("0-2")}, "until it has said that it has done it"
     record = planned.after(frozenset())
-    back = plan(record, {unit: cpus("0-2")}, alone={}, cpus=Cpus(ALL, ALL))
+    back = plan_settings(record, {unit: cpus("0-2")}, to_avoid={}, cpus=Cpus(ALL, ALL))
     assert (back.writes, back.after(frozenset())) == ({unit: ALL}, {})
-    again = plan(back.after({unit}), {unit: ALL}, alone={}, cpus=Cpus(ALL, ALL))
+    again = plan_settings(back.after({unit}), {unit: ALL}, to_avoid={}, cpus=Cpus(ALL, ALL))
     assert again.writes == {unit: ALL}, "half of it may be done"
 
 
 def test_what_systemd_does_late_is_taken_back_although_nothing_seemed_to_be_changed() -> None:
     """It is told to keep a unit off CPU 3, doesn't answer, and does it when the pod has gone."""
     unit, free = Setting(SettingKind.UNIT, "system.slice"), Cpus(ALL, ALL)
-    planned = plan({}, {unit: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    planned = plan_settings({}, {unit: ALL}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     for alone in ("2", "3"):
-        planned = plan(planned.after({unit}), {unit: ALL}, alone=off(alone), cpus=Cpus(ALL, ALL - cpus(alone)))
-    planned = plan(planned.after({unit}), {unit: ALL}, alone={}, cpus=free)
+        planned = plan_settings(
+            planned.after({unit}), {unit: ALL}, to_avoid=off(alone), cpus=Cpus(ALL, ALL - cpus(alone))
+        )
+    planned = plan_settings(planned.after({unit}), {unit: ALL}, to_avoid={}, cpus=free)
     assert planned.writes == {unit: ALL}, "whatever it does, this comes last"
     assert planned.after(frozenset()) == {}
-    late = plan(planned.after({unit}), {unit: cpus("0-1,3")}, alone={}, cpus=free)
+    late = plan_settings(planned.after({unit}), {unit: cpus("0-1,3")}, to_avoid={}, cpus=free)
     assert (late.writes, late.changed_by_others, late.after(frozenset())) == ({unit: ALL}, {}, {})
 
 
 def test_a_unit_that_goes_is_remembered_and_put_back_when_it_comes_again() -> None:
     unit = Setting(SettingKind.UNIT, "batch.slice")
-    record = plan({}, {unit: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2"))).after(frozenset())
-    record = plan(record, {}, alone={}, cpus=Cpus(ALL, ALL)).after(frozenset())
-    assert plan(record, {unit: cpus("0-2")}, alone={}, cpus=Cpus(ALL, ALL)).writes == {unit: ALL}
+    record = plan_settings({}, {unit: ALL}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-2"))).after(frozenset())
+    record = plan_settings(record, {}, to_avoid={}, cpus=Cpus(ALL, ALL)).after(frozenset())
+    assert plan_settings(record, {unit: cpus("0-2")}, to_avoid={}, cpus=Cpus(ALL, ALL)).writes == {unit: ALL}
 
 
 def test_an_interrupt_whose_last_cpu_goes_offline_is_not_somebody_elses() -> None:
@@ -382,7 +384,7 @@ def test_an_interrupt_whose_last_cpu_goes_offline_is_not_somebody_elses() -> Non
     host.keep(off("3"))
     assert host.values[IRQ] == cpus("2")
     gone = Cpus(ALL, cpus("0-1"), offline=cpus("2"))
-    planned = plan(host.record, {IRQ: ALL}, alone=off("3"), cpus=gone)
+    planned = plan_settings(host.record, {IRQ: ALL}, to_avoid=off("3"), cpus=gone)
     assert (planned.changed_by_others, planned.writes) == ({}, {IRQ: cpus("0-1")})
     assert planned.after(frozenset())[IRQ].before == cpus("2-3")
 
@@ -399,11 +401,13 @@ def test_what_others_give_an_interrupt_is_theirs_although_its_own_cpu_goes_offli
     host = Host({IRQ: cpus("2-3")})
     host.keep(off("3"))
     gone = Cpus(ALL, cpus("0-1"), offline=cpus("2"))
-    assert plan(host.record, {IRQ: cpus("1")}, alone=off("3"), cpus=gone).changed_by_others == {IRQ: cpus("1")}
+    assert plan_settings(host.record, {IRQ: cpus("1")}, to_avoid=off("3"), cpus=gone).changed_by_others == {
+        IRQ: cpus("1")
+    }
 
 
 def test_what_would_have_only_offline_cpus_gets_the_hosts() -> None:
-    planned = plan({}, {IRQ: cpus("2-3")}, alone=off("3"), cpus=Cpus(ALL, cpus("0-1"), offline=cpus("2")))
+    planned = plan_settings({}, {IRQ: cpus("2-3")}, to_avoid=off("3"), cpus=Cpus(ALL, cpus("0-1"), offline=cpus("2")))
     assert planned.writes == {IRQ: cpus("0-1")}
 
 
@@ -452,12 +456,12 @@ class WholeHost:
         fails: frozenset[Setting] = frozenset(),
     ) -> None:
         self.alone, host = alone, ALL - alone - self.offline
-        planned = plan(
+        planned = plan_settings(
             self.record,
             self.shown(),
-            alone=dict.fromkeys(SettingKind, alone) if alone else {},
+            to_avoid=dict.fromkeys(SettingKind, alone) if alone else {},
             cpus=Cpus(ALL, host, offline=self.offline),
-            claims=claims or {},
+            requested=claims or {},
         )
         self.record = planned.record
         for count, (setting, value) in enumerate(planned.writes.items()):

@@ -17,6 +17,7 @@ from nodeagent.core.domains.runtime.instructions import (
     GiveBack,
     Happening,
     LetStart,
+    Looked,
     Place,
     Populated,
     Refuse,
@@ -37,6 +38,7 @@ from nodeagent.core.domains.runtime.registry import (
 from nodeagent.core.domains.runtime.stages import TABLE, Condition, ContainerEvent, condition_of
 from nodeagent.core.metrics.agent_metrics import RUNTIME_ILLEGAL, START_VALUES
 from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import (
     Call,
     ContainerState,
@@ -76,6 +78,10 @@ def called(event: Event, container_id: str, pod: str = "p") -> Call:
 
 def update(container_id: str, **resources: Any) -> Call:
     return replace(called(Event.UPDATE_CONTAINER, container_id), resources=NriResources(**resources))
+
+
+def listed(container_id: str, state: ContainerState = ContainerState.RUNNING, **more: Any) -> NriContainer:
+    return container(container_id, state=state, **more)
 
 
 def synchronized(*containers: NriContainer, pods: str = "pq") -> Synchronized:
@@ -265,8 +271,10 @@ def test_an_update_is_what_is_asked_for_from_then_on() -> None:
     assert todo(larger, update("a", cpu_shares=4096)) == (Place(KEY, "a"),)
 
 
-def test_a_container_that_only_its_update_tells_of_began_while_nobody_was_asked() -> None:
-    assert todo(Registry(), update("a")) == (CountFailOpen(KEY, "a"), Decide(KEY, "a", is_again=False))
+def test_an_update_of_an_unknown_container_is_late_or_a_look_finds_it_running() -> None:
+    assert todo(Registry(), update("a")) == (CountIllegal(ContainerEvent.UPDATE),)
+    found = apply_event(Registry(), Looked(synchronized(listed("a"))), {})
+    assert found.todo == (CountFailOpen(KEY, "a"), Decide(KEY, "a", is_again=False))
 
 
 def test_an_update_of_the_pod_changes_nothing() -> None:
@@ -310,7 +318,7 @@ CONDITIONS = {
     Condition.UNKNOWN: Registry(),
     Condition.CREATED: apply_event(Registry(), create("a"), {}).registry,
     Condition.CREATED_PLACED: after(create("a")),
-    Condition.STARTED: after(update("a"), refuse="no CPUs"),
+    Condition.STARTED: after(Looked(synchronized(listed("a"))), refuse="no CPUs"),
     Condition.STARTED_PLACED: RUNS,
     Condition.STOPPED: after(called(Event.STOP_CONTAINER, "a"), registry=RUNS),
     Condition.REMOVED: after(called(Event.REMOVE_CONTAINER, "a"), registry=RUNS),
@@ -323,6 +331,7 @@ CALLS = {
     ContainerEvent.REMOVE: called(Event.REMOVE_CONTAINER, "a"),
 }
 ILLEGAL = {
+    (Condition.UNKNOWN, ContainerEvent.UPDATE),
     (Condition.STARTED, ContainerEvent.CREATE),
     (Condition.STARTED_PLACED, ContainerEvent.CREATE),
     *(
@@ -339,11 +348,13 @@ def test_an_illegal_event_changes_nothing_and_is_counted(condition: Condition, e
     registry = CONDITIONS[condition]
     made = next((made for entry in registry.entries for made in entry.made), None)
     assert condition_of(made) is condition
-    stepped = apply_event(registry, CALLS[event], {})
+    elsewhere = replace(CALLS[event], sandbox=replace(box(), id="another sandbox"), pod=KubeletPod("p"))
     is_illegal = (condition, event) in ILLEGAL
-    assert (CountIllegal(event) in stepped.todo) is is_illegal
+    for call in (CALLS[event], elsewhere):
+        stepped = apply_event(registry, call, {})
+        assert (CountIllegal(event) in stepped.todo) is is_illegal
+        assert not is_illegal or stepped.registry == registry
     if is_illegal:
-        assert stepped.registry.entries == registry.entries
         asks = event in {ContainerEvent.CREATE, ContainerEvent.START}
         assert any(isinstance(one, Refuse) for one in stepped.todo) is asks
 
@@ -369,10 +380,6 @@ def test_a_late_stop_does_not_bring_back_what_was_removed() -> None:
 # Synchronize
 
 PINNED = replace(SHARES, cpus=WANTED.cpus, mems=WANTED.mems)
-
-
-def listed(container_id: str, state: ContainerState = ContainerState.RUNNING, **more: Any) -> NriContainer:
-    return container(container_id, state=state, **more)
 
 
 def test_what_has_what_is_promised_is_adopted() -> None:

@@ -41,7 +41,7 @@ from nodeagent.daemon.reports.problems import (
 )
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.formats.node_view import NodeView
-from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, answered
+from nodeagent.formats.runtime.calls import MAX_BYTES, MAX_MICROSECONDS, encode_answer
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.shares import share_of
@@ -170,10 +170,10 @@ class Agent:
         if isinstance(found, Denial):
             assert found.reason
         elif call.event in {Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.STOP_CONTAINER}:
-            answered(call.event, found.answer)
+            encode_answer(call.event, found.answer)
         else:
             assert found == Response(Answer())
-        answered(Event.UPDATE_CONTAINER, build_response(there, pool=pool).answer)
+        encode_answer(Event.UPDATE_CONTAINER, build_response(there, pool=pool).answer)
 
     def check(self) -> None:
         assert violations(NODE.managers, self.state) == ()

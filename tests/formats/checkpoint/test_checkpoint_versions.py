@@ -27,7 +27,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     CheckpointError,
     checkpoint_document,
-    converted,
+    convert_checkpoint,
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state, encode_cpu_state_1
@@ -117,19 +117,19 @@ WAYS = [
 @pytest.mark.parametrize(("name", "to"), WAYS, ids=[f"{name} to {to}" for name, to in WAYS])
 def test_there_and_back_is_the_same_to_the_byte(name: str, to: str) -> None:
     content, version = FILES[name]
-    there = converted(read_checkpoint(content), to, IDS, lossy=False)
+    there = convert_checkpoint(read_checkpoint(content), to, IDS, lossy=False)
     found = read_checkpoint(there)
     assert (found.version, found.problem) == (to, None)
-    assert converted(found, to, IDS, lossy=False) == there
+    assert convert_checkpoint(found, to, IDS, lossy=False) == there
     if version in WRITABLE:
-        assert converted(found, version, IDS, lossy=False) == content
+        assert convert_checkpoint(found, version, IDS, lossy=False) == content
 
 
 def test_from_version_2_to_1_needs_every_id() -> None:
-    by_pod = converted(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", IDS, lossy=False)
-    assert converted(read_checkpoint(by_pod), "cpu-v1", IDS, lossy=False) == samples.VERSION_1.encode()
+    by_pod = convert_checkpoint(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", IDS, lossy=False)
+    assert convert_checkpoint(read_checkpoint(by_pod), "cpu-v1", IDS, lossy=False) == samples.VERSION_1.encode()
     with pytest.raises(CheckpointError, match="the ID of container one of pod pod-a is unknown") as caught:
-        converted(read_checkpoint(by_pod), "cpu-v1", {}, lossy=False)
+        convert_checkpoint(read_checkpoint(by_pod), "cpu-v1", {}, lossy=False)
     assert "--containers FILE" in (caught.value.hint or "")
 
 
@@ -137,16 +137,16 @@ def test_two_ids_are_not_one_container() -> None:
     same = dict.fromkeys(IDS, ("pod", "app"))
     assert len(same) > 1
     with pytest.raises(CheckpointError, match="container app of pod pod has two IDs"):
-        converted(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", same, lossy=False)
+        convert_checkpoint(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", same, lossy=False)
 
 
 @pytest.mark.parametrize(("name", "to"), [("cpu 3", "cpu-v2"), ("memory 2", "memory-v1")])
 def test_what_cannot_be_said_is_left_out_only_if_told_so(name: str, to: str) -> None:
     checkpoint = read_checkpoint(FILES[name][0])
     with pytest.raises(CheckpointError, match="pod-level resources") as caught:
-        converted(checkpoint, to, {}, lossy=False)
+        convert_checkpoint(checkpoint, to, {}, lossy=False)
     assert "--lossy" in (caught.value.hint or "")
-    found = read_checkpoint(converted(checkpoint, to, {}, lossy=True))
+    found = read_checkpoint(convert_checkpoint(checkpoint, to, {}, lossy=True))
     assert (found.version, found.problem) == (to, None)
     assert all(
         p.of(CpuHoldings).pod_cpus is None and p.of(MemoryHoldings).pod_memory is None for _, p in found.promises.pods
@@ -164,8 +164,8 @@ def test_a_node_with_more_promised_than_there_is() -> None:
         type(own.saved.state)(state), {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static"}
     )
     with pytest.raises(CheckpointError, match="more memory is allocated"):
-        converted(read_checkpoint(content), "memory-v1", {}, lossy=False)
-    assert read_checkpoint(converted(read_checkpoint(content), "memory-v1", {}, lossy=True)).problem is None
+        convert_checkpoint(read_checkpoint(content), "memory-v1", {}, lossy=False)
+    assert read_checkpoint(convert_checkpoint(read_checkpoint(content), "memory-v1", {}, lossy=True)).problem is None
 
 
 DAMAGED: dict[str, tuple[bytes, str]] = {
@@ -216,7 +216,7 @@ def test_an_edited_file_is_shown_and_not_converted(name: str) -> None:
     assert found.problem is not None
     assert "checksum" in found.problem
     with pytest.raises(CheckpointError, match="checksum"):
-        converted(found, "memory-v1" if version.startswith("memory") else "cpu-v3", {}, lossy=True)
+        convert_checkpoint(found, "memory-v1" if version.startswith("memory") else "cpu-v3", {}, lossy=True)
 
 
 @pytest.mark.parametrize(

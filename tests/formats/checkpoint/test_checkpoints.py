@@ -28,7 +28,7 @@ from nodeagent.formats.checkpoint import memory_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.syntax.fnv import fnv1a_32
-from nodeagent.formats.syntax.go_json import decoded
+from nodeagent.formats.syntax.go_json import decode_json
 
 GIB = 2**30
 STATIC = "static"
@@ -285,7 +285,7 @@ NEWER = with_data(encode_memory_state("Static", ONE_GIB, pod_level=False), DATA)
 
 def test_nulls_count_in_the_sum() -> None:
     """A damaged file whose sum is right is still no state: the reference would panic on the null node."""
-    contents = memory_checkpoint.read_memory_contents(decoded(ODD))
+    contents = memory_checkpoint.read_memory_contents(decode_json(ODD))
     assert fnv1a_32(*contents.dump("MemoryManagerCheckpoint", with_pods=False)) == 171925454
     assert decode_memory_state(ODD, pod_level=False) == Unreadable(CORRUPTED)
     without_null = ODD.replace('"0":null,', "")

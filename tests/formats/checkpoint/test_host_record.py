@@ -12,7 +12,7 @@ from nodeagent.formats.checkpoint.host_record import (
     decode_record,
     encode_record,
 )
-from nodeagent.formats.checkpoint.sealed import sealed
+from nodeagent.formats.checkpoint.sealed import seal
 
 RECORD: Record = {
     Setting(SettingKind.IRQ, "24"): Change(CpuSet.parse("0-15"), (CpuSet.parse("0-15"), CpuSet.parse("0-1,4-15"))),
@@ -47,7 +47,7 @@ def test_anything_else_is_refused(old: bytes, new: bytes, why: str) -> None:
 
 def test_one_without_instances_is_understood() -> None:
     content = encode_record("boot", RECORD).split(b"\n")[1]
-    older = sealed(
+    older = seal(
         content.replace(b'"instances":{"25":9223372036854775808,"eth0/queues/rx-0/rps_cpus":2},', b""), FORMAT, VERSION
     )
     assert decode_record(older) == ("boot", {s: replace(change, instance=None) for s, change in RECORD.items()})

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
+from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.syntax.findings import DocumentError
 
@@ -12,7 +12,7 @@ RECORD = JobRecord(job_pod("make-7", "uid-7", {"cpu": "2", "memory": "1Gi"}), us
 
 
 def test_it_comes_back_as_it_was() -> None:
-    assert parse_record(print_record(RECORD)) == RECORD
+    assert parse_record(format_record(RECORD)) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_it_comes_back_as_it_was() -> None:
     ],
 )
 def test_what_is_no_record_is_none(change: dict[str, object]) -> None:
-    assert parse_record(json.dumps(json.loads(print_record(RECORD)) | change).encode()) is None
+    assert parse_record(json.dumps(json.loads(format_record(RECORD)) | change).encode()) is None
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])

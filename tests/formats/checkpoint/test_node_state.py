@@ -380,8 +380,8 @@ def body_with(change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        pytest.param(b"null", "all of it: must be an object, not null", id="null"),
-        pytest.param(b"[]", "all of it: must be an object, not list", id="a list"),
+        pytest.param(b"null", "the document: must be an object, not null", id="null"),
+        pytest.param(b"[]", "the document: must be an object, not list", id="a list"),
         pytest.param(b"[" * 100_000, "nested too deeply", id="deeply nested"),
         pytest.param(b"{} {}", "it is not JSON", id="two documents"),
         pytest.param(body_with(lambda d: d.pop("promises")), "promises: is missing", id="no promises"),

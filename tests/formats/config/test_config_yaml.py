@@ -15,7 +15,7 @@ from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
-from nodeagent.formats.config.config_yaml import judged_config, known_fields, parse_config
+from nodeagent.formats.config.config_yaml import judge_config, known_fields, parse_config
 from nodeagent.formats.scenario.scenario import placement_from_scenario
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.findings import DocumentError, Finding
@@ -309,8 +309,8 @@ AMOUNTS = [
 @pytest.mark.parametrize("text", [*(row[0] for row in FINDINGS), *AMOUNTS])
 def test_a_machine_can_be_asked_about_what_is_wrong_already(text: str) -> None:
     both = f"cpuManagerPolicy: static\nmemoryManagerPolicy: Static\n{text}\n"
-    _, alone = judged_config(both.encode(), "f")
-    _, found = judged_config(both.encode(), "f", lambda config: find_unsuited(config, MACHINE_A))
+    _, alone = judge_config(both.encode(), "f")
+    _, found = judge_config(both.encode(), "f", lambda config: find_unsuited(config, MACHINE_A))
     assert found
     assert set(alone) <= set(found)
 

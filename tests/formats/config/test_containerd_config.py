@@ -4,18 +4,18 @@ import pytest
 
 from nodeagent.formats.config.containerd_config import (
     PLUGIN,
+    ConfiguredValue,
     ContainerdConfigError,
     NriConfig,
-    Said,
-    imported,
-    nri_config,
+    read_imports,
+    read_nri_config,
 )
 
 TABLE = f'[plugins."{PLUGIN}"]\n'
 
 
 def said(*texts: str) -> NriConfig:
-    return nri_config(tuple((f"f{number}", text.encode()) for number, text in enumerate(texts)))
+    return read_nri_config(tuple((f"f{number}", text.encode()) for number, text in enumerate(texts)))
 
 
 def test_nothing_is_said_where_nothing_is() -> None:
@@ -25,7 +25,10 @@ def test_nothing_is_said_where_nothing_is() -> None:
 def test_all_that_is_said_is_found_with_its_file() -> None:
     text = 'disable = true\nsocket_path = "/x"\nplugin_registration_timeout = "5s"\nplugin_request_timeout = "1m0.5s"\n'
     assert said(TABLE + text) == NriConfig(
-        Said(value=True, path="f0"), Said("/x", "f0"), Said(5000, "f0"), Said(60_500, "f0")
+        ConfiguredValue(value=True, path="f0"),
+        ConfiguredValue("/x", "f0"),
+        ConfiguredValue(5000, "f0"),
+        ConfiguredValue(60_500, "f0"),
     )
 
 
@@ -35,8 +38,10 @@ def test_later_files_replace_what_earlier_ones_say() -> None:
         f"{TABLE}disable = false",
         "[plugins]\n[plugins.other]\n",
     )
-    assert found == NriConfig(is_off=Said(value=False, path="f1"), request_timeout_ms=Said(1000, "f0"))
-    assert said(f"disabled_plugins = ['{PLUGIN}']").is_off == Said(value=True, path="f0")
+    assert found == NriConfig(
+        is_off=ConfiguredValue(value=False, path="f1"), request_timeout_ms=ConfiguredValue(1000, "f0")
+    )
+    assert said(f"disabled_plugins = ['{PLUGIN}']").is_off == ConfiguredValue(value=True, path="f0")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_what_can_not_be_told_is_said(text: str, problem: str) -> None:
 
 
 def test_imports_are_paths() -> None:
-    assert imported(b"imports = ['/etc/x/*.toml', 'y.toml']", "f") == ("/etc/x/*.toml", "y.toml")
-    assert imported(b"", "f") == ()
+    assert read_imports(b"imports = ['/etc/x/*.toml', 'y.toml']", "f") == ("/etc/x/*.toml", "y.toml")
+    assert read_imports(b"", "f") == ()
     with pytest.raises(ContainerdConfigError, match="f: imports must be a list"):
-        imported(b"imports = 'x'", "f")
+        read_imports(b"imports = 'x'", "f")

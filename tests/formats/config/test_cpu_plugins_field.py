@@ -5,7 +5,7 @@ import pytest
 from nodeagent.core.model.config import Config, CpuPlugin, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.config.config_text import config_fields, config_text
-from nodeagent.formats.config.config_yaml import judged_config, parse_config
+from nodeagent.formats.config.config_yaml import judge_config, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.config.placement_fields import MOST_PLUGINS
 from nodeagent.formats.syntax.json_values import JsonValue
@@ -49,5 +49,5 @@ MANY = "".join(f"\n- name: p{number}" for number in range(MOST_PLUGINS + 1))
     ],
 )
 def test_what_is_wrong_is_said_at_its_place(text: str, field: str, allowed: str) -> None:
-    _, findings = judged_config(text.encode(), "f")
+    _, findings = judge_config(text.encode(), "f")
     assert [(found.field, allowed in str(found)) for found in findings] == [(field, True)]

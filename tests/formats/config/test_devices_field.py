@@ -6,7 +6,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import DeviceKind
 from nodeagent.formats.config.config_text import config_fields, config_text
-from nodeagent.formats.config.config_yaml import judged_config, parse_config
+from nodeagent.formats.config.config_yaml import judge_config, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue
 
@@ -78,5 +78,5 @@ OTHER = "- resource: {}\n  select: [{{kind: nvme}}]\n"
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_at_its_place(text: str, field: str, allowed: str) -> None:
-    _, findings = judged_config(text.encode(), "f")
+    _, findings = judge_config(text.encode(), "f")
     assert [(found.field, allowed in str(found)) for found in findings] == [(field, True)]

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from nodeagent.core.model.promises import Promises
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
-from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
+from nodeagent.formats.config.kubelet_beside import KubeletFiles, find_kubelet_conflicts
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 OFF = f"{HEAD}cpuManagerPolicy: none\nmemoryManagerPolicy: None\n"
@@ -18,7 +18,7 @@ CPU, MEMORY = "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/memory_man
 
 def said(*documents: str, **more: Any) -> list[str]:
     named = tuple((f"f{n}", text.encode()) for n, text in enumerate(documents))
-    return [str(finding) for finding in kubelet_conflicts(KubeletFiles(named, **more))]
+    return [str(finding) for finding in find_kubelet_conflicts(KubeletFiles(named, **more))]
 
 
 @pytest.mark.parametrize("text", ["", "{}", HEAD, OFF, 'cpuManagerPolicy: ""\n', "topologyManagerPolicy: restricted\n"])
@@ -112,5 +112,5 @@ def test_a_configuration_that_cannot_be_read_is_found(text: str, named: str) -> 
 
 @given(st.binary(max_size=60), st.text(max_size=60))
 def test_any_bytes_are_read_or_found(content: bytes, state: str) -> None:
-    found = kubelet_conflicts(KubeletFiles((("f", content),), cpu_state=state, memory_state=state))
+    found = find_kubelet_conflicts(KubeletFiles((("f", content),), cpu_state=state, memory_state=state))
     assert all(str(one).isprintable() for one in found)

@@ -5,7 +5,13 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, CpuMax, Partition, PartitionKind, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value, print_value, written
+from nodeagent.formats.kernel.cgroup_values import (
+    CgroupValueError,
+    format_for_write,
+    format_value,
+    parse_flat_keyed,
+    parse_value,
+)
 
 AMOUNTS = st.integers(0, 2**63 - 1)
 IDS = st.sets(st.integers(0, 4096), min_size=1)
@@ -33,7 +39,7 @@ def test_every_attribute_has_values() -> None:
 @given(st.sampled_from(list(Attribute)).flatmap(lambda a: st.tuples(st.just(a), VALUES[a])))
 def test_what_is_printed_is_read_back(pair: tuple[Attribute, Value]) -> None:
     attribute, value = pair
-    text = print_value(value)
+    text = format_value(value)
     assert parse_value(attribute, text) == value
     assert parse_value(attribute, text + "\n") == value, "the kernel ends its lines"
     assert type(parse_value(attribute, text)) is type(value)
@@ -60,15 +66,15 @@ def test_what_is_printed_is_read_back(pair: tuple[Attribute, Value]) -> None:
     ],
 )
 def test_text(value: Value, text: str) -> None:
-    assert print_value(value) == text
+    assert format_value(value) == text
 
 
 def test_a_set_of_exclusive_cpus_may_be_emptied() -> None:
     """By a line without content: a write of no bytes never reaches the kernel."""
-    assert written(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()) == "\n"
-    assert written(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet.of(2, 3)) == "2-3"
+    assert format_for_write(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()) == "\n"
+    assert format_for_write(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet.of(2, 3)) == "2-3"
     with pytest.raises(AssertionError, match="must never be written"):
-        written(Attribute.CPUSET_CPUS, CpuSet())
+        format_for_write(Attribute.CPUSET_CPUS, CpuSet())
 
 
 def test_a_partition_that_the_kernel_ended_without_a_reason() -> None:
@@ -81,7 +87,7 @@ def test_a_partition_that_the_kernel_ended_without_a_reason() -> None:
 @pytest.mark.parametrize("empty", [CpuSet(), NumaSet()])
 def test_an_empty_cpuset_is_never_printed(empty: Value) -> None:
     with pytest.raises(AssertionError, match="must never be written"):
-        print_value(empty)
+        format_value(empty)
 
 
 @pytest.mark.parametrize(
@@ -160,4 +166,4 @@ def test_any_text_is_a_value_or_refused(attribute: Attribute, text: str) -> None
     except CgroupValueError:
         return
     if value or not isinstance(value, (CpuSet, NumaSet)):
-        assert parse_value(attribute, print_value(value)) == value
+        assert parse_value(attribute, format_value(value)) == value

@@ -3,7 +3,7 @@
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.cpu_counts import CpuCounts, Increase, increases, interrupt_kind, parse_cpu_counts
+from nodeagent.formats.kernel.cpu_counts import CpuCounts, Increase, count_increases, interrupt_kind, parse_cpu_counts
 
 PC = """\
             CPU0       CPU2       CPU3
@@ -23,7 +23,7 @@ def read(text: str) -> CpuCounts:
 
 
 def between(before: str, after: str, cpus: str = "0-7") -> dict[str, dict[int, int]]:
-    found = increases(read(before), read(after), CpuSet.parse(cpus))
+    found = count_increases(read(before), read(after), CpuSet.parse(cpus))
     return {one.label: dict(one.by_cpu) for one in found}
 
 
@@ -77,5 +77,7 @@ def test_kinds(label: str, source: str, is_bound: bool, kind: str) -> None:
 
 
 def test_the_device_is_the_last_word() -> None:
-    (one,) = increases(read(" CPU0\n 24: 0 MSI 1-edge eth0\n"), read(" CPU0\n 24: 2 MSI 1-edge eth0\n"), CpuSet.of(0))
+    (one,) = count_increases(
+        read(" CPU0\n 24: 0 MSI 1-edge eth0\n"), read(" CPU0\n 24: 2 MSI 1-edge eth0\n"), CpuSet.of(0)
+    )
     assert one == Increase("24", "eth0", {0: 2})

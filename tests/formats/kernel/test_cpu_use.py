@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.cpu_use import Handling, TaskRun, cpu_filter, descendants, use_of
+from nodeagent.formats.kernel.cpu_use import Handling, TaskRun, cpu_filter, derive_cpu_use, descendants
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from tests.support import kernel_histograms as kernel
 
@@ -32,7 +32,7 @@ def course(draw_steps: list[tuple[int, int]], first: int) -> tuple[list[tuple[in
 def test_times_are_those_of_every_single_run(steps: list[tuple[int, int]], first: int) -> None:
     events, ended, ran = course(steps, first)
 
-    use = use_of(kernel.record(kernel.switches(events, {}), began_ns=BEGAN, ended_ns=ended), CPUS)
+    use = derive_cpu_use(kernel.record(kernel.switches(events, {}), began_ns=BEGAN, ended_ns=ended), CPUS)
 
     if events:
         switched = {task for _, _, before, after in events for task in (before, after)}
@@ -48,20 +48,20 @@ def test_how_often_and_under_which_name() -> None:
     early, late = kernel.switches(events[:2], {7: "sh"}), kernel.switches(events[2:], {7: "sleep"})
     both = early.split(b"\nTotals")[0] + late.split(b"#\n\n")[1].replace(b"Entries: 2", b"Entries: 4")
 
-    use = use_of(kernel.record(both, began_ns=BEGAN, ended_ns=BEGAN + 100), CPUS)
+    use = derive_cpu_use(kernel.record(both, began_ns=BEGAN, ended_ns=BEGAN + 100), CPUS)
 
     assert use.runs == (TaskRun(3, 7, "sleep", 2, 25), TaskRun(3, 9, "", 1, 55))
 
 
 def test_other_cpus_in_a_table_are_left_out() -> None:
     events = [(BEGAN + 10, 4, 0, 7), (BEGAN + 30, 4, 7, 0)]
-    use = use_of(kernel.record(kernel.switches(events, {}), began_ns=BEGAN, ended_ns=BEGAN + 100), CPUS)
+    use = derive_cpu_use(kernel.record(kernel.switches(events, {}), began_ns=BEGAN, ended_ns=BEGAN + 100), CPUS)
     assert (use.runs, use.unobserved) == ((), CPUS)
 
 
 def test_events_without_room_are_counted_and_no_time_is_longer_than_all() -> None:
     switched = kernel.switches([(BEGAN + 90, 3, 7, 0), (BEGAN + 95, 3, 7, 0)], {}, dropped=1)
-    use = use_of(kernel.record(switched, began_ns=BEGAN, ended_ns=BEGAN + 100), CPUS)
+    use = derive_cpu_use(kernel.record(switched, began_ns=BEGAN, ended_ns=BEGAN + 100), CPUS)
     assert (use.runs, use.dropped) == ((TaskRun(3, 7, "task", 2, 100),), 1)
 
 
@@ -78,19 +78,21 @@ def test_events_without_room_are_counted_and_no_time_is_longer_than_all() -> Non
 )
 def test_interrupts_that_were_under_way(entries: list[int], exits: list[int], times: int, ns: int) -> None:
     events = [(BEGAN + at, 3, 25) for at in entries], [(BEGAN + at, 3, 25) for at in exits]
-    use = use_of(kernel.record(began_ns=BEGAN, ended_ns=BEGAN + 100, interrupts=events, gap_ns=10), CPUS)
+    use = derive_cpu_use(kernel.record(began_ns=BEGAN, ended_ns=BEGAN + 100, interrupts=events, gap_ns=10), CPUS)
     (found,) = use.interrupts
     assert found == Handling(3, 25, times, pytest.approx(ns, abs=1))
 
 
 def test_softirqs_are_counted_by_kind_and_cpu() -> None:
     events = [(BEGAN + 10, 3, 1), (BEGAN + 50, 4, 1)], [(BEGAN + 12, 3, 1), (BEGAN + 53, 4, 1)]
-    use = use_of(kernel.record(began_ns=BEGAN, ended_ns=BEGAN + 100, softirqs=events), CpuSet.of(3, 4))
+    use = derive_cpu_use(kernel.record(began_ns=BEGAN, ended_ns=BEGAN + 100, softirqs=events), CpuSet.of(3, 4))
     assert use.softirqs == (Handling(3, 1, 1, 2), Handling(4, 1, 1, 3))
 
 
 def test_families_and_moves_are_read() -> None:
-    use = use_of(kernel.record(began_ns=0, ended_ns=1, forks=[(1, 2), (1, 3), (2, 4), (4, 1)], joins=[(9, 77)]), CPUS)
+    use = derive_cpu_use(
+        kernel.record(began_ns=0, ended_ns=1, forks=[(1, 2), (1, 3), (2, 4), (4, 1)], joins=[(9, 77)]), CPUS
+    )
     assert descendants(use.children, [2]) == {1, 2, 3, 4}, "also where ids were used again"
     assert descendants(use.children, [3]) == {3}
     assert use.joined == {77: (9,)}
@@ -110,4 +112,4 @@ def test_a_condition_fits_into_a_trigger(cpus: str, condition: str) -> None:
 
 def test_what_the_kernel_does_not_write_is_an_error_that_names_the_event() -> None:
     with pytest.raises(HistogramSyntaxError, match=r"^cannot parse the histogram of sched_switch: it has no totals$"):
-        use_of(kernel.record(b"garbage", began_ns=0, ended_ns=1), CPUS)
+        derive_cpu_use(kernel.record(b"garbage", began_ns=0, ended_ns=1), CPUS)

@@ -5,8 +5,15 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuMask, CpuSet
-from nodeagent.formats.kernel.host_files import HostFileError, described, path_of, place_of, read_cpus, spelled
-from nodeagent.formats.kernel.sysfs_sample import print_cpu_mask
+from nodeagent.formats.kernel.host_files import (
+    HostFileError,
+    describe_setting,
+    format_cpus,
+    path_of,
+    place_of,
+    read_cpus,
+)
+from nodeagent.formats.kernel.sysfs_sample import format_cpu_mask
 from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, parse_cpus
 
 IRQ = Setting(SettingKind.IRQ, "24")
@@ -31,14 +38,14 @@ def test_each_has_its_file_which_the_launcher_writes(setting: Setting) -> None:
     [("0-3", "0000000f"), ("32", "00000001,00000000"), ("", "00000000"), ("0,95", "80000000,00000000,00000001")],
 )
 def test_a_mask_has_words_of_32_bits(cpus: str, text: str) -> None:
-    assert print_cpu_mask(CpuSet.parse(cpus)) == text
+    assert format_cpu_mask(CpuSet.parse(cpus)) == text
 
 
 @given(st.sampled_from(list(FILES)), st.integers(1, 2**1024 - 1))
 def test_what_is_written_is_what_is_read(setting: Setting, bits: int) -> None:
     cpus = CpuSet(CpuMask(bits))
-    assert read_cpus(setting, spelled(setting, cpus) + "\n") == cpus
-    assert HOST_VALUE.fullmatch(spelled(setting, cpus))
+    assert read_cpus(setting, format_cpus(setting, cpus) + "\n") == cpus
+    assert HOST_VALUE.fullmatch(format_cpus(setting, cpus))
 
 
 @pytest.mark.parametrize(("setting", "text"), [(IRQ, "ffff\n"), (QUEUE, "0-3\n"), (WORK, ""), (WORK, "f" * 9)])
@@ -51,7 +58,7 @@ def test_a_kernel_thread_has_no_file_and_its_list_of_cpus() -> None:
     thread = Setting(SettingKind.THREAD, "45@1234")
     assert place_of(thread) == "thread 45@1234"
     assert THREAD.fullmatch(place_of(thread))
-    assert parse_cpus(spelled(thread, CpuSet.parse("0-3,8"))) == (range(4), range(8, 9))
+    assert parse_cpus(format_cpus(thread, CpuSet.parse("0-3,8"))) == (range(4), range(8, 9))
     with pytest.raises(ValueError, match="thread has no file"):
         path_of(thread)
 
@@ -62,7 +69,7 @@ def test_messages_name_them() -> None:
         Setting(SettingKind.UNIT, "user.slice"),
         Setting(SettingKind.IRQBALANCE),
     ]
-    assert [described(setting) for setting in (*FILES, *others)] == [
+    assert [describe_setting(setting) for setting in (*FILES, *others)] == [
         "interrupt 24",
         "new interrupts",
         "network queue eth0/queues/tx-1/xps_cpus",

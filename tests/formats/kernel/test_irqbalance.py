@@ -1,7 +1,13 @@
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.irqbalance import Irqbalance, IrqbalanceSyntaxError, parse_setup, print_ban, print_leave
+from nodeagent.formats.kernel.irqbalance import (
+    Irqbalance,
+    IrqbalanceSyntaxError,
+    format_ban_request,
+    format_leave_request,
+    parse_setup,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +30,12 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def test_what_it_is_asked_fits_into_its_buffer() -> None:
-    assert print_ban(CpuSet.parse("2-3,8")) == b"settings cpus 2-3,8"
+    assert format_ban_request(CpuSet.parse("2-3,8")) == b"settings cpus 2-3,8"
     with pytest.raises(IrqbalanceSyntaxError, match="a request of 1362 characters exceeds irqbalance's limit of 500"):
-        print_ban(CpuSet.from_ids(range(0, 701, 2)))
-    assert (print_leave({25, 9}), print_leave(set())) == (b"settings ban irqs 9 25", b"settings ban irqs NONE")
+        format_ban_request(CpuSet.from_ids(range(0, 701, 2)))
+    assert (format_leave_request({25, 9}), format_leave_request(set())) == (
+        b"settings ban irqs 9 25",
+        b"settings ban irqs NONE",
+    )
     with pytest.raises(IrqbalanceSyntaxError, match="a list of 65 interrupts exceeds irqbalance's limit of 255"):
-        print_leave(set(range(100, 165)))
+        format_leave_request(set(range(100, 165)))

@@ -11,7 +11,7 @@ from nodeagent.formats.manifest.claim_documents import (
     ClaimDocument,
     ClaimDocuments,
     devices_document,
-    missing_documents,
+    find_missing_documents,
     read_devices,
 )
 from nodeagent.formats.manifest.pod_manifest import (
@@ -134,11 +134,11 @@ def test_a_pod_has_what_its_documents_say_and_its_classes() -> None:
 
 def test_what_is_missing_is_named() -> None:
     (found,), documents = parts(f"{POD}---\n{CLAIM}")
-    assert missing_documents(ClaimDocuments().resolved(found.pod)) == ("ResourceClaimTemplate lab/near-nic",)
-    assert missing_documents(ClaimDocuments(documents[:1]).resolved(found.pod)) == ("DeviceClass fast-nic",)
+    assert find_missing_documents(ClaimDocuments().resolved(found.pod)) == ("ResourceClaimTemplate lab/near-nic",)
+    assert find_missing_documents(ClaimDocuments(documents[:1]).resolved(found.pod)) == ("DeviceClass fast-nic",)
     twice = ClaimDocuments((*documents, *documents))
     assert twice.doubled == documents
-    assert missing_documents(twice.resolved(found.pod)) == ()
+    assert find_missing_documents(twice.resolved(found.pod)) == ()
 
 
 def changed(text: str, old: str, new: str) -> list[str]:
@@ -256,7 +256,7 @@ def test_what_an_api_server_would_add_is_read() -> None:
 def test_examples_are_read() -> None:
     for path in sorted(Path("examples").glob("*claim*.yaml")):
         pods, documents = parts(path.read_text())
-        assert [missing_documents(ClaimDocuments(documents).resolved(one.pod)) for one in pods] == [()] * len(pods)
+        assert [find_missing_documents(ClaimDocuments(documents).resolved(one.pod)) for one in pods] == [()] * len(pods)
 
 
 TREES = st.recursive(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nodeagent.core.model.pod import Container
-from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, Process, expand, process_of
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, Process, expand, expand_process
 
 KNOWN = {"A": "one", "B": "two words", "EMPTY": "", "MONEY": "$$ $(A)", "a.b-c": "dotted", "A)": "never"}
 
@@ -62,12 +62,12 @@ def test_environments(
     env: list[tuple[str, str]], expected: list[tuple[str, str]], word: str, expected_word: str
 ) -> None:
     container = Container("a", command=("sh", word), args=(word,), env=tuple(env))
-    assert process_of(container) == Process(("sh", expected_word, expected_word), tuple(expected))
+    assert expand_process(container) == Process(("sh", expected_word, expected_word), tuple(expected))
 
 
 def test_what_is_given_comes_first_and_is_referred_to_as_all_others() -> None:
     container = Container("a", command=("run", "-l", "$(CPUS)"), env=(("HALF", "$(CPUS),$(LATER)"), ("LATER", "x")))
-    process = process_of(container, (("CPUS", "2-3"), ("NODES", "")))
+    process = expand_process(container, (("CPUS", "2-3"), ("NODES", "")))
     assert process == Process(
         ("run", "-l", "2-3"), (("CPUS", "2-3"), ("NODES", ""), ("HALF", "2-3,$(LATER)"), ("LATER", "x"))
     )
@@ -76,9 +76,11 @@ def test_what_is_given_comes_first_and_is_referred_to_as_all_others() -> None:
 def test_what_is_given_takes_no_room_from_what_a_manifest_may_have() -> None:
     container = Container("a", command=("run",), env=(("A", "x" * (MAX_PROCESS_BYTES - 30)),))
     given = (("CPUS", "0-1," * 1000),)
-    assert process_of(container) is not None
-    assert process_of(container, given) is not None
-    assert process_of(Container("a", command=("run", *["$(CPUS)"] * 1000)), given) is None, "but each reference does"
+    assert expand_process(container) is not None
+    assert expand_process(container, given) is not None
+    assert expand_process(Container("a", command=("run", *["$(CPUS)"] * 1000)), given) is None, (
+        "but each reference does"
+    )
 
 
 def reference_expand(text: str, variables: dict[str, str]) -> str:
@@ -104,7 +106,7 @@ def test_any_text_as_the_rules_say(text: str) -> None:
 
 def test_references_to_references_are_not_built() -> None:
     doubling = tuple((f"V{n}", f"$(V{n - 1})" * 50 if n else "x") for n in range(60))
-    assert process_of(Container("a", command=("sh",), env=doubling)) is None
+    assert expand_process(Container("a", command=("sh",), env=doubling)) is None
 
 
 @pytest.mark.parametrize("hostile", ["$(" * 60_000, "$(" * 60_000 + ")", "$" * 120_000, "$(A)" * 30_000, ")" * 120_000])

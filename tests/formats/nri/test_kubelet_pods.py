@@ -8,7 +8,7 @@ import pytest
 from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.pod import ContainerKind, Pod, Resources
 from nodeagent.formats.runtime import kubelet_pods
-from nodeagent.formats.runtime.kubelet_pods import METADATA, KubeletPodError, get_pod, read_pod
+from nodeagent.formats.runtime.kubelet_pods import METADATA, KubeletPodError, encode_get_pod, read_pod
 from nodeagent.formats.wire.protobuf import Kind, MessageType
 from tests.support.kubelet import CORE, MASK, MESSAGES, v1_pod
 from tests.support.pods import amounts, app, burstable, exclusive, init, pod, shared, sidecar
@@ -129,10 +129,10 @@ def test_what_is_no_pod_is_told_apart(made: Callable[[], bytes], why: str) -> No
 
 
 def test_nobody_is_asked_about_a_pod_that_kubelet_cant_have() -> None:
-    assert get_pod("") is None
-    assert get_pod("u" * 1000) is None
-    assert get_pod("uid\n") is None
-    asked = get_pod(WEB.uid)
+    assert encode_get_pod("") is None
+    assert encode_get_pod("u" * 1000) is None
+    assert encode_get_pod("uid\n") is None
+    asked = encode_get_pod(WEB.uid)
     assert asked is not None
     assert MESSAGES.GetPodRequest.FromString(asked).podUID == WEB.uid
 

@@ -23,7 +23,15 @@ from nodeagent.core.model.nri import (
     Update,
 )
 from nodeagent.formats.runtime import calls, messages, ttrpc
-from nodeagent.formats.runtime.calls import Configure, NriCallError, Shutdown, Synchronize, read_call
+from nodeagent.formats.runtime.calls import (
+    Configure,
+    NriCallError,
+    Shutdown,
+    Synchronize,
+    event_mask,
+    nri_version,
+    read_call,
+)
 from nodeagent.formats.runtime.ttrpc import (
     TtrpcCode,
     TtrpcError,
@@ -32,7 +40,6 @@ from nodeagent.formats.runtime.ttrpc import (
     TtrpcRequest,
     TtrpcResponse,
 )
-from nodeagent.formats.runtime.versions import event_mask, nri_version
 from nodeagent.formats.wire.protobuf import Kind, MessageType
 from tests.support.protos import generated
 
@@ -196,7 +203,7 @@ def test_an_update_of_a_pod_is_read_and_answered(pod, resources):
     theirs = NRI.UpdatePodSandboxRequest(pod=pod, linux_resources=resources)
     call = Call(Event.UPDATE_POD_SANDBOX, expected_sandbox(pod))
     assert read_call("UpdatePodSandbox", theirs.SerializeToString()) == call
-    NRI.UpdatePodSandboxResponse.FromString(calls.answered(Event.UPDATE_POD_SANDBOX, Answer()))
+    NRI.UpdatePodSandboxResponse.FromString(calls.encode_answer(Event.UPDATE_POD_SANDBOX, Answer()))
 
 
 @given(SANDBOXES, CONTAINERS | st.none(), st.sampled_from(Event))
@@ -291,7 +298,7 @@ def updates_of(theirs) -> tuple[Update, ...]:
 @given(st.none() | RESOURCES, UPDATES)
 def test_answers_are_what_upstream_reads(adjustment, updates):
     created = NRI.CreateContainerResponse.FromString(
-        calls.answered(Event.CREATE_CONTAINER, Answer(adjustment, updates))
+        calls.encode_answer(Event.CREATE_CONTAINER, Answer(adjustment, updates))
     )
     assert created.HasField("adjust") == (adjustment is not None)
     if adjustment is not None:
@@ -301,8 +308,8 @@ def test_answers_are_what_upstream_reads(adjustment, updates):
         (Event.UPDATE_CONTAINER, NRI.UpdateContainerResponse),
         (Event.STOP_CONTAINER, NRI.StopContainerResponse),
     ):
-        assert updates_of(response.FromString(calls.answered(event, Answer(updates=updates)))) == updates
-    synchronized = NRI.SynchronizeResponse.FromString(calls.synchronized(updates))
+        assert updates_of(response.FromString(calls.encode_answer(event, Answer(updates=updates)))) == updates
+    synchronized = NRI.SynchronizeResponse.FromString(calls.encode_synchronized(updates))
     assert (updates_of(synchronized), synchronized.more) == (updates, False)
 
 
@@ -318,7 +325,7 @@ def test_what_devices_need_is_what_upstream_reads():
         cdi_devices=("example.com/gpu=3",),
     )
     for adjustment in (None, NriResources(cpus=CpuSet.of(1))):
-        answer = calls.answered(Event.CREATE_CONTAINER, Answer(adjustment, access=access))
+        answer = calls.encode_answer(Event.CREATE_CONTAINER, Answer(adjustment, access=access))
         adjust = NRI.CreateContainerResponse.FromString(answer).adjust
         assert [(one.key, one.value) for one in adjust.env] == [("A", "1")]
         assert [(one.path, one.type, one.major, one.minor) for one in adjust.linux.devices] == [
@@ -336,15 +343,15 @@ def test_what_devices_need_is_what_upstream_reads():
 
 def test_what_is_not_said_is_not_spelt():
     (update,) = NRI.SynchronizeResponse.FromString(
-        calls.synchronized((Update("c", NriResources(cpu_quota_us=0)),))
+        calls.encode_synchronized((Update("c", NriResources(cpu_quota_us=0)),))
     ).update
     assert not update.linux.resources.HasField("memory")
     assert [field.name for field, _ in update.linux.resources.cpu.ListFields()] == ["quota"]
 
 
 def test_all_other_answers_are_empty():
-    assert calls.answered(Event.START_CONTAINER, Answer()) == b""
-    assert NRI.SynchronizeResponse.FromString(calls.go_on_synchronizing()) == NRI.SynchronizeResponse(more=True)
+    assert calls.encode_answer(Event.START_CONTAINER, Answer()) == b""
+    assert NRI.SynchronizeResponse.FromString(calls.encode_request_for_more()) == NRI.SynchronizeResponse(more=True)
 
 
 @pytest.mark.parametrize(
@@ -359,12 +366,12 @@ def test_all_other_answers_are_empty():
 )
 def test_what_the_runtime_could_not_be_told_is_a_bug(event, answer):
     with pytest.raises(AssertionError):
-        calls.answered(event, answer)
+        calls.encode_answer(event, answer)
 
 
 @given(TEXT, st.integers(0, 99))
 def test_a_plugin_registers_with_name_and_two_digits(name, index):
-    theirs = NRI.RegisterPluginRequest.FromString(calls.registration(name, index))
+    theirs = NRI.RegisterPluginRequest.FromString(calls.encode_registration(name, index))
     assert (theirs.plugin_name, theirs.plugin_idx, theirs.NRI_version) == (name, f"{index:02}", "")
 
 
@@ -410,7 +417,9 @@ def test_a_subscription_has_no_bit_that_the_runtime_does_not_know(events, versio
         return
     mask = event_mask(events, runtime)
     assert {event for event in Event if mask >> (event - 1) & 1} == events & known
-    assert NRI.ConfigureResponse.FromString(calls.configured(events, runtime)) == NRI.ConfigureResponse(events=mask)
+    assert NRI.ConfigureResponse.FromString(calls.encode_subscription(events, runtime)) == NRI.ConfigureResponse(
+        events=mask
+    )
 
 
 # ttrpc.
@@ -430,12 +439,12 @@ def test_a_response_is_read_and_spelt(payload, code, message):
     theirs = TTRPC.Response(status=status, payload=payload)
     ours = TtrpcResponse(payload, code, message if code else "")
     assert ttrpc.read_response(TtrpcFrame(1, TtrpcFrameType.RESPONSE, 0, theirs.SerializeToString())) == ours
-    assert TTRPC.Response.FromString(ttrpc.spell_response(1, ours)[ttrpc.HEADER_BYTES :]) == theirs
+    assert TTRPC.Response.FromString(ttrpc.encode_response(1, ours)[ttrpc.HEADER_BYTES :]) == theirs
 
 
 @given(TEXT, TEXT, st.binary(max_size=50), st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 32) - 1))
 def test_a_request_is_spelt(service, method, payload, timeout_ns, stream):
-    spelt = ttrpc.spell_request(stream, TtrpcRequest(service, method, payload, timeout_ns))
+    spelt = ttrpc.encode_request(stream, TtrpcRequest(service, method, payload, timeout_ns))
     header = ttrpc.read_header(spelt)
     assert (header.length, header.stream, header.kind, header.flags) == (len(spelt) - 10, stream, 1, 0)
     theirs = TTRPC.Request(service=service, method=method, payload=payload, timeout_nano=timeout_ns)

@@ -9,22 +9,22 @@ from nodeagent.formats.runtime.mux import (
     MAX_PAYLOAD_BYTES,
     MuxError,
     Reassembly,
-    spell_frames,
+    encode_frames,
 )
-from nodeagent.formats.runtime.ttrpc import TtrpcFrame, TtrpcRequest, TtrpcResponse, spell_request, spell_response
+from nodeagent.formats.runtime.ttrpc import TtrpcFrame, TtrpcRequest, TtrpcResponse, encode_request, encode_response
 
 
 def test_a_registration_is_these_bytes():
-    message = spell_request(
+    message = encode_request(
         1, TtrpcRequest("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", b"\x0a\x01a\x12\x0200", 0)
     )
-    assert spell_frames(2, message) == bytes.fromhex("00000002 00000041 00000037 00000001 01 00 0a1c") + (
+    assert encode_frames(2, message) == bytes.fromhex("00000002 00000041 00000037 00000001 01 00 0a1c") + (
         b"nri.pkg.api.v1alpha1.Runtime" + b"\x12\x0eRegisterPlugin" + b"\x1a\x07\x0a\x01a\x12\x0200"
     )
 
 
 def test_an_empty_answer_is_a_bare_header():
-    assert spell_frames(1, spell_response(7, TtrpcResponse())) == bytes.fromhex(
+    assert encode_frames(1, encode_response(7, TtrpcResponse())) == bytes.fromhex(
         "00000001 0000000a 00000000 00000007 02 00"
     )
 
@@ -40,7 +40,7 @@ def frame(connection: int, payload: bytes) -> bytes:
 @given(st.integers(0, MAX_MESSAGE_BYTES - 10), st.sampled_from([1, 2]))
 def test_no_frame_is_longer_than_the_runtime_reads(size, connection):
     whole = message(3, size)
-    spelt = spell_frames(connection, whole)
+    spelt = encode_frames(connection, whole)
     at, found = 0, b""
     while at < len(spelt):
         length = int.from_bytes(spelt[at + 4 : at + 8])
@@ -54,7 +54,7 @@ def test_no_frame_is_longer_than_the_runtime_reads(size, connection):
 
 def test_more_than_the_runtime_queues_is_a_bug():
     with pytest.raises(AssertionError):
-        spell_frames(1, bytes(MAX_MESSAGE_BYTES + 1))
+        encode_frames(1, bytes(MAX_MESSAGE_BYTES + 1))
 
 
 PIECES = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 60), st.integers(1, 40)), max_size=6)

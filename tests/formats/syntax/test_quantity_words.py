@@ -5,7 +5,7 @@ import pytest
 
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
-from nodeagent.formats.syntax.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 
 PLAIN = "must be a quantity such as 2, 500m or 1Gi"
 
@@ -30,7 +30,7 @@ PLAIN = "must be a quantity such as 2, 500m or 1Gi"
     ],
 )
 def test_the_amount_that_was_meant_is_named(text: str, said: str) -> None:
-    assert no_quantity(text) == said
+    assert explain_no_quantity(text) == said
     for offered in said.rpartition(": ")[2].split(" or ") if said != PLAIN else ():
         assert Quantity.parse(offered).nano > 0
 

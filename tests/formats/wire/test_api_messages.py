@@ -8,11 +8,11 @@ from nodeagent.formats.wire.api_messages import (
     ApiSyntaxError,
     Failure,
     Result,
+    format_failure,
+    format_request,
+    format_result,
     parse_reply,
     parse_request,
-    print_failure,
-    print_request,
-    print_result,
 )
 
 JSON = st.recursive(
@@ -24,7 +24,7 @@ JSON = st.recursive(
 
 @given(st.text(min_size=1), st.dictionaries(st.text().filter(lambda key: key != "op"), JSON, max_size=4))
 def test_a_request_is_one_line_and_comes_back(op: str, arguments: dict[str, Any]) -> None:
-    line = print_request(op, arguments)
+    line = format_request(op, arguments)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
     assert parse_request(line) == ApiRequest(op, arguments)
@@ -32,12 +32,12 @@ def test_a_request_is_one_line_and_comes_back(op: str, arguments: dict[str, Any]
 
 @given(JSON)
 def test_a_result_comes_back(value: object) -> None:
-    assert parse_reply(print_result(value)) == Result(value)
+    assert parse_reply(format_result(value)) == Result(value)
 
 
 @given(st.text(), st.text())
 def test_a_failure_comes_back(message: str, hint: str) -> None:
-    assert parse_reply(print_failure(Failure(message, hint))) == Failure(message, hint)
+    assert parse_reply(format_failure(Failure(message, hint))) == Failure(message, hint)
 
 
 @given(st.binary(max_size=200))

@@ -7,9 +7,9 @@ from nodeagent.formats.wire.device_plugins import (
     MAX_ANSWER_BYTES,
     PluginAccess,
     PluginFile,
-    access,
-    allocated,
-    variables,
+    decode_access,
+    decode_allocated,
+    decode_variables,
 )
 from nodeagent.formats.wire.protobuf import ProtobufError
 from tests.support.protos import generated
@@ -28,7 +28,7 @@ def test_everything_that_an_answer_can_have() -> None:
         annotations={"b": "2", "a": "1"},
         cdi_devices=[MESSAGES.CDIDevice(name="example.com/gpu=3")],
     ).SerializeToString()
-    assert access(answer) == PluginAccess(
+    assert decode_access(answer) == PluginAccess(
         (PluginFile("/dev/gpu", "/dev/gpu3"),),
         (
             DeviceMount("/lib/gpu", "/opt/gpu/lib", is_read_only=True),
@@ -37,21 +37,21 @@ def test_everything_that_an_answer_can_have() -> None:
         (("a", "1"), ("b", "2")),
         ("example.com/gpu=3",),
     )
-    assert variables(answer) == (("B", "2"),)
+    assert decode_variables(answer) == (("B", "2"),)
 
 
 def test_an_answer_may_have_nothing() -> None:
-    assert access(b"") == PluginAccess((), (), (), ())
+    assert decode_access(b"") == PluginAccess((), (), (), ())
 
 
 @pytest.mark.parametrize("path", ["", "dev/gpu", "/dev/\0gpu"])
 def test_a_path_that_is_not_absolute_is_no_path(path: str) -> None:
     named = MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path=path)
     with pytest.raises(ProtobufError, match=r"host_path .* is not an absolute path"):
-        access(MESSAGES.ContainerAllocateResponse(devices=[named]).SerializeToString())
+        decode_access(MESSAGES.ContainerAllocateResponse(devices=[named]).SerializeToString())
     mounted = MESSAGES.Mount(container_path=path, host_path="/opt")
     with pytest.raises(ProtobufError, match=r"container_path .* is not an absolute path"):
-        access(MESSAGES.ContainerAllocateResponse(mounts=[mounted]).SerializeToString())
+        decode_access(MESSAGES.ContainerAllocateResponse(mounts=[mounted]).SerializeToString())
 
 
 def test_an_answer_that_is_too_large_to_be_kept_is_none() -> None:
@@ -59,6 +59,6 @@ def test_an_answer_that_is_too_large_to_be_kept_is_none() -> None:
         one = MESSAGES.ContainerAllocateResponse(annotations={"a": "x" * size})
         return MESSAGES.AllocateResponse(container_responses=[one]).SerializeToString()
 
-    assert allocated(answering(MAX_ANSWER_BYTES - 100)) is not None
+    assert decode_allocated(answering(MAX_ANSWER_BYTES - 100)) is not None
     with pytest.raises(ProtobufError, match="at most 65536 are kept"):
-        allocated(answering(MAX_ANSWER_BYTES))
+        decode_allocated(answering(MAX_ANSWER_BYTES))

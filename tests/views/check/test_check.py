@@ -23,7 +23,7 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Runtime
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.formats.config.containerd_config import NriConfig, Said
+from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
@@ -268,17 +268,17 @@ CASES = [
     Case("nri", "unknown", "can only be checked on the node itself", runtime()),
     Case("containerd", "ok", "it has no configuration", runtime(found=CONTAINERD)),
     Case("containerd", "ok", "leaves NRI on", runtime(found=CONTAINERD, config=NriConfig())),
-    Case("containerd", "ok", "leaves NRI on", runtime(problem="x", config=NriConfig(is_off=Said(False, "c"), socket=Said("/run/nri.sock", "c")))),
+    Case("containerd", "ok", "leaves NRI on", runtime(problem="x", config=NriConfig(is_off=ConfiguredValue(False, "c"), socket=ConfiguredValue("/run/nri.sock", "c")))),
     Case("containerd", "note", "off before containerd 2.0", runtime(problem="x", hint="y", config=NriConfig()), "disable = false"),
-    Case("containerd", "failure", "c turns NRI off", runtime(found=CONTAINERD, config=NriConfig(is_off=Said(True, "c"))), "disable = false"),
-    Case("containerd", "failure", "is /x (c), and nriSocket is /run/nri.sock", runtime(config=NriConfig(socket=Said("/x", "c"))), "nriSocket: /x in the configuration"),
+    Case("containerd", "failure", "c turns NRI off", runtime(found=CONTAINERD, config=NriConfig(is_off=ConfiguredValue(True, "c"))), "disable = false"),
+    Case("containerd", "failure", "is /x (c), and nriSocket is /run/nri.sock", runtime(config=NriConfig(socket=ConfiguredValue("/x", "c"))), "nriSocket: /x in the configuration"),
     Case("containerd", "unknown", "c: Invalid statement", runtime(found=CONTAINERD, config_problem="c: Invalid statement"), "sudo containerd config dump"),
     Case("nri-timeouts", "ok", "waits 2 s for an answer, of which 0.3 s are the agent's margin", runtime(found=CONTAINERD)),
-    Case("nri-timeouts", "ok", "waits 10 s", runtime(found=CONTAINERD, config=NriConfig(request_timeout_ms=Said(10_000, "c")))),
-    Case("nri-timeouts", "warning", "sets 1.5 s, but the agent assumes 2 s", runtime(found=CONTAINERD, config=NriConfig(request_timeout_ms=Said(1500, "c"))), "plugin_request_timeout"),
+    Case("nri-timeouts", "ok", "waits 10 s", runtime(found=CONTAINERD, config=NriConfig(request_timeout_ms=ConfiguredValue(10_000, "c")))),
+    Case("nri-timeouts", "warning", "sets 1.5 s, but the agent assumes 2 s", runtime(found=CONTAINERD, config=NriConfig(request_timeout_ms=ConfiguredValue(1500, "c"))), "plugin_request_timeout"),
     Case("nri-timeouts", "warning", "waits 0.5 s", runtime(found=replace(CONTAINERD, request_timeout_ms=500)), "plugin_request_timeout"),
-    Case("nri-timeouts", "warning", "for a plugin to register", runtime(config=NriConfig(request_timeout_ms=Said(2000, "c"), registration_timeout_ms=Said(500, "c"))), "plugin_registration_timeout"),
-    Case("nri-timeouts", "failure", "no container could start", runtime(config=NriConfig(request_timeout_ms=Said(300, "c"))), "plugin_request_timeout"),
+    Case("nri-timeouts", "warning", "for a plugin to register", runtime(config=NriConfig(request_timeout_ms=ConfiguredValue(2000, "c"), registration_timeout_ms=ConfiguredValue(500, "c"))), "plugin_registration_timeout"),
+    Case("nri-timeouts", "failure", "no container could start", runtime(config=NriConfig(request_timeout_ms=ConfiguredValue(300, "c"))), "plugin_request_timeout"),
     Case("nri-timeouts", "unknown", "time limit for answers is unknown", runtime()),
     Case("pods-api", "ok", "at /var/lib/kubelet/pods-api/pods-api.sock provides the data that the runtime doesn't get", runtime(pods_api=PodsApiFacts())),
     Case("pods-api", "note", "Burstable container's memory request", runtime(pods_api=PodsApiFacts("x", "y", is_absent=True)), "kubelet 1.37 or later"),

@@ -7,7 +7,7 @@ from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
-from nodeagent.tools.fleet.capacity import fleet_capacity
+from nodeagent.tools.fleet.capacity import describe_capacity
 from nodeagent.tools.fleet.text import render_capacity
 from tests.support import json_schema
 from tests.support.fleets import node, with_pods
@@ -19,7 +19,7 @@ TWO = pod("new", app("app", cpu="2", memory="64Mi"))
 
 def capacity(nodes, *pods: Pod):
     found = [(one, search_capacity(create_what_if_node(one.view).what_if, pods)) for one in nodes]
-    document = fleet_capacity(found, pods)
+    document = describe_capacity(found, pods)
     json_schema.check(document, "fleet-capacity")
     return document
 

@@ -32,8 +32,8 @@ from nodeagent.formats.kernel.usage import (
     CpuStat,
     Rates,
     UsageSample,
-    container_usage,
-    rates,
+    compute_rates,
+    parse_container_usage,
     remote_bytes,
     times_by_cpu,
 )
@@ -60,7 +60,9 @@ def sample(at_us: int, cpus: dict[int, tuple[int, int]] | None = None, **contain
 
 
 def test_both_files_are_read_as_the_kernel_writes_them() -> None:
-    assert container_usage(CPU_STAT, NUMA_STAT) == ContainerUsage(CpuStat(5_000_000, 40, 10, 77), {0: 4096, 1: 12288})
+    assert parse_container_usage(CPU_STAT, NUMA_STAT) == ContainerUsage(
+        CpuStat(5_000_000, 40, 10, 77), {0: 4096, 1: 12288}
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_both_files_are_read_as_the_kernel_writes_them() -> None:
     [(None, None), ("usage_usec x\n", "anon N0=x\n"), ("nr_periods 3\n", "anon 0=1\n"), ("", "file N=1\n")],
 )
 def test_what_cannot_be_read_is_not_known_and_not_0(cpu_stat: str | None, numa_stat: str | None) -> None:
-    assert container_usage(cpu_stat, numa_stat) == ContainerUsage(None, None)
+    assert parse_container_usage(cpu_stat, numa_stat) == ContainerUsage(None, None)
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:
@@ -80,17 +82,19 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
         b=CpuStat(7, 0, 0),
         c=CpuStat(1, 0, 0),
     )
-    assert rates(before, after) == Rates({0: 50, 1: 0}, {"a": ContainerRate(500, 25), "b": ContainerRate(0, None)})
+    assert compute_rates(before, after) == Rates(
+        {0: 50, 1: 0}, {"a": ContainerRate(500, 25), "b": ContainerRate(0, None)}
+    )
 
 
 def test_counters_that_go_back_are_of_another_cgroup_and_no_rate() -> None:
     before, after = sample(0, a=CpuStat(9, 9, 9), b=CpuStat(9, 9, 9)), sample(5, a=CpuStat(8, 9, 9), b=CpuStat(9, 9, 8))
-    assert rates(before, after).containers == {}
-    assert rates(before, before) == Rates({}, {})
+    assert compute_rates(before, after).containers == {}
+    assert compute_rates(before, before) == Rates({}, {})
 
 
 def test_remote_is_what_lies_on_nodes_without_any_of_its_cpus() -> None:
-    usage = container_usage(None, NUMA_STAT)
+    usage = parse_container_usage(None, NUMA_STAT)
     assert remote_bytes(usage, NumaSet.of(0)) == 12288
     assert remote_bytes(usage, NumaSet.of(0, 1)) == 0
     assert remote_bytes(ContainerUsage(None, None), NumaSet.of(0)) is None
@@ -200,6 +204,14 @@ def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked()
     }
 
 
+def test_two_pods_of_one_name_are_both_listed() -> None:
+    poll = busy()
+    pods = poll.document["pods"]
+    twice = replace(poll, document={**poll.document, "pods": [*pods, {**pods[0], "uid": "another"}]})
+    lines = render_frame(twice, DisplaySettings(100)).lines
+    assert len(lines) == len(render_frame(poll, DisplaySettings(100)).lines) + len(pods[0]["containers"])
+
+
 def test_a_terminal_without_utf8_gets_digits() -> None:
     lines = render_frame(busy(), DisplaySettings(100, is_utf8=False)).lines
     assert all(line.isascii() for line in lines)
@@ -304,7 +316,7 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property
         world.add(pod(f"pod-{number}", app("app", cpu="100m", memory="8Mi")))
     read, view = ViewReader(), world.view()
     document = JsonValue(view_document(view))
-    usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in view.observed.cgroups or {}}
+    usage = {path: parse_container_usage(CPU_STAT, NUMA_STAT) for path in view.observed.cgroups or {}}
     read(document)
     began = time.process_time()
     assert read(JsonValue(view_document(view))).state == world.state

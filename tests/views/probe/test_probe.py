@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.commands.probe import ProbeError, judged
+from nodeagent.cli.commands.probe import ProbeError, find_exit_status
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.core.model.config import Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -75,7 +75,7 @@ def documented(*found: Any, **more: Any) -> dict[str, Any]:
 
 def test_memory_where_it_was_promised_is_as_it_should_be() -> None:
     found = memory(app={0: 4 * MIB, 1: 0}, task={0: 0, 1: 8192})
-    assert judged(found) == 0
+    assert find_exit_status(found) == 0
     document = documented(found)
     assert [(one["pod"], one["container"], one["promised"], one["elsewhereBytes"]) for one in document["memory"]] == [
         ("default/web", "app", "0", 0),
@@ -85,7 +85,7 @@ def test_memory_where_it_was_promised_is_as_it_should_be() -> None:
 
 def test_a_page_elsewhere_is_a_difference_and_never_rounded_away() -> None:
     found = memory(app={0: 4096 * MIB, 1: 4096})
-    assert judged(found) == EXIT_DIFFERENCE
+    assert find_exit_status(found) == EXIT_DIFFERENCE
     assert documented(found)["memory"][0]["elsewhereBytes"] == 4096
     assert render_memory(found, None).splitlines()[1].endswith("0: 4.0GiB, 1: 4.0KiB  99.9%  4.0KiB")
 
@@ -93,9 +93,9 @@ def test_a_page_elsewhere_is_a_difference_and_never_rounded_away() -> None:
 def test_where_promised_memory_is_must_be_known() -> None:
     found = memory(app=None, task=None)
     with pytest.raises(ProbeError, match="default/web app"):
-        judged(found)
+        find_exit_status(found)
     assert documented(found)["memory"][0]["nodes"] is None
-    assert judged(found[1:]) == 0, "nothing was promised"
+    assert find_exit_status(found[1:]) == 0, "nothing was promised"
 
 
 def test_only_the_named_pods_and_containers_that_have_a_cgroup() -> None:

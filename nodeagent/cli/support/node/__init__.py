@@ -1,1 +1,1 @@
-"""The node that a command is about: its options, its state, what is observed of it, and the decisions tried out on it."""
+"""The node that a command is about: options that select it, its state, its observed cgroups and processes, and decisions tried on it."""

@@ -6,7 +6,7 @@ import time
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.named_files import file_type
+from nodeagent.cli.support.named_files import find_file_type
 from nodeagent.cli.support.node.saved_node import find_misfits
 from nodeagent.cli.support.node.selected_machine import SourceError
 from nodeagent.cli.support.node.this_node import read_save_time_ms, read_saved_state
@@ -42,7 +42,7 @@ def view_capture(topology: Topology, capture: Capture | None, path: str, config_
     if agent is None:
         if config_path is None:
             raise SourceError(f"{path} contains no configuration", hint="name one with --config FILE")
-        view = _empty_view(node_of(load_config(config_path), topology, config_path), f"{path} contains no pods")
+        view = _view_without_pods(node_of(load_config(config_path), topology, config_path), f"{path} contains no pods")
     elif config_path is None:
         view = agent
     else:
@@ -71,13 +71,13 @@ def read_copied_node(root: str, config_path: str | None) -> NodeView:
     node = node_of(config, topology, config_path)
     saved = read_saved_state(config, root)
     if saved is None:
-        view = _empty_view(node, f"there is no saved state in {root}{config.state_directory}")
+        view = _view_without_pods(node, f"there is no saved state in {root}{config.state_directory}")
         return replace(_mark_copied(view, 0), hostname=read_hostname(root))
     cgroups = f"{root}{config.cgroup_root or PODS_CGROUP}"
     view = NodeView(
         node,
         saved.state,
-        cgroups if file_type(cgroups) == stat.S_IFDIR else None,
+        cgroups if find_file_type(cgroups) == stat.S_IFDIR else None,
         problems=tuple(find_misfits(node, saved, root)),
         policies=saved.policies,
     )
@@ -102,5 +102,5 @@ def _mark_copied(view: NodeView, at_ms: int) -> NodeView:
     return replace(view, is_here=False, at_ms=at_ms, copied_at=at)
 
 
-def _empty_view(node: NodeSetup, why: str) -> NodeView:
+def _view_without_pods(node: NodeSetup, why: str) -> NodeView:
     return NodeView(node, NodeState(initial(node.managers)), problems=(why,), is_agent_known=False)

@@ -1,4 +1,4 @@
-"""Devices of the node that a command is about. For decisions that are tried out, they are read only if one of the pods needs them."""
+"""Devices of the selected node. For decisions that are tried out, they are read only if one of the pods needs devices."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -20,14 +20,14 @@ def read_selected_devices(options: argparse.Namespace) -> "tuple[Device, ...]":
     """Read the selected node's devices.
 
     Raises:
-        NodeAgentError: they can't be read, or a named file lacks them.
+        NodeAgentError: the devices can't be read, or a named file has none.
     """
     from nodeagent.formats.kernel.pci_devices import devices_of
 
-    return devices_of(_device_sample(options))
+    return devices_of(_read_sample(options))
 
 
-def _device_sample(options: argparse.Namespace) -> SysfsSample:
+def _read_sample(options: argparse.Namespace) -> SysfsSample:
     if options.machine is None:
         return read_devices(options.root or "/")
     capture = read_machine_file(options.machine)[1]
@@ -43,11 +43,11 @@ def add_selected_devices(what_if: WhatIf, pods: Iterable[Pod], options: argparse
     """Return the selected node with its devices, for decisions on these pods in addition to its own.
 
     Raises:
-        NodeAgentError: they can't be read, or a named file lacks them.
+        NodeAgentError: the devices can't be read, or a named file has none.
     """
     is_described = options.topology is not None
-    return _with_devices(
-        what_if, pods, lambda: "a described machine has no devices" if is_described else _device_sample(options)
+    return _add_devices(
+        what_if, pods, lambda: "a described machine has no devices" if is_described else _read_sample(options)
     )
 
 
@@ -57,7 +57,7 @@ def add_this_nodes_devices(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     Raises:
         SysfsError: a file is malformed, or can't be read.
     """
-    return _with_devices(what_if, pods, lambda: read_devices("/"))
+    return _add_devices(what_if, pods, lambda: read_devices("/"))
 
 
 def add_captured_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSample | None) -> WhatIf:
@@ -66,10 +66,10 @@ def add_captured_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSam
     Raises:
         SysfsError: a captured file is malformed.
     """
-    return _with_devices(what_if, pods, lambda: "the capture contains no devices" if devices is None else devices)
+    return _add_devices(what_if, pods, lambda: "the capture contains no devices" if devices is None else devices)
 
 
-def _with_devices(what_if: WhatIf, pods: Iterable[Pod], read: Callable[[], SysfsSample | str]) -> WhatIf:
+def _add_devices(what_if: WhatIf, pods: Iterable[Pod], read: Callable[[], SysfsSample | str]) -> WhatIf:
     """Add the devices if a pod needs them. `read` returns them, or the reason why they are unknown."""
     every = (*pods, *what_if.pods, *what_if.idle)
     gives = bool(what_if.managers.placement.devices)

@@ -1,4 +1,4 @@
-"""What is observed of a node: its pods' cgroups, the processes in them, and host processes on exclusive CPUs."""
+"""Observation of a node: its pods' cgroups, the processes in them, and host processes on exclusive CPUs."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
 from nodeagent.formats.node_view import NodeView, Observation
 
 
-def with_cgroups(view: NodeView) -> NodeView:
+def add_cgroups(view: NodeView) -> NodeView:
     """Add the observed cgroups, unless the view has them. Only the main processes are known then."""
     if view.observation is not None:
         return view
@@ -25,11 +25,11 @@ def with_cgroups(view: NodeView) -> NodeView:
     return replace(view, observation=Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems)))
 
 
-def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
+def add_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     """Add the observed cgroups and the processes in them, and on request host processes on exclusive CPUs (D12)."""
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
-    view = with_cgroups(view)
+    view = add_cgroups(view)
     processes, beside = _read_processes(view)
     managed = frozenset(pid for pids in processes.values() for pid in pids)
     exclusive = exclusive_cpus(view.state.promises) & view.node.topology.online
@@ -67,7 +67,7 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the processes of each container by cgroup path, and a process that is beside a container's payload.
+    """Return the processes of each container by cgroup path, and one process in each container's own cgroup instead of a child cgroup.
 
     Unreadable cgroups are left out, and are shown with 0 processes.
     """

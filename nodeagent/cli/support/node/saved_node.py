@@ -1,4 +1,4 @@
-"""State of a node whose agent doesn't answer, from the agent's files. It is judged with the managers, which a live node does without."""
+"""State of a node whose agent doesn't answer, from the agent's files. The managers check the saved state."""
 
 import os
 from collections.abc import Mapping

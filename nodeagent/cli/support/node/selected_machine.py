@@ -44,7 +44,7 @@ def read_machine_file(path: str) -> tuple[Topology, Capture | None]:
 
 
 def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | None]:
-    """Decode a capture, or the description of a machine. The capture is None for a description.
+    """Decode a capture or the description of a machine. The capture is None for a description.
 
     Args:
         content: content of the file.
@@ -89,7 +89,7 @@ def is_without_agent(options: argparse.Namespace) -> bool:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError:  # the path exists, but this user may not look at it
+        except OSError:  # the path exists, but this user may not access it
             return False
         return False
     return True

@@ -37,12 +37,12 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
     """Ask the agent for this node's state, or else read the saved state.
 
     Args:
-        config_path: configuration that is read only if the agent doesn't answer: the agent reports its own.
+        config_path: configuration, which is read only if the agent doesn't answer. The agent reports its own.
         socket: the agent's socket. None means the default one, or else the configured one.
         read: decoder to reuse in repeated calls, which doesn't decode unchanged parts again.
 
     Raises:
-        NodeAgentError: neither can be read.
+        NodeAgentError: neither the agent's answer nor the saved state can be read.
     """
     read = read or ViewReader()
     try:
@@ -62,9 +62,9 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
 
 
 def read_this_node_for_display(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Read this node's state for display, if need be with the configuration that the agent last ran with.
+    """Read this node's state for display, even if no agent runs because its configuration is invalid.
 
-    That configuration is used if no agent runs because its present configuration is invalid. A named configuration must be valid.
+    The configuration that the agent last ran with is used then. A named configuration must be valid.
     """
     try:
         return read_this_node(config_path or DEFAULT_CONFIG, socket, read)

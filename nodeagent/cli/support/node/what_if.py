@@ -1,4 +1,4 @@
-"""The node on which decisions are tried out: this, a copied, captured or described one, under its own or another configuration."""
+"""The node on which decisions are tried: this, a copied, captured or described one, under its own or another configuration."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.node.arguments import is_copied, is_elsewhere
-from nodeagent.cli.support.node.observation import with_cgroups
+from nodeagent.cli.support.node.observation import add_cgroups
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import is_unconfigured, read_topology
 from nodeagent.cli.support.places import DEFAULT_CONFIG
@@ -92,7 +92,7 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
     return WhatIfMachine(known.node.topology, where, known)
 
 
-def chosen_errata(options: argparse.Namespace) -> Errata:
+def find_errata(options: argparse.Namespace) -> Errata:
     """Return the requested rules: nodeagent's, or kubelet's with its bugs."""
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
@@ -111,7 +111,7 @@ def create_empty_node(machine: WhatIfMachine, config: Config, path: str, errata:
     """
     node = _load_plugins(_set_up_node(config, machine.topology, errata, path), path)
     return WhatIfNode(
-        WhatIf.of(node.managers, initial(node.managers), (), _allocatable(node)),
+        WhatIf.of(node.managers, initial(node.managers), (), _find_allocatable(node)),
         node.config,
         Path(path).name,
         machine.where,
@@ -128,8 +128,8 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
     known = machine.known
     if known is None:
         path = options.config or DEFAULT_CONFIG
-        return create_empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, chosen_errata(options))
-    errata = chosen_errata(options)
+        return create_empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, find_errata(options))
+    errata = find_errata(options)
     promises, source = known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = known.node.config, known.node.reserved
@@ -145,8 +145,8 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
             )
         node, promises = _load_plugins(node, source), judged
     else:
-        node = _load_plugins(_fit(with_managers(known.node), source), source)
-    what_if = _what_if_with_pods(node, promises, known.state)
+        node = _load_plugins(_require_fit(with_managers(known.node), source), source)
+    what_if = _build_what_if(node, promises, known.state)
     return WhatIfNode(what_if, node.config, source, machine.where, known.state, has_partitions(known, node.config))
 
 
@@ -156,13 +156,13 @@ def create_what_if_node(known: NodeView) -> WhatIfNode:
     Raises:
         WhatIfError: a CPU plugin of its configuration can't be loaded.
     """
-    state, node = known.state, _load_plugins(_fit(with_managers(known.node), "its own"), "its own")
-    what_if = _what_if_with_pods(node, state.promises, state)
+    state, node = known.state, _load_plugins(_require_fit(with_managers(known.node), "its own"), "its own")
+    what_if = _build_what_if(node, state.promises, state)
     return WhatIfNode(what_if, node.config, "its own", "this one", state)
 
 
-def _what_if_with_pods(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
-    what_if = WhatIf.of(node.managers, promises, state.holding_pods(), _allocatable(node), state.idle_pods())
+def _build_what_if(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
+    what_if = WhatIf.of(node.managers, promises, state.holding_pods(), _find_allocatable(node), state.idle_pods())
     return replace(what_if, moving=state.ending_uids())
 
 
@@ -170,7 +170,7 @@ def has_partitions(known: NodeView, config: Config) -> bool | None:
     """Whether the node's kernel supports cpuset partitions below other cgroups. None means unknown, or that no pod needs them."""
     if config.host_isolation == "none":
         return None
-    kernel = with_cgroups(known).kernel
+    kernel = add_cgroups(known).kernel
     return None if kernel is None else bool(kernel.path_to_partitions)
 
 
@@ -178,10 +178,10 @@ def _set_up_node(
     config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()
 ) -> NodeSetup:
     config = replace(config, placement=replace(config.placement, errata=errata))
-    return _fit(on_machine(config, topology, reserved or None), source, errata)
+    return _require_fit(on_machine(config, topology, reserved or None), source, errata)
 
 
-def _fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
+def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
     """Return the node of a configuration that fits its machine."""
     if isinstance(node, NodeSetup):
         return node
@@ -211,5 +211,5 @@ def _load_plugins(node: NodeSetup, source: str) -> NodeSetup:
     )
 
 
-def _allocatable(node: NodeSetup) -> Allocatable | None:
+def _find_allocatable(node: NodeSetup) -> Allocatable | None:
     return node.allocatable if node.config.check_allocatable else None

@@ -89,12 +89,10 @@ def build_response(
     Args:
         others: all occupants, including the containers to change.
         created: desired placement of the container that is being created, and the runtime's own values for it. It must have CPUs, because
-            the
-            caller denies a creation without any.
+            the caller denies a creation without any.
         updated: container with a pending update. All its values are sent, whatever it has now.
         pool: the shared pool. Two containers on each other's CPUs would wait for each other forever. A container without any free CPU of
-            its own
-            moves to the pool meanwhile.
+            its own moves to the pool meanwhile.
     """
     there = tuple(others)
     overdue = CpuSet()
@@ -108,11 +106,11 @@ def build_response(
         if not one.wanted.cpus:
             waiting.append(BlockedContainer(one.id, CpuSet()))
             continue
-        # None of these is its own to leave: it hasn't got them.
+        # The container doesn't have these CPUs, so others must leave them.
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if not now and one.overdue and pool is not None:
-            now = pool  # it is nobody's, whoever is still to leave it
+            now = pool  # the pool is never exclusive, even if others are still to leave it
         if taken:
             waiting.append(
                 BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))

@@ -8,8 +8,7 @@ def decode_cgroup_path(cgroups_path: str) -> str:
 
     Args:
         cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. A slice lies in the slices whose
-            names
-            its own name begins with (systemd.slice(5)).
+            names its own name begins with (systemd.slice(5)).
     """
     parent, colon, scope = cgroups_path.partition(":")
     if not colon:

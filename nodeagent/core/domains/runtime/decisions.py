@@ -85,6 +85,8 @@ class EventDecided(Struct, frozen=True):
 
     draft: Draft
     todo: tuple[Todo, ...] = ()
+    is_illegal: bool = False
+    """Whether the event came out of order, and has therefore changed nothing."""
 
 
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
@@ -110,7 +112,8 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
             case other:
                 done.append(other)
     draft = draft.plus(_forget_refused_pods(draft.state))
-    return EventDecided(draft, tuple(_adopt_placed(draft.state, done, node) if is_list else done))
+    done = _adopt_placed(draft.state, done, node) if is_list else done
+    return EventDecided(draft, tuple(done), stepped.is_illegal)
 
 
 def _count_cpus(one: Todo, node: Node) -> int:
@@ -120,8 +123,8 @@ def _count_cpus(one: Todo, node: Node) -> int:
 
 def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
     """Return the CPUs of a container as reported by the runtime. None means any."""
-    told = node.reported.containers.get(container_id)
-    return None if told is None else told.resources.cpus
+    reported = node.reported.containers.get(container_id)
+    return None if reported is None else reported.resources.cpus
 
 
 def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
@@ -132,8 +135,8 @@ def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
     wanted = wanted_by_key(state, node)
 
     def is_there(one: CountFailOpen) -> bool:
-        told = node.reported.containers.get(one.id)
-        return one.key in wanted and told is not None and has_wanted_values(told.resources, wanted[one.key])
+        reported = node.reported.containers.get(one.id)
+        return one.key in wanted and reported is not None and has_wanted_values(reported.resources, wanted[one.key])
 
     return [Adopt(one.key, one.id) if isinstance(one, CountFailOpen) and is_there(one) else one for one in todo]
 
@@ -152,8 +155,8 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
         for name in counting
         if (container := _requested_container(state.runtime, sandbox, name, decide, node))
     )
-    said = add_kubelet_data(stated.pod, state.runtime.pod(decide.key.pod_uid))
-    found = build_runtime_pod(sandbox, seen, said, node.world.managers.topology.memory_bytes)
+    described = add_kubelet_data(stated.pod, state.runtime.pod(decide.key.pod_uid))
+    found = build_runtime_pod(sandbox, seen, described, node.world.managers.topology.memory_bytes)
     names = {"name": found.pod.name or sandbox.id, "namespace": found.pod.namespace or _NAMESPACE}
     pod = replace(found.pod, uid=decide.key.pod_uid, **names)
     if before is not None and before.is_active:
@@ -171,7 +174,7 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
         what = ", ".join(dict.fromkeys(f"{one.container} {one.what}".strip() for one in found.estimates))
         why = (
             "kubelet's pods API says otherwise than kubelet has asked the runtime for: a resize that is not done?"
-            if said.is_kubelets
+            if described.is_kubelets
             else "kubelet's pods API (kubeletPodsSocket) has not told them; the pod's annotations can state them"
         )
         message = f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; {why}"
@@ -249,12 +252,12 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 
 def _decision_for(case: _Case) -> PodDecision:
     """Return the function that decides. It tries to leave an unplaced, running container on the CPUs where it runs."""
-    stands_on = _reported_cpus(case.decide.id, case.node)
-    if case.made.stage is not Stage.STARTED or case.made.is_placed or stands_on is None:
+    running_on = _reported_cpus(case.decide.id, case.node)
+    if case.made.stage is not Stage.STARTED or case.made.is_placed or running_on is None:
         return admit_off_orphans
 
     def admitted_there(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        decision = admit_off_orphans(managers, promises, pod, orphans | (default_set(promises) - stands_on))
+        decision = admit_off_orphans(managers, promises, pod, orphans | (default_set(promises) - running_on))
         if not isinstance(decision, Rejected) or decision.is_of_a_failure:
             return decision
         return admit_off_orphans(managers, promises, pod, orphans)
@@ -266,7 +269,7 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
     """Resize a placed container, by the same rules as for pods of the agent (D50)."""
     state, decide, pod = draft.state, case.decide, case.pod
     if not is_resize(before.pod, pod):
-        why = f"{change}: exclusive CPUs and memory that is promised stay as they are while the container runs"
+        why = f"{change}: exclusive CPUs and allocated memory stay as they are while the container runs"
         return _refuse(draft, case, RESIZE_INFEASIBLE, why)
     answer = resize_pod(state, before.pod, pod, case.node.world)
     if isinstance(answer, NotResized):
@@ -390,12 +393,14 @@ def _requested_container(
     """Return a container as it was reported, with its latest request."""
     entry = registry.entry(ContainerKey(decide.key.pod_uid, name))
     made = entry.find(decide.id) or (entry.made[-1] if entry.made else None)
-    told = None if made is None else node.reported.containers.get(made.id)
-    if made is None or told is None:
+    reported = None if made is None else node.reported.containers.get(made.id)
+    if made is None or reported is None:
         return None
     asked = made.asked if name == decide.key.name or entry.asked is None else entry.asked
     # A runtime may have used the ID for two names. The key's name counts.
-    return replace(told, name=name, sandbox_id=sandbox.id, resources=asked.resources, oom_score_adj=asked.oom_score_adj)
+    return replace(
+        reported, name=name, sandbox_id=sandbox.id, resources=asked.resources, oom_score_adj=asked.oom_score_adj
+    )
 
 
 def _with_cgroup(state: NodeState, key: ContainerKey, container_id: str, node: Node) -> NodeState:

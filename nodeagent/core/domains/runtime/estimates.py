@@ -34,9 +34,8 @@ def estimate_cpu_request(shares: int) -> Range:
     """Return the CPU requests with these shares, in thousandths.
 
     There are more shares than thousandths to a CPU. Between the bounds, 2 and 262,144 shares, no two requests have equal shares, and
-    rounding
-    up is exact. Rounding to the nearest isn't: 41 thousandths are 41 shares, which are 40.04 thousandths. Shares of another program that no
-    request leads to count as those of the next larger request.
+    rounding up is exact. Rounding to the nearest isn't: 41 thousandths are 41 shares, which are 40.04 thousandths. Shares of another
+    program that no request leads to count as those of the next larger request.
     """
     if shares <= MIN_SHARES:
         return Range(0, 2)

@@ -60,7 +60,7 @@ class ToldBy(enum.StrEnum):
     HUGEPAGE_LIMIT = "hugepageLimit"
     OOM_SCORE_ADJ = "oomScoreAdj"
     QOS_CLASS = "qosClass"
-    """It follows from the QoS class."""
+    """Consequence of the QoS class."""
     SEEN = "seen"
     """The containers that the runtime has reported so far."""
 
@@ -219,15 +219,8 @@ def _build_container(
         *_devices(stated),
     ]
     kind = stated.kind or ContainerKind.APP
-    known = [
-        Known(
-            "kind",
-            kind.value,
-            ToldBy.SEEN if stated.kind is None else by,
-            is_exact=stated.kind is not None,
-            container=stated.name,
-        )
-    ]
+    is_known = stated.kind is not None
+    known = [Known("kind", kind.value, by if is_known else ToldBy.SEEN, is_known, stated.name)]
     for amount in amounts:
         value = "0" if amount.quantity is None else str(amount.quantity)
         what = f"{amount.part}.{amount.resource}"
@@ -342,29 +335,22 @@ def _cpu_amount(part: str, found: Range, by: ToldBy) -> _Amount:
 
 
 def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> Iterator[_Amount]:
-    limit = seen.resources.memory_limit_bytes
-    has_limit = limit is not None and limit > 0
-    if limit is not None and has_limit:
+    limit_bytes = seen.resources.memory_limit_bytes
+    limit = limit_bytes if limit_bytes is not None and limit_bytes > 0 else None
+    if limit is not None:
         yield _Amount(LIMITS, MEMORY, Quantity.of_bytes(limit), ToldBy.MEMORY_LIMIT)
-    match qos:
-        case QosClass.BEST_EFFORT:
-            return
-        case QosClass.GUARANTEED:
-            if limit is not None and has_limit:
-                yield _Amount(REQUESTS, MEMORY, Quantity.of_bytes(limit), ToldBy.QOS_CLASS)
-        case QosClass.BURSTABLE:
-            between = (
-                None if seen.oom_score_adj is None else estimate_memory_request(seen.oom_score_adj, capacity_bytes)
-            )
-            yield _burstable_memory(between, limit if has_limit else None)
+    if qos is QosClass.GUARANTEED and limit is not None:
+        yield _Amount(REQUESTS, MEMORY, Quantity.of_bytes(limit), ToldBy.QOS_CLASS)
+    if qos is QosClass.BURSTABLE:
+        score = seen.oom_score_adj
+        yield _burstable_memory(None if score is None else estimate_memory_request(score, capacity_bytes), limit)
 
 
 def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
     """Estimate the memory request of a Burstable container.
 
     Often a manifest has only a limit, and the request is equal. Otherwise the least possible amount is assumed, so that no pod is refused
-    for
-    memory that it may not have requested.
+    for memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)

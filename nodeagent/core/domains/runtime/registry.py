@@ -87,6 +87,11 @@ class Stepped(Struct, frozen=True):
     registry: Registry
     todo: tuple[Todo, ...] = ()
 
+    @property
+    def is_illegal(self) -> bool:
+        """Whether the event was illegal, and has therefore changed nothing."""
+        return any(isinstance(one, CountIllegal) for one in self.todo)
+
 
 def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
     """Return the registry after an event, and the instructions that follow from it.
@@ -114,9 +119,9 @@ def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKe
             todo = _keep_newest_of_key(_decide_unplaced(registry, {pod_uid}))
             return Stepped(replace(registry, refused=refused), todo)
         case Call():
-            if what.pod is not None:
-                registry = _with_pods(_with_sandbox(registry, what.sandbox), (what.pod,))
-            return _apply_call(registry, what)
+            known = registry if what.pod is None else _with_pods(_with_sandbox(registry, what.sandbox), (what.pod,))
+            stepped = _apply_call(known, what)
+            return Stepped(registry, stepped.todo) if stepped.is_illegal else stepped
 
 
 def record_decision(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
@@ -254,9 +259,6 @@ def _step(registry: Registry, entry: KeyEntry, seen: _Seen) -> tuple[KeyEntry, t
             return _offer(registry, entry, made)
         case Effect.OFFER_CHANGE:
             return _offer_change(registry, entry, made)
-        case Effect.COUNT_AND_DECIDE:
-            todo = CountFailOpen(seen.key, made.id), Decide(seen.key, made.id, is_again=entry.is_held)
-            return _with(entry, made), todo
         case Effect.COMPARE | Effect.COUNT_AND_COMPARE:
             return _compare(registry, entry, made, seen, counts=effect is Effect.COUNT_AND_COMPARE)
 

@@ -1,7 +1,8 @@
 """Table of the effects of each event on a container of a runtime.
 
-An event that a condition's row lacks is illegal there, because it is late or out of order. It changes nothing and is counted, and a call is
-denied. So no event revives a container that has ended. Only a list of all containers (Synchronize) can report that it runs.
+An event that a condition's row lacks is illegal there, because it is late or out of order. It changes nothing and is counted, and a
+creation or start is denied. A look at the runtime's containers follows. So no event revives a container that has ended or is unknown. Only
+a look or a list of all containers (Synchronize) can report that it runs.
 """
 
 from collections.abc import Mapping
@@ -48,13 +49,14 @@ class Effect(Enum):
     """Consequence of a legal event."""
 
     NOTHING = "nothing"
-    OFFER = "place it if it asks for what its key holds, refuse it if that was refused before, else decide on it"
+    OFFER = (
+        "place it if its key holds the requested amounts, refuse a request that was refused before, else decide on it"
+    )
     OFFER_CHANGE = "do the same with the amounts of the update"
-    COUNT_AND_DECIDE = "count it as begun unasked, and decide on it with the amounts of the update"
-    LET_START = "let it start if its cgroup is right and nobody else is on its CPUs"
+    LET_START = "let it start if its cgroup is right and no other process is on its CPUs"
     DENY_START = "deny the start, because it was not placed"
-    COMPARE = "compare what it has with what is promised to its key"
-    COUNT_AND_COMPARE = "compare, and count it as begun unasked unless it has what is promised"
+    COMPARE = "compare its values with the allocation of its key"
+    COUNT_AND_COMPARE = "compare, and count it as started without a call unless it has its allocation"
 
 
 Transition = tuple[Stage | None, Effect]
@@ -72,7 +74,7 @@ _LISTED: dict[ContainerEvent, Transition] = {
     _E.LISTED_STOPPED: (_S.STOPPED, Effect.NOTHING),
     _E.UNLISTED: (_S.REMOVED, Effect.NOTHING),
 }
-_BEGUN_UNASKED: dict[ContainerEvent, Transition] = {
+_STARTED_WITHOUT_CALL: dict[ContainerEvent, Transition] = {
     _E.SEEN_RUNNING: (_S.STARTED, Effect.COUNT_AND_COMPARE),
     _E.LISTED_RUNNING: (_S.STARTED, Effect.COUNT_AND_COMPARE),
 }
@@ -83,12 +85,11 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
         _C.UNKNOWN: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
             _E.START: (None, Effect.DENY_START),
-            _E.UPDATE: (_S.STARTED, Effect.COUNT_AND_DECIDE),
             # A container that was refused is unknown again, and the runtime still tells its end.
             _E.STOP: (None, Effect.NOTHING),
             _E.REMOVE: (None, Effect.NOTHING),
             **_LISTED,
-            **_BEGUN_UNASKED,
+            **_STARTED_WITHOUT_CALL,
         },
         _C.CREATED: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
@@ -96,7 +97,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
             _E.UPDATE: (_S.CREATED, Effect.OFFER_CHANGE),
             **_ENDS,
             **_LISTED,
-            **_BEGUN_UNASKED,
+            **_STARTED_WITHOUT_CALL,
         },
         _C.CREATED_PLACED: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
@@ -104,7 +105,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
             _E.UPDATE: (_S.CREATED, Effect.OFFER_CHANGE),
             **_ENDS,
             **_LISTED,
-            **_BEGUN_UNASKED,
+            **_STARTED_WITHOUT_CALL,
         },
         _C.STARTED: {
             _E.START: (_S.STARTED, Effect.DENY_START),

@@ -21,7 +21,7 @@ from nodeagent.edge.cgroups.cgroupfs import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.checkpoint.job_record import JobRecord, parse_record, print_record
+from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER
 
 _FILE = "job"
@@ -106,7 +106,7 @@ class Jobs:
                     hint="try again when `systemctl status nodeagent` says that it is ready",
                 )
             try:
-                self._files.write(f"{pod.uid}/{_FILE}", print_record(record))
+                self._files.write(f"{pod.uid}/{_FILE}", format_record(record))
             except PlacementFileError:
                 owner.close()
                 raise

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nodeagent.edge.files import state_files
 from nodeagent.edge.runtime.kubelet import read_kubelet_arguments
-from nodeagent.formats.config.kubelet_beside import KubeletFiles, kubelet_conflicts
+from nodeagent.formats.config.kubelet_beside import KubeletFiles, find_kubelet_conflicts
 
 _CONFIG, _ROOT = "/var/lib/kubelet/config.yaml", "/var/lib/kubelet"
 _MAX_BYTES = 1 << 20
@@ -19,7 +19,7 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
     if parts := _value_of_flag("--config-dir", arguments):
         paths += sorted(str(Path(parts, file.name)) for file in _below(root, parts).glob("*.conf"))[:_MAX_PARTS]
     try:
-        found = kubelet_conflicts(
+        found = find_kubelet_conflicts(
             KubeletFiles(
                 tuple((path, content) for path in paths if (content := _read(root, path)) is not None),
                 arguments,

@@ -59,7 +59,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import Wakeups
 from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
-from nodeagent.formats.manifest.pod_rules import misnamed as names_amiss
+from nodeagent.formats.manifest.pod_rules import find_invalid_names as names_amiss
 from nodeagent.formats.runtime.annotations import names_devices, read_annotations
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Misplaced(Struct, frozen=True):
 
     id: str
     key: ContainerKey
-    found: CpuSet
+    cpus: CpuSet
     """CPUs on which the container was found."""
 
 
@@ -101,7 +101,7 @@ class RuntimeMemory(Struct, frozen=True):
     """Pods that keep their allocations although the agent doesn't serve the runtime, as text. Empty if there are none."""
 
 
-class OpenTurn(Struct, frozen=True):
+class PendingDecisions(Struct, frozen=True):
     """Decisions of the current turn that are still to be answered, logged and counted."""
 
     node: Node
@@ -133,7 +133,7 @@ class RuntimeDomain(PassiveDomain):
         self.is_served = True
         """Whether the agent connects to the runtime. Without a connection, nothing reports the containers."""
         self._memory = RuntimeMemory()
-        self._open: OpenTurn | None = None
+        self._pending: PendingDecisions | None = None
         """None before the first turn."""
 
     @property
@@ -164,20 +164,24 @@ class RuntimeDomain(PassiveDomain):
         elif cgroups.problem is None and awaits_end(state.runtime):
             happenings.append((None, Populated(cgroups.populated)))
         happenings += [(None, Retried(uid)) for uid in retried]
-        happenings += [(message, message.what) for message in asked]
+        happenings += [(message, message.content) for message in asked]
         if any(_may_ask_for_devices(what, memory.reported) for _, what in happenings):
             world = replace(world, managers=world.managers.knowing(self._devices(world.managers.topology)))
         origin, mount = self._adapter.origin, str(self._tree.mount)
         node = Node(world, kernel, memory.reported, read_pod_annotations, origin, mount, find_name_problems)
-        opened, draft = OpenTurn(node), Draft(state, decided.events, decided.deltas)
+        pending, draft = PendingDecisions(node), Draft(state, decided.events, decided.deltas)
         for message, what in happenings:
-            node = replace(node, reported=node.reported.after(what))
-            taken = decide_event(draft, what, node)
+            informed = replace(node, reported=node.reported.after(what))
+            taken = decide_event(draft, what, informed)
+            if taken.is_illegal:
+                self.exchange.look_again()
+            else:
+                node = informed
             draft = taken.draft
-            calls = opened.calls if message is None else (*opened.calls, (message, taken.todo))
-            opened = OpenTurn(node, calls, opened.todo + taken.todo)
+            calls = pending.calls if message is None else (*pending.calls, (message, taken.todo))
+            pending = PendingDecisions(node, calls, pending.todo + taken.todo)
         cgroups = self._read_cgroups(draft.state, cgroups, again=False)
-        has_listed = memory.untracked.has_listed or any(isinstance(message.what, Synchronized) for message in asked)
+        has_listed = memory.untracked.has_listed or any(isinstance(message.content, Synchronized) for message in asked)
         untracked = replace(memory.untracked, has_listed=has_listed)
         if self.is_served:
             try:
@@ -185,7 +189,7 @@ class RuntimeDomain(PassiveDomain):
                 untracked = log_untracked(found, self._log)
             except CgroupError as err:
                 cgroups = replace(cgroups, problem=Problem.from_error(err))
-        self._open = opened
+        self._pending = pending
         self._memory = replace(
             memory,
             reported=node.reported,
@@ -199,35 +203,35 @@ class RuntimeDomain(PassiveDomain):
 
     def withdraw(self, why: str, /) -> None:
         """Deny the waiting calls, and keep the events for the next turn."""
-        assert self._open is not None
-        for asked, _ in self._open.calls:
+        assert self._pending is not None
+        for asked, _ in self._pending.calls:
             asked.set_answer(Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
-        unsaved = tuple(Message(asked.what) for asked, _ in self._open.calls if asked.is_event)
-        self._open = OpenTurn(self._open.node)
+        unsaved = tuple(Message(asked.content) for asked, _ in self._pending.calls if asked.is_event)
+        self._pending = PendingDecisions(self._pending.node)
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
         """Return the CPUs that containers of the runtime have not left yet."""
-        assert self._open is not None
-        cpus = CpuSet() if self._memory.cgroups.problem is None else self._open.node.kernel.online
-        for occupant in self._occupants(state, self._open.node):
+        assert self._pending is not None
+        cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
+        for occupant in self._occupants(state, self._pending.node):
             cpus |= occupant.overdue
         return cpus
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
         """Answer the calls of a saved turn, and push the remaining changes."""
-        assert self._open is not None
+        assert self._pending is not None
         state = done.state
-        opened, self._open = self._open, OpenTurn(self._open.node)
-        node = opened.node
-        self._log_decisions(opened)
+        pending, self._pending = self._pending, PendingDecisions(self._pending.node)
+        node = pending.node
+        self._log_decisions(pending)
         if self._pods is not None:
             self._pods.known = frozenset(pod.uid for pod in state.runtime.pods)
         theirs = self._occupants(state, node)
         pool = find_shared_pool(state, node)
         own: tuple[Occupant, ...] = ()
         problem = self._memory.cgroups.problem
-        if any(asked.answer is not None for asked, _ in opened.calls) or build_response(theirs, pool=pool) != Response(
+        if any(asked.answer is not None for asked, _ in pending.calls) or build_response(theirs, pool=pool) != Response(
             Answer()
         ):
             try:
@@ -235,7 +239,7 @@ class RuntimeDomain(PassiveDomain):
             except CgroupError as err:
                 problem = Problem.from_error(err)
         if problem is not None:
-            for asked, _ in opened.calls:
+            for asked, _ in pending.calls:
                 asked.set_answer(Denial(f"nodeagent can't read cgroups: {problem}; the kubelet tries again"))
             self._memory = replace(self._memory, is_waiting=True)
             return (problem,)
@@ -244,7 +248,7 @@ class RuntimeDomain(PassiveDomain):
             (Occupant("a unit or pod that could not be made to leave", done.unvacated, None),) if done.unvacated else ()
         )
         there = (*own, *theirs, *others)
-        answered = self._answer_calls(opened, there, done)
+        answered = self._answer_calls(pending, there, done)
         is_waiting, unserved = False, ""
         if state.runtime.refused and time.monotonic() >= self.exchange.state.looked_at + LOOK_SECONDS:
             self.exchange.look_again()
@@ -267,7 +271,7 @@ class RuntimeDomain(PassiveDomain):
     @property
     def has_listed(self) -> bool:
         """Return whether the list of containers is known and saved, or the runtime isn't served and lists none."""
-        is_saved = not any(isinstance(message.what, Synchronized) for message in self._memory.unsaved)
+        is_saved = not any(isinstance(message.content, Synchronized) for message in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
@@ -295,23 +299,23 @@ class RuntimeDomain(PassiveDomain):
             tuple((RUNTIME_ANSWER_DURATION, seconds) for seconds in counts.answers_seconds),
         )
 
-    def _answer_calls(self, opened: OpenTurn, there: tuple[Occupant, ...], done: TurnDone) -> bool:
+    def _answer_calls(self, pending: PendingDecisions, there: tuple[Occupant, ...], done: TurnDone) -> bool:
         """Answer each waiting call. Return whether an answer changes other containers."""
-        state, node, answered = done.state, opened.node, False
+        state, node, answered = done.state, pending.node, False
         pool = find_shared_pool(state, node)
         pinned = tuple(
             Occupant(f"unit {unit}, pinned by a pod that is not known now", cpus, None)
             for unit, cpus in unclear_units(node.world.observed).items()
         )
-        for asked, todo in opened.calls:
+        for asked, todo in pending.calls:
             if asked.answer is None:
                 continue
-            if isinstance(asked.what, Call):
+            if isinstance(asked.content, Call):
                 reserved = node.world.managers.reserved & node.kernel.online
-                around = (*there, *pinned) if asked.what.event is Event.START_CONTAINER else there
+                around = (*there, *pinned) if asked.content.event is Event.START_CONTAINER else there
                 seen = self._memory.cgroups.by_id
-                found = answer_call(asked.what, todo, wanted_by_key(state, node), around, seen, pool, reserved)
-                found = self._add_devices(found, asked.what, done)
+                found = answer_call(asked.content, todo, wanted_by_key(state, node), around, seen, pool, reserved)
+                found = self._add_devices(found, asked.content, done)
             else:
                 found = build_response(there, pool=pool)
             if isinstance(found, Response):
@@ -359,11 +363,11 @@ class RuntimeDomain(PassiveDomain):
                 return replace(found, answer=replace(found.answer, access=access))
         return Denial(f"container {key.name}: {access}; the kubelet tries again")
 
-    def _log_decisions(self, opened: OpenTurn) -> None:
+    def _log_decisions(self, pending: PendingDecisions) -> None:
         """Log and count the decisions, and remember misplaced containers."""
         misplaced = {container.id: container for container in self._memory.misplaced}
-        reserved, fail_open = opened.node.world.managers.reserved, self._memory.fail_open_starts
-        for instruction in opened.todo:
+        reserved, fail_open = pending.node.world.managers.reserved, self._memory.fail_open_starts
+        for instruction in pending.todo:
             match instruction:
                 case CountFailOpen(key, id_):
                     fail_open += 1
@@ -392,10 +396,10 @@ class RuntimeDomain(PassiveDomain):
             occupant, cpus = occupant_by_id.get(container.id), self._memory.cgroups.cpus_of(container.id)
             if occupant is not None and (occupant.wanted is None or cpus != occupant.wanted.cpus):
                 still_misplaced.append(container)
-            elif occupant is not None and cpus != container.found:
+            elif occupant is not None and cpus != container.cpus:
                 key = container.key
                 about = {"pod_uid": key.pod_uid, "container": key.name, "container_id": container.id}
-                self._log.warning("container_put_right", **about, found=str(container.found), restored=str(cpus))
+                self._log.warning("container_put_right", **about, found=str(container.cpus), restored=str(cpus))
         self._memory = replace(self._memory, misplaced=tuple(still_misplaced))
 
 

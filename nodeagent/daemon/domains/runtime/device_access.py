@@ -13,7 +13,7 @@ from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.manifest.placement_variables import device_variables
-from nodeagent.formats.wire.device_plugins import access, container_variables
+from nodeagent.formats.wire.device_plugins import container_variables, decode_access
 from nodeagent.formats.wire.protobuf import ProtobufError
 
 
@@ -46,7 +46,7 @@ def find_device_access(
     parts, variables = [], dict[str, str]()
     for resource, answer in answers:
         try:
-            part = access(answer)
+            part = decode_access(answer)
             variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource wins
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"

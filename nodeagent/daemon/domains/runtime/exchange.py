@@ -40,16 +40,16 @@ _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what
 class Message(Struct, frozen=True, eq=False):
     """A message of the runtime to the deciding thread."""
 
-    what: Call | Synchronized | Looked
+    content: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
     """None means that no thread waits for an answer."""
-    after: int = 0
+    changes_before: int = 0
     """Number of changes sent before this message. The runtime works in order, so it has made all of them."""
 
     @property
     def is_event(self) -> bool:
         """Return whether the message reports something that has happened already, whether or not the turn can be saved."""
-        return not isinstance(self.what, Call) or self.what.event not in _ANSWERED
+        return not isinstance(self.content, Call) or self.content.event not in _ANSWERED
 
     def set_answer(self, value: Response | Denial) -> None:
         if self.answer is not None and not self.answer.done():
@@ -178,9 +178,9 @@ class RuntimeExchange:
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
         return replace(known, pods=self._pods.ask_unknown(uids, until - _DECIDING_SECONDS))
 
-    def _ask(self, what: Call | Synchronized, until: float) -> Response | Denial:
+    def _ask(self, content: Call | Synchronized, until: float) -> Response | Denial:
         answer: Future[Response | Denial] = Future()
-        self._put(what, answer)
+        self._put(content, answer)
         try:
             return answer.result(max(0.0, until - time.monotonic() - MARGIN_MS / 1000))
         except TimeoutError:
@@ -190,9 +190,9 @@ class RuntimeExchange:
                 self._state = replace(self._state, counts=counts)
             return Denial(_BUSY)
 
-    def _put(self, what: Call | Synchronized | Looked, answer: Future[Response | Denial] | None = None) -> None:
+    def _put(self, content: Call | Synchronized | Looked, answer: Future[Response | Denial] | None = None) -> None:
         with self._lock:
-            asked = Message(what, answer, self._state.changes)
+            asked = Message(content, answer, self._state.changes)
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
@@ -211,9 +211,9 @@ class RuntimeExchange:
                 asked = self._queue.get_nowait()
                 if asked.answer is None or asked.answer.set_running_or_notify_cancel():
                     found.append(asked)
-                elif isinstance(asked.what, Synchronized):
+                elif isinstance(asked.content, Synchronized):
                     found.append(replace(asked, answer=None))
-        done = max((asked.after for asked in found), default=0)
+        done = max((asked.changes_before for asked in found), default=0)
         with self._lock:
             sent = tuple(change for change in self._state.sent if change.number > done)
             self._state = replace(self._state, due=(), sent=sent)

@@ -9,7 +9,14 @@ from pathlib import Path
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError, GrpcServerKind, load
-from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, KubeletPodError, get_pod, read_pod
+from nodeagent.formats.runtime.kubelet_pods import (
+    GET_POD,
+    MAX_BYTES,
+    METADATA,
+    KubeletPodError,
+    encode_get_pod,
+    read_pod,
+)
 from nodeagent.formats.wire.grpc_messages import Status
 
 KUBELET = GrpcServerKind(
@@ -97,7 +104,7 @@ class PodsApi:
     def _call(self, uids: Iterable[str], until: float) -> Iterator[KubeletPod]:
         with GrpcClient(KUBELET, self._path, until, MAX_BYTES) as kubelet:
             for uid in uids:
-                request = get_pod(uid)
+                request = encode_get_pod(uid)
                 if request is None:
                     continue
                 try:

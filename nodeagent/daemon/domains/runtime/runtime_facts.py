@@ -9,8 +9,8 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
 from nodeagent.edge.files import state_files
 from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
-from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, imported, nri_config
-from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, get_pod
+from nodeagent.formats.config.containerd_config import ContainerdConfigError, NriConfig, read_imports, read_nri_config
+from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, encode_get_pod
 from nodeagent.formats.wire.grpc_messages import Status
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 
@@ -49,7 +49,7 @@ def runtime_facts(
 
 
 def _try_pods_api(path: Path) -> PodsApiFacts:
-    nobody = get_pod(_NOBODY)
+    nobody = encode_get_pod(_NOBODY)
     assert nobody is not None
     try:
         with GrpcClient(KUBELET, path, time.monotonic() + _PODS_API_SECONDS, MAX_BYTES) as kubelet:
@@ -73,10 +73,10 @@ def _read_config(root: Path) -> NriConfig | None:
         content = state_files.read(str(root / path.lstrip("/")), max_bytes=_MAX_BYTES, follow_symlinks=True)
         if content is not None:
             files.append((path, content))
-            for pattern in imported(content, path):
+            for pattern in read_imports(content, path):
                 relative = str(Path(path).parent / pattern).lstrip("/")
                 waiting += sorted(f"/{file.relative_to(root)}" for file in root.glob(relative))
-    return nri_config(tuple(files)) if files else None
+    return read_nri_config(tuple(files)) if files else None
 
 
 class _Visitor:

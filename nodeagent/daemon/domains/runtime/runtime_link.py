@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from nodeagent.core.model.nri import Answer, Call, Event, Runtime, Synchronized, Update
 from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError, Plugin
 from nodeagent.formats.runtime.ttrpc import TtrpcCode
-from nodeagent.formats.runtime.values import Answer, Call, Event, Runtime, Synchronized, Update
 
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses before each reconnect; the last pause repeats. Without a plugin, the runtime starts containers unpinned. containerd takes about

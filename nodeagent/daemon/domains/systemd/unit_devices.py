@@ -22,7 +22,7 @@ from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.unit_properties import LOADED, NOT_FOUND, DeviceRules
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 Rules = tuple[str, ...]
 """Rules in the form of `DeviceAllow=`, such as `/dev/nvme1 rw`."""
@@ -179,7 +179,7 @@ class UnitDevices:
         for name, content in self._records.read().items():
             unit, _, file = name.partition("/")
             with suppress(MisfitError):
-                if file == _FILE and content is not None and (rules := parsed(content).each(JsonValue.text)):
+                if file == _FILE and content is not None and (rules := parse_json(content).each(JsonValue.text)):
                     found[unit] = rules
         return found
 

@@ -9,7 +9,7 @@ from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.formats.kernel.unit_properties import parse_unit_record, print_unit_record
+from nodeagent.formats.kernel.unit_properties import format_unit_record, parse_unit_record
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
@@ -62,7 +62,7 @@ class UnitRecords:
                 continue
             try:
                 if unit in wanted:
-                    self._files.write(f"{unit}/{_FILE}", print_unit_record(wanted[unit]))
+                    self._files.write(f"{unit}/{_FILE}", format_unit_record(wanted[unit]))
                 else:
                     self._files.remove(f"{unit}/{_FILE}")
             except PlacementFileError as err:

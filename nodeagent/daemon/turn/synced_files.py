@@ -9,7 +9,7 @@ from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFi
 T = TypeVar("T")
 
 
-def keep_files(
+def sync_files(
     files: PlacementFiles,
     held: dict[str, T | None],
     wanted: Mapping[str, T | None],

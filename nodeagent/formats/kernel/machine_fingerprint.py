@@ -5,7 +5,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsSample
 
-WITNESS = (
+FINGERPRINT_FILES = (
     f"{CPUS}/online",
     f"{NODES}/node#/cpulist",
     f"{NODES}/node#/meminfo",
@@ -16,7 +16,7 @@ WITNESS = (
 """About ten files per NUMA node and none per CPU, in the notation of `WANTED`."""
 
 
-class Witness(Struct, frozen=True):
+class MachineFingerprint(Struct, frozen=True):
     """Fingerprint that stays equal while the machine is unchanged."""
 
     online: CpuSet | None
@@ -26,7 +26,7 @@ class Witness(Struct, frozen=True):
     hugepages: tuple[tuple[int, int], ...]
 
 
-def witness_of(sample: SysfsSample) -> Witness:
+def fingerprint_of(sample: SysfsSample) -> MachineFingerprint:
     """Create the fingerprint, from constant values only. meminfo, for example, also has the free memory.
 
     Raises:
@@ -41,7 +41,7 @@ def witness_of(sample: SysfsSample) -> Witness:
         )
         for name, number in sample.numbered(NODES, "node")
     )
-    return Witness(
+    return MachineFingerprint(
         sample.cpu_list(f"{CPUS}/online"),
         tuple(sorted(nodes, key=lambda node: node[0])),
         sample.total_memory_bytes("proc/meminfo"),
