@@ -46,7 +46,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.cpu.restore import list_allocated_cpus
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -787,7 +787,7 @@ class Agent:
         self._check_units(desired_by_path)
         universe = CpuSet(machine.node.managers.providers.of(CpuResource).manager.universe)
         if default_set(state.promises):
-            assert default_set(state.promises) | given_cpus(state.promises) == universe, "a CPU is lost"
+            assert default_set(state.promises) | list_allocated_cpus(state.promises) == universe, "a CPU is lost"
 
     def _is_on_its_way(self, path: str, cpus: CpuSet, promised: CpuSet) -> bool:
         """Whether a container that was resized has some of its CPUs, and not all yet, or others still that nobody else is on."""

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
 from nodeagent.core.admission.node_capacity import usage_of
-from nodeagent.core.admission.units import unit_taken
+from nodeagent.core.admission.units import find_taken_unit
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft
@@ -24,7 +24,7 @@ def retry_refused(draft: Draft, world: World, decide: Decide) -> Draft:
         refusal, manifest = entry.refusal, draft.manifests.get(entry.pod.full_name)
         if refusal is None or manifest is None or manifest.pod != entry.pod:
             continue
-        if unit_taken(entry.pod, draft.state.pods_of_units()) is not None:
+        if find_taken_unit(entry.pod, draft.state.pods_of_units()) is not None:
             continue
         usage = usage_of(draft.state.holding_pods(), pod_level_resources=world.pod_level_resources)
         orphans = find_orphan_cpus(draft.state, world)
