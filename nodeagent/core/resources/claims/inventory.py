@@ -1,6 +1,6 @@
-"""Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and cards.
+"""Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and PCI cards.
 
-Names and attributes are those of existing drivers. Whether a device is allocated is not part of the inventory.
+Names and attributes are the same as in existing drivers. The inventory doesn't tell whether a device is allocated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,28 +16,28 @@ DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
 """Limit on the length of an attribute (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
-"""Name of the capacity of memory, in bytes."""
+"""Name of memory's capacity, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
-"""Words of dra-driver-cpu for the types of cores."""
+"""Names of the core classes in dra-driver-cpu."""
 
 Value = int | str | bool | tuple[str, ...]
-"""Value of an attribute. A tuple matches by any of its values (KEP-5491)."""
+"""Value of an attribute. A tuple matches if any of its values matches (KEP-5491)."""
 
 
 class ClaimableDevice(Struct, frozen=True):
     driver: str
     name: str
     attributes: tuple[tuple[str, Value], ...]
-    """Attributes by qualified name, sorted."""
+    """Attributes by qualified name, in alphabetical order."""
     capacity: tuple[tuple[str, int], ...] = ()
     """Capacities by qualified name."""
     cpu: int | None = None
     """Number of the CPU. None for other devices."""
     memory: tuple[int, str] | None = None
-    """NUMA node and resource (`memory` or `hugepages-<size>`) of memory. None for other devices."""
+    """NUMA node of the memory, and its resource (`memory` or `hugepages-<size>`). None for other devices."""
     address: str = ""
     """Address of the PCI function. Empty for other devices."""
 
@@ -48,7 +48,7 @@ class ClaimableDevice(Struct, frozen=True):
 def claimable(
     topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]]
 ) -> tuple[ClaimableDevice, ...]:
-    """Return all claimable devices, in order.
+    """Return all claimable devices: CPUs, then memory, then cards.
 
     Args:
         topology: the current machine.
@@ -66,7 +66,9 @@ def claimable(
 
 
 def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
-    """Return the CPUs near each PCI root: those of its cards' NUMA nodes, or else those that the kernel calls local to the cards."""
+    """Return the CPUs near each PCI root: the CPUs of its cards' NUMA nodes. For cards with an unknown node, these are the kernel's local
+    CPUs.
+    """
     found: dict[str, CpuSet] = {}
     for card, node in cards:
         local = card.local_cpus if node is None else topology.nodes.get(node)

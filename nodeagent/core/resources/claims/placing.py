@@ -1,7 +1,7 @@
-"""Ways to meet a pod's resource claims: devices for the containers that use them, chosen before the pod itself is decided.
+"""Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the pod itself is decided.
 
-The CPU manager chooses CPUs and the memory manager memory, among those that a claim allows. The pod is then decided as one that already
-holds them, so that everything else is aligned with them. Loaded only for pods with claims.
+Among the CPUs and memory that a claim allows, the CPU manager and the memory manager choose. The pod is then decided as if it already held
+these devices, so that all other allocations are aligned with them. Loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_acco
 from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory
 
 MOST_TRIED = 256
-"""Limit on the allocations tried per pod. The whole pod is decided with each one that satisfies the claims; the first admitted one wins."""
+"""Limit on the allocations tried per pod. The whole pod is decided with each allocation that meets the claims, until one is admitted."""
 
 
 class Met(Struct, frozen=True):
@@ -43,11 +43,11 @@ class Met(Struct, frozen=True):
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """Demand of the pod, with the cards of its claims as devices to be near."""
+    """Demand of the pod, in which the cards of its claims are added to the devices to be near."""
 
 
 class _MisfitError(Exception):
-    """One way doesn't meet the claims. The text says why."""
+    """One way doesn't meet the claims. The text gives the reason."""
 
 
 def ways_to_place(
@@ -62,13 +62,13 @@ def ways_to_place(
     """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
     Args:
-        cpus: the CPU manager, limited to what this pod may have.
-        memory: the memory manager, limited likewise.
+        cpus: the CPU manager, limited to the CPUs that this pod may have.
+        memory: the memory manager, limited to the NUMA nodes that this pod may have.
         cards: the discovered devices.
         machine: the current machine.
         promises: the promises without the allocations of the claims.
         pod: a pod with claims.
-        demand: what else the pod requests.
+        demand: the pod's other requests.
     """
     try:
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
@@ -80,7 +80,7 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return why a pod's claims can't be met, whatever is free."""
+    """Return why a pod's claims can never be met, even on an empty machine. None means that they may be met."""
     if pod.resources is not None:
         return "claims beside resources of the pod as a whole (spec.resources) are not supported: state those of its containers"
     for claim in pod.claims:
@@ -97,7 +97,7 @@ def unusable(pod: Pod) -> str | None:
 
 
 def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
-    """Return the requests of claims that have no allocation yet."""
+    """Return the requests of the pod's claims that have no allocation yet."""
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
@@ -111,7 +111,7 @@ def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
 
 
 class _Chosen(Struct):
-    """Partial allocation of one way."""
+    """Partial allocation while one way is tried."""
 
     default: CpuSet
     """CPUs without an owner."""
@@ -121,12 +121,12 @@ class _Chosen(Struct):
     amounts: dict[str, dict[str, int]] = field(default_factory=dict)
     """Bytes by container and resource."""
     devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
-    """Devices by the position of the request."""
+    """Devices by the position of their request."""
     taken: set[str] = field(default_factory=set)
 
 
 class _Placing:
-    """Search for allocations for the claims of one pod."""
+    """Search for the devices of one pod's claims."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Placing:
             raise _MisfitError(wrong or "its claims can't be met")
 
     def _add_shared_claims(self, promises: Promises) -> Promises:
-        """Add the allocations of claims that other pods share with this pod."""
+        """Add the allocations of claims that this pod shares with other pods."""
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
@@ -228,7 +228,8 @@ class _Placing:
         return ("", device.address) not in self._taken
 
     def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose devices for each request: CPUs first, then memory, then cards; among equals the request with the fewest candidates.
+        """Choose devices for each request: CPUs first, then memory, then cards. Within a kind, the request with the fewest candidates comes
+        first.
 
         Raises:
             _MisfitError: this way doesn't meet the claims.
@@ -286,7 +287,7 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        """Let the CPU manager choose by its policy and options, as for a container that requests this number of CPUs."""
+        """Let the CPU manager choose by its policy and options, as for a container with this CPU request."""
         manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
@@ -342,7 +343,7 @@ class _Placing:
         return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
 
     def _allocate_chosen(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
-        """Allocate the chosen devices."""
+        """Allocate the chosen devices to the pod."""
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
@@ -373,7 +374,7 @@ class _Placing:
         return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """Judge the number of claimed CPUs: it must equal the container's request, which counts for the node's capacity and the CPU
+        """Check that the number of claimed CPUs equals the container's CPU request, which counts for the node's capacity and the CPU
         weight.
         """
         asked = self._demand_of(container).cpus
@@ -388,7 +389,7 @@ class _Placing:
     def _allocate_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
-        """Let the memory manager allocate all memory of a container, from the nodes of its claims."""
+        """Let the memory manager allocate all memory of a container from the NUMA nodes of its claims."""
         demand = self._demand_of(self._pod.container(name))
         asked = dict(demand.memory or ())
         for resource, size in sizes.items():
@@ -460,7 +461,7 @@ def _leave_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return the chosen devices, or others if these would leave too few for the requests after this one."""
+    """Return the chosen devices if they leave enough for later requests. Otherwise return other devices that do."""
     if not rest or matching(rest, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *rest], taken, looks)

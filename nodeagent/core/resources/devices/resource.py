@@ -36,9 +36,9 @@ def owned(
     every: NumaMask,
     elsewhere: frozenset[str] = frozenset(),
 ) -> "DeviceResource":
-    """Create the device manager from discovered devices and those of device plugins. Without a scan it has only the latter.
+    """Create the device manager for discovered devices and devices of plugins. Without a scan, only plugins' devices are included.
 
-    A resource that the configuration names no longer belongs to a plugin that has registered it before.
+    If the configuration names a resource, a plugin's devices of this resource are ignored.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -47,11 +47,11 @@ def owned(
 
 
 class DeviceResource(Struct, frozen=True):
-    """See `Resource` (core/resources/resource.py)."""
+    """Implements `Resource` for devices (core/resources/resource.py)."""
 
     manager: DeviceManager
     plugged: tuple[DevicePool, ...] = ()
-    """Pools of device plugins."""
+    """Pools of devices from device plugins."""
     elsewhere: frozenset[str] = frozenset()
     """Extended resources that other managers allocate."""
     name: ClassVar[str] = "devices"
@@ -182,7 +182,7 @@ class DeviceResource(Struct, frozen=True):
         return allocate_each(self, promises, pod)
 
     def _without_foreign(self, container: ContainerDemand) -> ContainerDemand:
-        """Return a container without extended resources that other managers allocate."""
+        """Return the container without extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
             return container
         return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
@@ -237,7 +237,7 @@ class DeviceResource(Struct, frozen=True):
         yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Yield allocated devices that are gone or unhealthy. Their containers keep them."""
+        """Yield allocated devices that are gone or unhealthy. Containers keep such devices."""
         if not taken_devices(promises):
             return
         there = {
@@ -252,12 +252,12 @@ class DeviceResource(Struct, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def tried_out(self) -> "DeviceResource":
-        """Return the device manager for trials: no plugin is called."""
+        """Return the device manager for trials, which calls no plugins."""
         quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
         return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
-        """Return the allocatable number of each resource: healthy devices, and at least the allocated ones (kubelet:
+        """Return the allocatable number of each resource: its healthy devices, or its allocated devices if these are more (kubelet:
         sanitizeNodeAllocatable).
         """
         given: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""NUMA hints of the memory manager, for a container or a pod: calculated, or regenerated from allocated memory."""
+"""NUMA hints of the memory manager for a container or a pod. They are calculated, or regenerated from allocated memory."""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
@@ -11,7 +11,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""Hints by resource. Empty means no preference, which is also kubelet's answer if nothing fits."""
+"""Hints by resource. Empty means no preference. kubelet also gives this answer if no group has enough memory."""
 
 
 def container_hints(
@@ -44,7 +44,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 
 def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Return hints for the nodes of the pod's allocated blocks, by resource."""
+    """Return hints, by resource, for the nodes on which the pod already has blocks."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:

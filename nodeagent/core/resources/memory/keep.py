@@ -1,4 +1,4 @@
-"""Memory after a start: what pods keep on this machine, and the differences from before."""
+"""Memory after a start: which memory pods keep on this machine, and the differences from before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -33,7 +33,9 @@ def find_memory_in_cgroups(
 def _blocks_by_container(
     entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]
 ) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. Memory of init containers that later ones didn't reuse counts once, for the first of them."""
+    """Return each container's blocks. Memory that only init containers need is counted once, for the first init container that still
+    holds memory.
+    """
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in demand.containers:
@@ -47,7 +49,7 @@ def _blocks_by_container(
         amounts = container.memory
         if container.kind is ContainerKind.INIT:
             if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # released when the container after it started
+                continue  # its memory was released when a later container started
             amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
         yield container.name, _blocks(nodes[container.name], amounts)
 
@@ -80,7 +82,7 @@ def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Allocate a pod's memory where it is, if the amounts are unchanged and fit with what other pods keep."""
+    """Allocate a pod's memory on its present nodes, if its amounts are unchanged and its groups don't overlap those of other pods."""
     held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
@@ -132,7 +134,7 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
     if container.memory is None:
         return False
     wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # later containers may have reused some of it
+    if container.kind is ContainerKind.INIT:  # later containers may have reused part of the memory
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
 
@@ -140,7 +142,7 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
 def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
 ) -> Iterator[HoldingChange]:
-    """Return how the NUMA nodes of a container's memory differ from before."""
+    """Return how the NUMA nodes of a container's memory differ from its earlier nodes."""
     stood, stands = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
     if stood == stands:
         return

@@ -1,6 +1,6 @@
-"""Pods with pod-level resources in the memory manager (KEP-5526): one block for the pod, divided among its containers.
+"""Pods with pod-level resources in the memory manager (KEP-5526): blocks for the pod, divided among its containers.
 
-The accounting has only the pod's total. The containers' blocks overlap on purpose.
+The accounting contains only the pod's total, because the containers' blocks overlap on purpose.
 """
 
 from msgspec.structs import replace
@@ -35,8 +35,8 @@ _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or whose amounts can't be provided. None means no
-    refusal.
+    """Refuse a pod if its exclusive containers leave no memory for its sharing containers, or if its amounts can't be provided. None
+    means no refusal.
     """
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
@@ -85,7 +85,7 @@ def _empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate the pod's memory, under the hint of its first container, and divide it."""
+    """Allocate the pod's memory under the hint of its first container, and divide it among the containers."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
@@ -118,7 +118,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
-    """Divide the pod's memory among its containers. Sizes of zero create no block."""
+    """Divide the pod's memory among its containers. A size of zero creates no block."""
     assert pod.memory is not None, _REPRESENTABLE
     left = dict(pod.memory)
     parts: list[tuple[str, dict[str, int]]] = []
@@ -133,7 +133,7 @@ def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
         else:
             parts.append((container.name, amounts))
             for resource, size in amounts.items():
-                # A resource without a pod-level amount: an app's amount wraps around, a sidecar's doesn't count.
+                # If the pod has no amount of the resource, an app's amount wraps around, and a sidecar's amount doesn't count.
                 if resource in left or container.kind is ContainerKind.APP:
                     left[resource] = left.get(resource, 0) - size & UINT64
     parts += [(name, left) for name in sharing]

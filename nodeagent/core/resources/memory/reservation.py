@@ -1,4 +1,4 @@
-"""Reserved memory of each NUMA node: configured per node, with the same sum as the node's total reservation."""
+"""Reserved memory of each NUMA node. It is configured per node and must add up to the node's total reservation."""
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
@@ -9,13 +9,13 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _LEAST = Quantity.of_bytes(512 * 2**20)
-"""Example to suggest when nothing is reserved."""
+"""Example amount to suggest when nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
 
 def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
-    """Judge `reservedMemory` against the machine and the node's total reservation, with kubelet's texts in kubelet's order."""
+    """Judge `reservedMemory` against the machine and the node's total reservation, with kubelet's texts and in kubelet's order."""
     invalid = invalid_entries(placement)
     refused = [] if invalid is None else [invalid]
     refused += [
@@ -29,7 +29,7 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
         if node not in topology.node_ids
     ]
     if invalid is None:
-        # An invalid amount has no sum.
+        # an invalid amount has no sum
         refused += _wrong_sums(topology, placement)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
@@ -107,7 +107,7 @@ def _sum_text(topology: Topology, placement: Placement, resource: str, configure
 
 
 def _lines(topology: Topology, amount: Quantity) -> str:
-    """Return YAML that reserves this amount: on the first node with enough memory, or else on several nodes."""
+    """Return YAML that reserves this amount on the first node with enough memory, or else on several nodes."""
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]
     enough = next((node for node in nodes if node.memory_bytes >= whole), None)

@@ -1,4 +1,4 @@
-"""From a memory checkpoint to promises: what the Static policy accepts at startup, and the messages that refuse the rest."""
+"""Conversion of a memory checkpoint into promises, and the messages that refuse content which the Static policy doesn't accept."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 def restore_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
-    """Judge the content of the file and add it to the restored CPUs.
+    """Judge the content of kubelet's file, and add its memory to the restored promises.
 
     Args:
         manager: the manager as configured now.
@@ -84,7 +84,7 @@ def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | St
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Describe how the accounting differs from allocating all blocks on this machine. None means that it doesn't."""
+    """Describe how the stored accounting differs from an accounting of all blocks on this machine. None means that it doesn't differ."""
     expected = _replay(manager, promises)
     if isinstance(expected, str):
         return expected
@@ -94,7 +94,7 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
 
 
 def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
-    """Allocate all blocks on the current machine, or return an error text if kubelet would refuse that."""
+    """Return the accounting of all blocks on the current machine, or an error text if kubelet would refuse the blocks."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return _charged(manager, promises)
     machine = manager.machine
@@ -116,11 +116,13 @@ def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
 
 
 def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
-    """Yield the blocks that are charged to the accounting: those of a pod (without a container name), or else those of its containers."""
+    """Yield (UID, container name, block) for the blocks charged to the accounting: a pod's own blocks (with no name), or else its
+    containers' blocks.
+    """
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
         by_pod = held.pod_memory is not None
-        # kubelet iterates over the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
+        # kubelet iterates over the containers' entries, so it skips a pod entry without container entries (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (held.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in held.pod_memory or ())
         elif not by_pod:
@@ -151,7 +153,7 @@ def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], no
             table.allocatable,
         ):
             return True
-        # The order of releases decides where a group's bytes lie, so only their sums over the group count.
+        # The order of releases decides on which node of a group the free bytes are. So only the sums over the group count.
         if _sums(real, other.cells, resource) != _sums(wanted, other.cells, resource):
             return True
     return False
