@@ -13,20 +13,20 @@ from nodeagent.errors import printable
 _MOST_NAMED = 12
 """Limit on the devices that a refusal lists."""
 _MOST_NAMES = 3
-"""Limit on the names that are shown of a device: a network card may have hundreds of interfaces."""
+"""Limit on the listed names of a device, because a network card may have hundreds of interfaces."""
 _MOST_CHARACTERS = 64
-"""Limit on the characters of a name, because users can rename interfaces; ten times as many for a quoted problem."""
+"""Limit on the characters of a name, because users can rename interfaces. A quoted problem may be ten times as long."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name. Without a scan of devices there are none, so only what the pod already holds counts."""
+    """Return the hints for each name. Without a scan of devices there are no hints, and only the pod's holdings count."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near devices that the machine doesn't have."""
+    """Refuse a pod that asks to be near devices which the machine doesn't have."""
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.find_named(name))
