@@ -1,6 +1,6 @@
-"""Steps of a merge of hints: the opinion of each resource on each set of NUMA nodes, the winning set, and why the others lost.
+"""Steps of a merge of hints: each resource's opinion on each set of NUMA nodes, the winning set, and why the other sets lost.
 
-The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same orders.
+The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, by the same orders.
 """
 
 import enum
@@ -21,7 +21,7 @@ from nodeagent.core.numa.node_search import Steps
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 
 _MAX_ENUMERATED = 8
-"""Limit on NUMA nodes up to which every set is considered. Beyond it, the single nodes, the listed sets and the smallest others are."""
+"""Limit on NUMA nodes for considering every set. With more nodes, single nodes, listed sets and the smallest other sets are considered."""
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
@@ -32,36 +32,36 @@ class Opinion(enum.StrEnum):
     """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """The set has enough, but more nodes than would be needed on an empty machine."""
+    """The set has enough, but more nodes than an empty machine would need."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """At least one resource doesn't offer the set."""
+    """At least one resource doesn't have enough on the set."""
     NOT_PREFERRED = "not preferred"
-    """At least one resource doesn't prefer the set, and all prefer another one, or only preferred sets are allowed."""
+    """Some resource doesn't prefer the set, although all resources prefer another set or only preferred sets are allowed."""
     SEVERAL_NODES = "several nodes"
-    """The set has several nodes under policy single-numa-node."""
+    """The set has several nodes, but the policy is single-numa-node."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """The distances within the set are longer (prefer-closest-numa-nodes)."""
+    """The distances within the set are longer than within the winner (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """Less is allocated on the node (prefer-most-allocated-numa-node)."""
+    """A smaller share of the node is allocated than of the winner (prefer-most-allocated-numa-node)."""
     HIGHER = "higher number"
-    """Between otherwise equal sets the lower node IDs win."""
+    """The set equals the winner otherwise, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all, and the set has another size than every resource can be narrowed to."""
+    """No set is preferred by all resources, and the set's size ranks lower than the winner's (`non_preferred_rank`)."""
 
 
 class Candidate(Struct, frozen=True):
     nodes: NumaSet
     opinions: tuple[tuple[str, Opinion], ...]
-    """Opinions by resource, in the order of asking."""
+    """Opinions by resource, in the order in which the resources gave hints."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """Resources that decided the verdict."""
+    """Resources because of which the set lost."""
 
 
 class MergeTrace(Struct, frozen=True):
@@ -72,15 +72,15 @@ class MergeTrace(Struct, frozen=True):
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
-    """Candidates by size, then by number."""
+    """Candidates by number of nodes, then by mask."""
     all_sets: bool
-    """Whether every set that at least one resource offers is a candidate."""
+    """Whether the candidates include every set that at least one resource offers."""
     overruled: tuple[str, ...] = ()
-    """Devices whose hints the result contradicts."""
+    """Devices with hints that the result contradicts."""
     silent: tuple[str, ...] = ()
-    """Requested resources without a hint. Like kubelet's, the memory manager gives none if it has too little."""
+    """Requested memory resources without a hint. The memory manager gives no hint if it has too little, as in kubelet."""
     answers: tuple[PluginAnswered, ...] = ()
-    """Answers of CPU plugins before the hints: the CPUs that they left for these."""
+    """Answers of CPU plugins before the hints: the CPUs that plugins left for the hints."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
@@ -90,7 +90,7 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
         managers: the managers that merged.
         promises: the promises at the time of the merge.
         report: the result of the merge.
-        pod: what the pod requests.
+        pod: the pod's requests.
     """
     topology, merged = managers.providers.topology, report.merged
     rules = topology.rules
@@ -156,7 +156,7 @@ def _opinion_on(hints: Hints, mask: NumaMask) -> Opinion:
 
 
 class _SetJudge:
-    """Finds why a set lost against the winner of one merge."""
+    """Finds the reason why a set lost against the winner of one merge."""
 
     def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: NumaMask | None) -> None:
         self._managers = managers

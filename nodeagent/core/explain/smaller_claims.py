@@ -1,7 +1,6 @@
-"""The smallest change of a refused pod's claims that would admit it: fewer devices for one request, with as many fewer CPUs for its
-container.
+"""The smallest change of a refused pod's claims that would admit the pod: fewer devices for one request.
 
-The claim states the number of devices, and the pod states the container's number of CPUs, so both change together.
+If the devices are CPUs, the pod's CPU request must be equal to their number, so both change together.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,9 @@ from nodeagent.core.model.pod_amounts import MILLI, get_requested, list_differen
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
-    """Change one request of one claim. Requests with alternatives stay, because the alternatives were tried already."""
+    """Reduce one request of one claim. Requests with alternatives stay unchanged, because the decision has already tried the
+    alternatives.
+    """
     for claim in attempts.pod.claims:
         for request in () if claim.spec is None else claim.spec.requests:
             yield from _find_fewer_devices(attempts, claim, request)
@@ -52,7 +53,7 @@ def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) ->
 
 
 def _with_fewer_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
-    """Remove this many CPUs from the container that uses the request."""
+    """Return the pod with `less` CPUs fewer for the container that uses the request."""
     for container in pod.containers:
         if any(one.uses(claim.name, request.name) for one in container.claims):
             left = get_requested(container.resources, CPU) - less * MILLI

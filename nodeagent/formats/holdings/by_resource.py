@@ -1,6 +1,6 @@
-"""All that a pod holds, and all accounts of the node, in the state file.
+"""All holdings of a pod, and all accounts of the node, in the state file.
 
-The resources of the first version keep their own layouts. Any other resource is formatted by the fields of its type, under its name.
+The resources of the first version keep their own layouts. Any other resource is stored under its name, by the fields of its type.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ _OF_THE_FIRST_VERSION = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldi
 
 
 def encode_holdings(pod: PodPromises) -> Document:
-    """Encode what a pod holds of each resource."""
+    """Encode a pod's holdings of each resource."""
     document = {
         **encode_cpus(pod.of(CpuHoldings)),
         **encode_memory(pod.of(MemoryHoldings)),
@@ -45,7 +45,7 @@ def encode_holdings(pod: PodPromises) -> Document:
 
 
 def decode_holdings(document: JsonValue) -> PodPromises:
-    """Decode what a pod holds of each resource."""
+    """Decode a pod's holdings of each resource."""
     further = (
         _decode_further(kind, found) for kind in _further_kinds() if (found := document.optional(kind.name)) is not None
     )
@@ -66,10 +66,10 @@ def _decode_further(kind: ResourceKind, document: JsonValue) -> Holdings:
 
 
 def encode_books(promises: Promises) -> Document:
-    """Encode the accounts of each resource."""
+    """Encode the node's accounts of each resource."""
     return {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
 
 
 def decode_books(document: JsonValue, promises: Promises) -> Promises:
-    """Return the promises with the decoded accounts of each resource."""
+    """Decode the node's accounts of each resource, and return the promises with them."""
     return promises.having(decode_cpu_books(document), decode_memory_books(document))
