@@ -16,11 +16,11 @@ from nodeagent.core.resources.cpu.points import Point
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
-_NOT_OF_CORES = frozenset(
+_REASONS_WITHOUT_CORES = frozenset(
     {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
 )
 """Reasons of refusals that don't depend on the class of cores."""
-_NOT_OF_CPUS = frozenset(
+_REASONS_WITHOUT_CPUS = frozenset(
     {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
 )
 """Reasons of refusals that don't depend on the CPUs that plugins leave."""
@@ -101,21 +101,23 @@ def _refuse_missing_node(machine: Topology, pod: PodDemand, *, has_own: bool) ->
         return None
     there = machine.node_ids
     if node not in there:
-        return _affinity(f"there is no NUMA node {node}, for which it asks: this machine has {there}")
+        return _refuse_affinity(f"there is no NUMA node {node}, for which it asks: this machine has {there}")
     if node not in (machine.memory_nodes or there):
-        return _affinity(f"NUMA node {node}, for which it asks, has no memory")
+        return _refuse_affinity(f"NUMA node {node}, for which it asks, has no memory")
     if not has_own:
-        return _affinity(f"it asks for NUMA node {node}, and for no CPUs of its own: the shared pool is on every node")
+        return _refuse_affinity(
+            f"it asks for NUMA node {node}, and for no CPUs of its own: the shared pool is on every node"
+        )
     return None
 
 
-def _affinity(message: str) -> Refusal:
+def _refuse_affinity(message: str) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, message)
 
 
 def add_core_class(refusal: Refusal, pod: PodDemand) -> Refusal:
     """Add the required class of cores to the message of a refusal."""
-    if pod.core_class is None or refusal.reason in _NOT_OF_CORES:
+    if pod.core_class is None or refusal.reason in _REASONS_WITHOUT_CORES:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
 
@@ -128,6 +130,6 @@ def add_cpu_plugins(refusal: Refusal, providers: Providers) -> Refusal:
         for one in providers.of(CpuResource).manager.plugins
         if one.code is not None and filters & one.code.points
     ]
-    if not names or refusal.reason in _NOT_OF_CPUS:
+    if not names or refusal.reason in _REASONS_WITHOUT_CPUS:
         return refusal
     return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

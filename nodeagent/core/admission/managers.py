@@ -293,9 +293,11 @@ def _decide(
     If that fails, allow any class.
     """
     demand = demand_of(managers.rules, pod)
-    untold = _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
+    sort_refusal = (
+        _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
+    )
     wish = preferred_class(managers, pod, demand)
-    if wish is not None and untold is None:
+    if wish is not None and sort_refusal is None:
         first = replace(demand, core_class=wish)
         outcome = _decide_demand(managers, promises, pod, first, None, is_running=is_running)
         if outcome.refusal is None or outcome.refusal.reason in FAILURES_OF_PLUGINS:
@@ -305,7 +307,7 @@ def _decide(
             )  # no second trial, because a failed plugin isn't called again (`Rejected.is_of_a_failure`)
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
-    return _decide_demand(managers, promises, pod, demand, untold, is_running=is_running), demand
+    return _decide_demand(managers, promises, pod, demand, sort_refusal, is_running=is_running), demand
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
@@ -336,9 +338,15 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
 
 
 def _decide_demand(
-    managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
+    managers: Managers,
+    promises: Promises,
+    pod: Pod,
+    demand: PodDemand,
+    sort_refusal: Refusal | None,
+    *,
+    is_running: bool,
 ) -> AdmissionResult:
-    why = untold or unfit(managers.providers, managers.topology, demand)
+    why = sort_refusal or unfit(managers.providers, managers.topology, demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decide_resources(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims

@@ -45,7 +45,7 @@ class Usage(Struct, frozen=True):
 
     def _add(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
         amounts = dict(self.amounts)
-        for name, amount in _requested(pod, pod_level_resources):
+        for name, amount in _list_requests(pod, pod_level_resources):
             amounts[name] = amounts.get(name, 0) + sign * amount
         moved = Usage(self.pods + sign, tuple(sorted(item for item in amounts.items() if item[1])))
         assert moved.pods >= 0
@@ -79,7 +79,7 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
     amounts: dict[str, int] = {}
     for pod in pods:
         count += 1
-        for name, amount in _requested(pod, pod_level_resources):
+        for name, amount in _list_requests(pod, pod_level_resources):
             amounts[name] = amounts.get(name, 0) + amount
     return Usage(count, tuple(sorted(amounts.items())))
 
@@ -95,7 +95,7 @@ def insufficient(
     if usage.pods + 1 > allocatable.pods:
         return Insufficient("pods", 1, usage.pods, allocatable.pods)
     used, capacity = dict(usage.amounts), dict(allocatable.amounts)
-    requested = dict(_requested(pod, pod_level_resources))
+    requested = dict(_list_requests(pod, pod_level_resources))
     first = [name for name in (CPU, MEMORY) if name in requested]
     for name in (*first, *sorted(requested.keys() - set(first))):
         amount, taken, most = requested[name], used.get(name, 0), capacity.get(name, 0)
@@ -104,7 +104,7 @@ def insufficient(
     return None
 
 
-def _requested(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
+def _list_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
     amounts = []
     for name, quantity in effective_requests(pod, pod_level_resources=pod_level_resources).items():
         amount = quantity.milli() if name == CPU else quantity.value()
@@ -141,11 +141,11 @@ def eviction_bytes(config: Config, memory_bytes: int) -> int:
         return config.eviction_memory_bytes or 0
     # Floats as in kubelet, because the memory manager compares sums exactly: the percentage is a float32, and its product
     # with the capacity is a float64, truncated (eviction/helpers.go).
-    share = _float32(_float32(float(config.eviction_memory_percent)) / 100)
+    share = _round_to_float32(_round_to_float32(float(config.eviction_memory_percent)) / 100)
     return int(float(memory_bytes) * share)
 
 
-def _float32(value: float) -> float:
+def _round_to_float32(value: float) -> float:
     narrow: float = struct.unpack("f", struct.pack("f", value))[0]
     return narrow
 

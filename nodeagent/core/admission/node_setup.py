@@ -74,7 +74,7 @@ def on_machine(
         )
     placement = replace(config.placement, reserved_system_cpus=present)
     managers = judged(topology, placement)
-    nothing_left = _all_reserved(config, topology) if reserved is None else ()
+    nothing_left = _refuse_all_reserved(config, topology) if reserved is None else ()
     if isinstance(managers, tuple) or nothing_left:
         return (*(managers if isinstance(managers, tuple) else ()), *nothing_left)
     allocatable = allocatable_of(
@@ -83,7 +83,7 @@ def on_machine(
     return NodeSetup(config, topology, managers, allocatable, reserved or managers.reserved or wanted)
 
 
-def _all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
+def _refuse_all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
     """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts it, but then admits no pod that
     requests CPUs.
     """

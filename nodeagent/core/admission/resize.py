@@ -48,9 +48,12 @@ def is_resize(old: Pod, new: Pod) -> bool:
     unsized = tuple(replace(now, resources=was.resources) for was, now in pairs)
     if replace(new, containers=unsized, resources=old.resources) != old:
         return False
-    return _fixed_amounts(old.resources) == _fixed_amounts(new.resources) and all(
+    return _list_fixed_amounts(old.resources) == _list_fixed_amounts(new.resources) and all(
         was == now
-        or (was.kind is not ContainerKind.INIT and _fixed_amounts(was.resources) == _fixed_amounts(now.resources))
+        or (
+            was.kind is not ContainerKind.INIT
+            and _list_fixed_amounts(was.resources) == _list_fixed_amounts(now.resources)
+        )
         for was, now in pairs
     )
 
@@ -95,7 +98,7 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
     return None
 
 
-def _fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
+def _list_fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
     """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that there are no pod-level amounts."""
     if resources is None:
         return None
@@ -210,7 +213,7 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
         if not now.unit
         for resource in now.restarts_for
         if not _is_equal_amount(was.resources.requests.get(resource), now.resources.requests.get(resource))
-        or not _is_equal_amount(_limit_of(old, was, resource), _limit_of(new, now, resource))
+        or not _is_equal_amount(_get_limit(old, was, resource), _get_limit(new, now, resource))
     )
 
 
@@ -219,7 +222,7 @@ def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
     return was == now if was is None or now is None else was.nano == now.nano
 
 
-def _limit_of(pod: Pod, container: Container, resource: str) -> Quantity | None:
+def _get_limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
     """Return a container's limit. Without one, return the pod-level limit."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)

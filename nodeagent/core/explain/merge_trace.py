@@ -96,15 +96,15 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
     rules = topology.rules
     ids = [node.id for node in managers.topology.numa]
     every = len(ids) <= _MAX_ENUMERATED
-    listed = {m for _, hints in report.hints for m in _listed_masks(hints)}
+    listed = {m for _, hints in report.hints for m in _list_masks(hints)}
     single = [NumaMask(1 << node) for node in ids]
     small = (NumaMask(sum(chosen)) for size in range(1, len(ids) + 1) for chosen in combinations(single, size))
     masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
     winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
-    opinions = {mask: tuple((name, _opinion_on(hints, mask)) for name, hints in report.hints) for mask in masks}
+    opinions = {mask: tuple((name, _find_opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
     seen = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
     if winner is not None and winner not in opinions:
-        opinions[winner] = tuple((name, _opinion_on(hints, winner)) for name, hints in report.hints)
+        opinions[winner] = tuple((name, _find_opinion(hints, winner)) for name, hints in report.hints)
         seen.append(winner)
     all_sets = every or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
     if not seen and not all_sets:
@@ -120,12 +120,12 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
             for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
         ),
         overruled=report.overruled,
-        silent=_resources_without_hint(report, pod),
+        silent=_list_resources_without_hint(report, pod),
         all_sets=all_sets,
     )
 
 
-def _resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
+def _list_resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
     amounts = pod.memory if report.container is None else None
     for container in pod.containers:
         amounts = container.memory if container.name == report.container else amounts
@@ -136,13 +136,13 @@ def _resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, .
 _OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)
 
 
-def _listed_masks(hints: Hints) -> Iterable[NumaMask]:
+def _list_masks(hints: Hints) -> Iterable[NumaMask]:
     if isinstance(hints, HintFamily):
         return (mask for mask, _ in hints.listed)
     return (mask for mask, _ in hints if mask is not None)
 
 
-def _opinion_on(hints: Hints, mask: NumaMask) -> Opinion:
+def _find_opinion(hints: Hints, mask: NumaMask) -> Opinion:
     if isinstance(hints, HintFamily):
         if hints.prefers(mask):
             return Opinion.PREFERRED
@@ -180,17 +180,17 @@ class _SetJudge:
             return Verdict.NOT_PREFERRED, reluctant
         assert self._winner is not None, "what every resource prefers would have won"
         if not self._merged.preferred:
-            ranks = non_preferred_rank(self._topology.rules, self._wanted_count())
+            ranks = non_preferred_rank(self._topology.rules, self._find_wanted_count())
             if ranks(mask)[:2] != ranks(self._winner)[:2]:
                 return Verdict.OTHER_SIZE, ()
-        return self._node_verdict(mask, self._winner), ()
+        return self._compare_nodes(mask, self._winner), ()
 
-    def _wanted_count(self) -> int:
+    def _find_wanted_count(self) -> int:
         listed = wanted_count([hints for hints in self._hints if not isinstance(hints, HintFamily)])
         families = [hints.fewest_nodes(Steps(MAX_STEPS)) for hints in self._hints if isinstance(hints, HintFamily)]
         return max([listed, *families])
 
-    def _node_verdict(self, mask: NumaMask, winner: NumaMask) -> Verdict:
+    def _compare_nodes(self, mask: NumaMask, winner: NumaMask) -> Verdict:
         if mask.bit_count() > winner.bit_count():
             return Verdict.MORE_NODES
         if self._topology.prefer_most_allocated:

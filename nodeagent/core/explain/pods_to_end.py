@@ -14,7 +14,7 @@ from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
 """Limit on listed pods that have equally large holdings, if each of these pods alone is sufficient."""
-_MOST_ALONE = 150
+_MAX_SINGLE_TRIALS = 150
 """Number of the smallest pods, and also of the largest pods, that are tried one by one."""
 MOST_SETS = 300
 """Limit on sets of pods for trying them all, the smallest first. Beyond the limit, a sufficient set is improved pod by pod."""
@@ -22,18 +22,18 @@ MOST_SETS = 300
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
     """Find the smallest pods that are each sufficient alone. If there are none, find several pods that are sufficient together."""
-    sizes = {pod.uid: _size_of(attempts, pod) for pod in attempts.what_if.pods}
+    sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
     holding = [pod for pod in attempts.what_if.pods if counts or any(sizes[pod.uid])]
     pods = sorted(holding, key=lambda pod: (sizes[pod.uid], pod.full_name))
-    alone = pods if len(pods) <= 2 * _MOST_ALONE else pods[:_MOST_ALONE] + pods[-_MOST_ALONE:]
+    alone = pods if len(pods) <= 2 * _MAX_SINGLE_TRIALS else pods[:_MAX_SINGLE_TRIALS] + pods[-_MAX_SINGLE_TRIALS:]
     best: tuple[int, ...] | None = None
     found = 0
     for number, pod in enumerate(alone):
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
-        if number == _MOST_ALONE and len(alone) < len(pods):
+        if number == _MAX_SINGLE_TRIALS and len(alone) < len(pods):
             attempts.cut_short = True  # a pod between the smallest and the largest may be sufficient
         if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
@@ -53,7 +53,7 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
     enough = _find_sufficient(attempts, pods)
     if enough is None:
         return None
-    sizes = {pod.uid: _size_of(attempts, pod) for pod in pods}
+    sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in pods}
     left = MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
@@ -104,7 +104,7 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     return what_if.without(frozenset(pod.uid for pod in pods))
 
 
-def _size_of(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
+def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     """Return numbers to compare pods: the request of the resource that the node lacks, then the holding of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0

@@ -110,13 +110,13 @@ def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
 def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
     """Try to remove each device from `near`. If no single removal is sufficient, try to remove all devices."""
     names = attempts.pod.near
-    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_without_near(attempts.pod, (name,)))]
-    if not found and len(names) > 1 and attempts.admits(_without_near(attempts.pod, names)):
+    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_remove_near(attempts.pod, (name,)))]
+    if not found and len(names) > 1 and attempts.admits(_remove_near(attempts.pod, names)):
         found = [names]
     yield from (Remedy(RequestChange.DEVICES, each) for each in found)
 
 
-def _without_near(pod: Pod, names: tuple[str, ...]) -> Pod:
+def _remove_near(pod: Pod, names: tuple[str, ...]) -> Pod:
     kept = (replace(one, near=tuple(name for name in one.near if name not in names)) for one in pod.containers)
     return replace(pod, containers=tuple(kept))
 
@@ -124,7 +124,7 @@ def _without_near(pod: Pod, names: tuple[str, ...]) -> Pod:
 def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
     placement = attempts.what_if.managers.placement
     tried = False
-    for field, before, after, changed in _laxer_placements(placement, attempts.pod):
+    for field, before, after, changed in _list_laxer_placements(placement, attempts.pod):
         if field == "topologyManagerPolicy" and tried:
             continue
         other = attempts.what_if.under(changed)
@@ -143,7 +143,7 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 
-def _laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
+def _list_laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
     """Yield (field, current value, possible value, resulting configuration). The strictest of the laxer policies comes first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():

@@ -31,8 +31,8 @@ def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimReque
 
     @cache
     def admitted(count: int) -> Pod | None:
-        changed = _with_count(attempts.pod, claim, request, count)
-        return next(filter(attempts.admits, (changed, _with_fewer_cpus(changed, claim, request, wanted - count))), None)
+        changed = _change_count(attempts.pod, claim, request, count)
+        return next(filter(attempts.admits, (changed, _reduce_cpus(changed, claim, request, wanted - count))), None)
 
     count = first_nearby(range(wanted - 1, 0, -1), lambda count: admitted(count) is not None)
     pod = None if count is None else admitted(count)
@@ -44,7 +44,7 @@ def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimReque
         yield Remedy(RequestChange.CLAIM, (claim.name, request.name), amounts, before=str(wanted), after=str(count))
 
 
-def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) -> Pod:
+def _change_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) -> Pod:
     assert claim.spec is not None
     fewer = replace(request, ways=(replace(request.ways[0], count=count),))
     requests = tuple(fewer if one is request else one for one in claim.spec.requests)
@@ -52,7 +52,7 @@ def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) ->
     return replace(pod, claims=tuple(changed if one is claim else one for one in pod.claims))
 
 
-def _with_fewer_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
+def _reduce_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
     """Return the pod with `less` CPUs fewer for the container that uses the request."""
     for container in pod.containers:
         if any(one.uses(claim.name, request.name) for one in container.claims):

@@ -54,12 +54,12 @@ class Trace(Struct, frozen=True):
     """Steps in the order in which they were taken."""
 
 
-_Seen = Pick | Allocated
+_Event = Pick | Allocated
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
     """Decide on the pod, and collect the steps."""
-    seen: list[_Seen] = []
+    seen: list[_Event] = []
     decision = what_if.judge(pod, _observe(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
     if isinstance(decision, Insufficient | UnitTaken):
@@ -71,7 +71,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
     )
 
 
-def _observe(managers: Managers, seen: list[_Seen]) -> Managers:
+def _observe(managers: Managers, seen: list[_Event]) -> Managers:
     """Return the managers with observers that collect events. The events of an abandoned trial are removed."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
@@ -87,7 +87,7 @@ def _observe(managers: Managers, seen: list[_Seen]) -> Managers:
 def _order_steps(
     what_if: WhatIf,
     decision: Admitted | Rejected,
-    seen: list[_Seen],
+    seen: list[_Event],
     pod: Pod,
     demand: PodDemand,
 ) -> list[TraceStep]:

@@ -79,14 +79,14 @@ def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> M
     best-effort uses another hint. A hint that isn't preferred may then have higher nodes than another hint of the same size
     (node_search.py).
     """
-    preferred = _best_preferred(rules, lists, steps)
+    preferred = _find_best_preferred(rules, lists, steps)
     if preferred is not None:
         return Merged(preferred, preferred=True)
-    return Merged(_best_non_preferred(rules, lists, steps), preferred=False)
+    return Merged(_find_best_non_preferred(rules, lists, steps), preferred=False)
 
 
-def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask | None:
-    families = _distinct(each for each in lists if isinstance(each, HintFamily))
+def _find_best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask | None:
+    families = _drop_duplicates(each for each in lists if isinstance(each, HintFamily))
     listed = [each for each in lists if not isinstance(each, HintFamily) and (None, True) not in each]
     if listed:
         common = {mask for mask, preferred in listed[0] if preferred and mask is not None}
@@ -98,18 +98,18 @@ def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> 
         for mask, preferred in family.listed
         if preferred and all(other.prefers(mask) for other in families)
     }
-    covered = _preferred_of_covers(rules, families, steps)
+    covered = _find_preferred_in_covers(rules, families, steps)
     if covered is not None:
         found.add(covered)
     return min(found, key=fitness(rules), default=None)
 
 
-def _distinct(families: Iterator[HintFamily]) -> list[HintFamily]:
+def _drop_duplicates(families: Iterator[HintFamily]) -> list[HintFamily]:
     # All resources of a manager share one family.
     return list(dict.fromkeys(families))
 
 
-def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> NumaMask | None:
+def _find_preferred_in_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> NumaMask | None:
     covers = [family.cover for family in families if family.cover is not None]
     if len(covers) < len(families):
         return None
@@ -134,11 +134,13 @@ def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], step
     return None
 
 
-def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
+def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
     """Return the best mask in the order of `hints.merge`: first masks of the size to which every list can be narrowed, then smaller, then
     larger ones.
     """
-    fewest = {each: each.fewest_nodes(steps) for each in _distinct(e for e in lists if isinstance(e, HintFamily))}
+    fewest = {
+        each: each.fewest_nodes(steps) for each in _drop_duplicates(e for e in lists if isinstance(e, HintFamily))
+    }
     wanted = max(
         fewest[each]
         if isinstance(each, HintFamily)

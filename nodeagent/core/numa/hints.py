@@ -50,21 +50,21 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
-    preferred = _preferred_masks(rules, lists)
+    preferred = _list_preferred_masks(rules, lists)
     if preferred:
-        best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
+        best = _choose_most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
         # Under single-numa-node, a mask of the whole machine (or its only node) doesn't restrict anything.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
         # Different single nodes never have a node in common.
         return Merged(None, preferred=False)
-    masks = _intersections(rules, lists)
+    masks = _list_intersections(rules, lists)
     if not masks:
         return Merged(rules.default_mask, preferred=False)
     return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
 
 
-def _preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
+def _list_preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Return the masks that are preferred hints in all lists."""
     common: set[NumaMask] | None = None
     anywhere: set[NumaMask] = set()
@@ -80,7 +80,7 @@ def _preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMa
     return {NumaMask(mask) for mask in (m & rules.default_mask for m in common) if mask}
 
 
-def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
+def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Return all possible intersections of one hint from each list."""
     found = {rules.default_mask}
     for hints in lists:
@@ -112,7 +112,7 @@ def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
     """Return a rank of masks, lowest first: masks with fewer nodes, then with closer nodes if distances count, then with lower nodes."""
     distances = rules.distances
     if distances is None or rules.single_node:
-        return _narrowest
+        return _rank_by_size
 
     def closest(mask: NumaMask) -> tuple[int, int, int]:
         nodes = [node for node in distances if mask >> node & 1]
@@ -122,16 +122,16 @@ def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
     return closest
 
 
-def _narrowest(mask: NumaMask) -> tuple[int, int, int]:
+def _rank_by_size(mask: NumaMask) -> tuple[int, int, int]:
     return mask.bit_count(), 0, mask
 
 
-def _most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
+def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
     """Compare single nodes one after the other in ascending order. Preferences between two nodes need not be transitive, so the order
     matters.
     """
     best: NumaMask | None = None
-    for mask in sorted(masks, key=_narrowest):
+    for mask in sorted(masks, key=_rank_by_size):
         if best is None:
             best = mask
         elif best.bit_count() == mask.bit_count() == 1:

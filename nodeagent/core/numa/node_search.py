@@ -128,7 +128,7 @@ def fittest_cover(
     for node, amounts in cover.amounts:
         if cover.forced >> node & 1:
             missing = [need - amount for need, amount in zip(missing, amounts, strict=True)]
-    problem = _Covering(nodes, tuple(missing), sockets)
+    problem = _CoverProblem(nodes, tuple(missing), sockets)
     return _find_fittest(problem, left, steps, cover.forced, distances, is_allowed)
 
 
@@ -152,11 +152,11 @@ def fittest_remainder(
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
         return universe
-    return _find_fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
+    return _find_fittest(_RemainderProblem(ids, covers), count, steps, NumaMask(0), distances, None)
 
 
 def _find_fittest(
-    problem: "_Covering | _GivingUp",
+    problem: "_CoverProblem | _RemainderProblem",
     count: int,
     steps: Steps,
     forced: NumaMask,
@@ -181,7 +181,7 @@ def _find_fittest(
         ahead = len(ids) - position
         if left > ahead or problem.is_hopeless(state, position, left):
             continue
-        cost = 0 if distances is None else _least_cost(distances, kept, ids[position:], left)
+        cost = 0 if distances is None else _bound_cost(distances, kept, ids[position:], left)
         if best is not None and (
             cost >= best_cost if distances is not None else kept & decided[position] > best & decided[position]
         ):
@@ -209,7 +209,7 @@ def _find_fittest(
     return best
 
 
-def _classify_nodes(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
+def _classify_nodes(problem: "_CoverProblem | _RemainderProblem", distances: Distances | None) -> dict[int, int]:
     """Return a bit for the kind of each node. Two nodes of the same kind can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
@@ -237,7 +237,7 @@ def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
     )
 
 
-def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
+def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
     """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the undecided nodes are kept, too."""
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
@@ -248,7 +248,7 @@ def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int
     return cost + sum(added[:left]) + left * (left - 1) * nearest
 
 
-class _Covering:
+class _CoverProblem:
     """Search problem for a cover. A state holds the amounts that are still missing."""
 
     def __init__(
@@ -280,7 +280,7 @@ class _Covering:
         return any(need > most[left] for need, most in zip(state, self.most[position], strict=True))
 
 
-class _GivingUp:
+class _RemainderProblem:
     """Search problem for a remainder. One cover gives up each node that is left out. A state holds the nodes and amounts that each cover
     can still spare.
     """
@@ -290,7 +290,7 @@ class _GivingUp:
         self.covers = tuple(dict.fromkeys(covers))
         self.tables = [dict(cover.amounts) for cover in self.covers]
         numbers = {cover: number for number, cover in enumerate(self.covers)}
-        self.start: State = tuple(sorted(_spare(numbers[cover], cover) for cover in covers))
+        self.start: State = tuple(sorted(_compute_spare(numbers[cover], cover) for cover in covers))
         # By position, cover, amount and number of nodes: the least that this many of the undecided nodes have.
         self.least = [
             [
@@ -325,6 +325,6 @@ class _GivingUp:
         return to_give > 0
 
 
-def _spare(number: int, cover: Cover) -> tuple[int, int, AmountsByNode]:
+def _compute_spare(number: int, cover: Cover) -> tuple[int, int, AmountsByNode]:
     over = tuple(sum(amounts[k] for _, amounts in cover.amounts) - need for k, need in enumerate(cover.needs))
     return number, cover.universe.bit_count() - cover.least, over

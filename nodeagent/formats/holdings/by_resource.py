@@ -27,7 +27,7 @@ from nodeagent.formats.holdings.memory import (
 from nodeagent.formats.syntax.json_values import JsonValue
 
 Document = dict[str, Any]
-_OF_THE_FIRST_VERSION = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldings)
+_FIRST_VERSION_RESOURCES = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldings)
 
 
 def encode_holdings(pod: PodPromises) -> Document:
@@ -38,7 +38,7 @@ def encode_holdings(pod: PodPromises) -> Document:
         **encode_devices(pod.of(DeviceHoldings)),
         **encode_claims(pod.of(ClaimHoldings)),
     }
-    for kind in _further_kinds():
+    for kind in _list_further_kinds():
         if (held := pod.of(kind.holdings)) != kind.holdings():
             document[kind.name] = msgspec.to_builtins(held)
     return document
@@ -47,15 +47,17 @@ def encode_holdings(pod: PodPromises) -> Document:
 def decode_holdings(document: JsonValue) -> PodPromises:
     """Decode a pod's holdings of each resource."""
     further = (
-        _decode_further(kind, found) for kind in _further_kinds() if (found := document.optional(kind.name)) is not None
+        _decode_further(kind, found)
+        for kind in _list_further_kinds()
+        if (found := document.optional(kind.name)) is not None
     )
     return NOTHING.having(
         decode_cpus(document), decode_memory(document), decode_devices(document), decode_claims(document), *further
     )
 
 
-def _further_kinds() -> tuple[ResourceKind, ...]:
-    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
+def _list_further_kinds() -> tuple[ResourceKind, ...]:
+    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _FIRST_VERSION_RESOURCES)
 
 
 def _decode_further(kind: ResourceKind, document: JsonValue) -> Holdings:

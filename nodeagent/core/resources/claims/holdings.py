@@ -31,7 +31,7 @@ def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
     """Return (`namespace/name` of a claim, UID of the pod) for all allocated claims."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered
-    return claims.union(*(_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
+    return claims.union(*(_list_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
@@ -40,8 +40,8 @@ def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 
 
-def _claims_of_pod(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _list_claims_of_pod(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset((claim.claim, uid) for claim in pod.of(ClaimHoldings).claims)
 
 
-_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims_of_pod, frozenset.__or__)
+_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _list_claims_of_pod, frozenset.__or__)

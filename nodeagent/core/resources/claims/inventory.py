@@ -56,16 +56,16 @@ def claimable(
         cards: PCI devices, each with its NUMA node if known.
     """
     cards = tuple(cards)
-    roots = _cpus_near_roots(topology, cards)
+    roots = _find_cpus_near_roots(topology, cards)
     has_siblings = len({(cpu.socket, cpu.numa, cpu.core) for cpu in topology.cpus}) < len(topology.cpus)
     return (
-        *(_claimable_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
-        *_claimable_memory(topology),
-        *(_claimable_card(device, node) for device, node in cards),
+        *(_make_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
+        *_make_memory(topology),
+        *(_make_card(device, node) for device, node in cards),
     )
 
 
-def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
+def _find_cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
     """Return the CPUs near each PCI root: the CPUs of its cards' NUMA nodes. For cards with an unknown node, these are the kernel's local
     CPUs.
     """
@@ -77,7 +77,7 @@ def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | Non
     return found
 
 
-def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
+def _make_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CPU_DRIVER}/coreID": cpu.core,
         f"{CPU_DRIVER}/coreType": _CORE_TYPES[cpu.core_class],
@@ -92,10 +92,10 @@ def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool)
         attributes[_ROOT] = near
     if cpu.uncore is not None:
         attributes[f"{CPU_DRIVER}/cacheL3ID"] = cpu.uncore
-    return ClaimableDevice(CPU_DRIVER, format_cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
+    return ClaimableDevice(CPU_DRIVER, format_cpu_name(cpu.id), _sort_items(attributes), cpu=cpu.id)
 
 
-def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
+def _make_memory(topology: Topology) -> Iterator[ClaimableDevice]:
     for node in topology.numa:
         for resource, size in (("memory", node.memory_bytes), *node.hugepages):
             if not size:
@@ -110,10 +110,10 @@ def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
                 attributes[f"{MEMORY_DRIVER}/pageSize"] = page
             name = f"{resource.lower()}-{node.id}"
             place = (node.id, resource)
-            yield ClaimableDevice(MEMORY_DRIVER, name, _sorted(attributes), ((SIZE, size),), memory=place)
+            yield ClaimableDevice(MEMORY_DRIVER, name, _sort_items(attributes), ((SIZE, size),), memory=place)
 
 
-def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
+def _make_card(device: Device, node: int | None) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CARD_DRIVER}/kind": device.kind.value,
         _BUS_ID: device.address,
@@ -129,8 +129,10 @@ def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
         attributes[f"{CARD_DRIVER}/driver"] = device.driver[:LONGEST_STRING]
     if device.names:
         attributes[f"{CARD_DRIVER}/interface"] = device.names[0][:LONGEST_STRING]
-    return ClaimableDevice(CARD_DRIVER, format_card_name(device.address), _sorted(attributes), address=device.address)
+    return ClaimableDevice(
+        CARD_DRIVER, format_card_name(device.address), _sort_items(attributes), address=device.address
+    )
 
 
-def _sorted(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
+def _sort_items(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
     return tuple(sorted(values.items()))

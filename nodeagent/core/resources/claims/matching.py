@@ -114,7 +114,7 @@ def ways_to_meet(
     ]
     tried, found = 0, False
     for offered in product(*each_way):
-        for groups in _narrowed([(each,) for each in offered], _constraints(offered), looks):
+        for groups in _narrow_devices([(each,) for each in offered], _list_constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
@@ -126,7 +126,7 @@ def ways_to_meet(
         raise NoWayError(_explain_no_way(wishes, meeting, is_free))
 
 
-class _About(Struct, frozen=True):
+class _Constraint(Struct, frozen=True):
     """An attribute whose values must match, or be distinct, with the positions of the affected requests."""
 
     attribute: str
@@ -138,7 +138,7 @@ _Groups = list[tuple[Allowed, ...]]
 """Devices by the position of the request: one set for the whole request, or one set for each of its devices."""
 
 
-def _constraints(offered: Sequence[Allowed]) -> list[_About]:
+def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
     found = []
     for name, spec in {each.wish.name: each.wish.spec for each in offered}.items():
         for constraint in spec.constraints:
@@ -148,11 +148,11 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
                 if each.wish.name == name and constraint.applies_to(each.wish.request.name, each.way.name)
             )
             if places:
-                found.append(_About(constraint.attribute, places, constraint.is_distinct))
+                found.append(_Constraint(constraint.attribute, places, constraint.is_distinct))
     return found
 
 
-def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> Iterator[_Groups | None]:
+def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: Looks) -> Iterator[_Groups | None]:
     """Yield the remaining devices for each combination of attribute values. None marks a combination with too few devices."""
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
@@ -166,10 +166,10 @@ def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> I
         if narrowed is None:
             yield None
         else:
-            yield from _narrowed(narrowed, rest, looks)
+            yield from _narrow_devices(narrowed, rest, looks)
 
 
-def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+def _match_values(groups: _Groups, about: _Constraint) -> Iterator[_Groups | None]:
     """Yield the devices with one value of the attribute, for each value that all affected requests have in common."""
     shared = None
     for place in about.places:
@@ -179,11 +179,11 @@ def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
     if not shared:
         yield None
         return
-    for value in sorted(shared, key=_value_order):
+    for value in sorted(shared, key=_get_value_order):
         narrowed = list(groups)
         for place in about.places:
             narrowed[place] = tuple(
-                _with_devices(
+                _replace_devices(
                     each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count
                 )
                 for each in groups[place]
@@ -191,10 +191,10 @@ def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
         yield narrowed
 
 
-def _assign_distinct_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+def _assign_distinct_values(groups: _Groups, about: _Constraint) -> Iterator[_Groups | None]:
     """Yield the devices for each assignment in which every needed device has its own value of the attribute."""
     parts = [(place, each) for place in about.places for each in groups[place]]
-    for chosen in _distinct_value_assignments(parts, about.attribute, frozenset()):
+    for chosen in _list_distinct_assignments(parts, about.attribute, frozenset()):
         if chosen is None:
             yield None
             continue
@@ -204,7 +204,7 @@ def _assign_distinct_values(groups: _Groups, about: _About) -> Iterator[_Groups 
         yield narrowed
 
 
-def _distinct_value_assignments(
+def _list_distinct_assignments(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
     """Yield every assignment of distinct attribute values. None marks a dead end, which also counts towards the limit."""
@@ -222,12 +222,12 @@ def _distinct_value_assignments(
         yield None
         return
     for values in combinations(sorted(having, key=str), each.count):
-        own = [(place, _with_devices(each, tuple(having[value]), 1)) for value in values]
-        for others in _distinct_value_assignments(rest, attribute, taken | {*values}):
+        own = [(place, _replace_devices(each, tuple(having[value]), 1)) for value in values]
+        for others in _list_distinct_assignments(rest, attribute, taken | {*values}):
             yield None if others is None else [*own, *others]
 
 
-def _with_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
+def _replace_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
     return Allowed(each.wish, each.way, devices, count)
 
 
@@ -239,7 +239,7 @@ def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]
     return {(type(one).__name__, one) for one in (value if isinstance(value, tuple) else (value,))}
 
 
-def _value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
+def _get_value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
     kind, one = value
     return kind, one if isinstance(one, int) else 0, str(one)
 
@@ -299,7 +299,7 @@ def _explain_no_way(
     wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
 ) -> str:
     for wish in wishes:
-        if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
+        if not any(_has_enough_free(way, meeting[way], is_free) for way in wish.request.ways):
             return f"claim {wish.claim}, request {wish.request.name}: {_describe_shortage(wish.request.ways, meeting, is_free)}"
     for wish in wishes:
         for constraint in wish.spec.constraints:
@@ -332,7 +332,7 @@ def _describe_values(
     return f"request {request.name} is for {wanted} of {len(free)}{without}"
 
 
-def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:
+def _has_enough_free(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:
     free = sum(1 for device in meeting if is_free(device, way))
     return 0 < len(meeting) == free if way.count is None else free >= way.count
 

@@ -72,7 +72,7 @@ def ways_to_place(
     """
     try:
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
-        yield from placing.ways(_open_requests(promises, pod))
+        yield from placing.ways(_list_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
         where = "" if demand.numa_node is None else f" (on NUMA node {demand.numa_node} alone, for which it asks)"
@@ -96,7 +96,7 @@ def unusable(pod: Pod) -> str | None:
     return None
 
 
-def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
+def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
     """Return the requests of the pod's claims that have no allocation yet."""
     why = unusable(pod)
     if why is not None:
@@ -110,7 +110,7 @@ def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
     return found
 
 
-class _Chosen(Struct):
+class _Draft(Struct):
     """Partial allocation while one way is tried."""
 
     default: CpuSet
@@ -141,13 +141,13 @@ class _Placing:
         self._cpu_manager = cpus
         self._memory_manager = memory
         self._machine = machine
-        self._there = claimable(machine, cpus.reserved, cards.placed)
+        self._all_devices = claimable(machine, cpus.reserved, cards.placed)
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
         self._pod = pod
         self._demand = demand
-        self._taken = taken_devices(promises)
+        self._taken_keys = taken_devices(promises)
         self._free = CpuSet(cpus.free_cpus(promises))
         self._looks = Looks()
 
@@ -159,7 +159,7 @@ class _Placing:
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
         seen: list[PodPromises] = []
         wrong, tried = None, 0
-        for allowed in ways_to_meet(wishes, self._there, self._is_free, self._looks):
+        for allowed in ways_to_meet(wishes, self._all_devices, self._is_free, self._looks):
             for mask in masks:
                 if tried == MOST_TRIED:
                     break
@@ -180,7 +180,7 @@ class _Placing:
 
     def _add_shared_claims(self, promises: Promises) -> Promises:
         """Add the allocations of claims that this pod shares with other pods."""
-        there = {device.name: device for device in self._there}
+        there = {device.name: device for device in self._all_devices}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
             uids = sorted(uid for name, uid in list_claim_owners(promises) if name == full_name)
@@ -198,7 +198,7 @@ class _Placing:
             own = own.having(ClaimHoldings((*own.of(ClaimHoldings).claims, allocation)))
             has = {one.request.partition("/")[0] for one in devices}
             for request in claim.spec.requests if claim.spec else ():
-                if request.name not in has and self._users_of(claim.name, request.name):
+                if request.name not in has and self._find_users(claim.name, request.name):
                     raise _MisfitError(
                         f"claim {full_name} is pod {uid}'s, and has nothing for request {request.name}, given back or never asked for: "
                         "it is allocated anew when no pod has it"
@@ -210,7 +210,7 @@ class _Placing:
                         f"claim {full_name} has {what}, which are one container's, and is pod {uid}'s: "
                         "give each pod its own by a resourceClaimTemplate"
                     )
-                if not self._users_of(claim.name, one.request.partition("/")[0]):
+                if not self._find_users(claim.name, one.request.partition("/")[0]):
                     continue
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
@@ -224,8 +224,8 @@ class _Placing:
         if device.memory is not None:
             node, resource = device.memory
             free = free_of(memory_accounts(self._promises), NumaSet(NumaMask(1 << node)), resource)
-            return free >= _size_of(device, way)
-        return ("", device.address) not in self._taken
+            return free >= _get_size(device, way)
+        return ("", device.address) not in self._taken_keys
 
     def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
         """Choose devices for each request: CPUs first, then memory, then cards. Within a kind, the request with the fewest candidates comes
@@ -234,19 +234,19 @@ class _Placing:
         Raises:
             _MisfitError: this way doesn't meet the claims.
         """
-        draft = _Chosen(default_set(promises))
+        draft = _Draft(default_set(promises))
         order = sorted(
-            range(len(allowed)), key=lambda place: (_rank(allowed[place]), len(allowed[place].devices), place)
+            range(len(allowed)), key=lambda place: (_get_rank(allowed[place]), len(allowed[place].devices), place)
         )
         for done, place in enumerate(order):
             each = allowed[place]
             where = f"claim {each.wish.claim}, request {each.wish.request.name}"
-            if len({_rank_of(device) for device in each.devices}) > 1:
+            if len({_get_device_rank(device) for device in each.devices}) > 1:
                 raise _MisfitError(f"{where}: its selectors are met by devices of several drivers")
-            users = self._users_of(each.wish.name, each.wish.request.name)
+            users = self._find_users(each.wish.name, each.wish.request.name)
             if not users:
                 raise _MisfitError(f"{where}: no container uses it (resources.claims)")
-            rank = _rank(each)
+            rank = _get_rank(each)
             if rank != _CARD and len(users) > 1:
                 named = " and ".join(user.name for user in users)
                 raise _MisfitError(f"{where}: CPUs and memory are one container's, and {named} use it")
@@ -275,13 +275,13 @@ class _Placing:
             draft.devices[place] = chosen
         return self._allocate_chosen(promises, draft, allowed)
 
-    def _users_of(self, claim: str, request: str) -> tuple[Container, ...]:
+    def _find_users(self, claim: str, request: str) -> tuple[Container, ...]:
         return tuple(c for c in self._pod.containers if any(one.uses(claim, request) for one in c.claims))
 
     def _choose_cpus(
         self,
         promises: Promises,
-        draft: _Chosen,
+        draft: _Draft,
         user: Container,
         each: Allowed,
         there: tuple[ClaimableDevice, ...],
@@ -299,7 +299,7 @@ class _Placing:
         hinted = replace(held, hints=put_item(held.hints, user.name, hint))
         asked = with_pod(with_default_set(promises, draft.default), self._pod.uid, hinted)
         limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
-        demand = replace(self._demand_of(user), cpus=each.count)
+        demand = replace(self._get_demand(user), cpus=each.count)
         allocation = allocate_cpus(limited, asked, self._demand, demand)
         if allocation.refusal is not None:
             raise _MisfitError(
@@ -309,12 +309,12 @@ class _Placing:
         assert chosen is not None
         return tuple(device for device in there if device.cpu is not None and device.cpu in chosen)
 
-    def _demand_of(self, container: Container) -> ContainerDemand:
+    def _get_demand(self, container: Container) -> ContainerDemand:
         return next(each for each in self._demand.containers if each.name == container.name)
 
     def _choose_memory(
         self,
-        draft: _Chosen,
+        draft: _Draft,
         user: Container,
         each: Allowed,
         there: tuple[ClaimableDevice, ...],
@@ -329,11 +329,11 @@ class _Placing:
             node, resource = device.memory
             draft.nodes[user.name] = draft.nodes.get(user.name, NumaSet()) | NumaSet(NumaMask(1 << node))
             sizes = draft.amounts.setdefault(user.name, {})
-            sizes[resource] = sizes.get(resource, 0) + _size_of(device, each.way)
+            sizes[resource] = sizes.get(resource, 0) + _get_size(device, each.way)
         return chosen
 
     def _choose_cards(
-        self, draft: _Chosen, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
+        self, draft: _Draft, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
     ) -> tuple[ClaimableDevice, ...]:
         near = NumaSet(mask or NumaMask(0))
         for cpus in draft.cpus.values():
@@ -342,7 +342,7 @@ class _Placing:
         close = {address for address, node in nodes.items() if node is not None and node in near}
         return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
 
-    def _allocate_chosen(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
+    def _allocate_chosen(self, promises: Promises, draft: _Draft, allowed: Sequence[Allowed]) -> Met:
         """Allocate the chosen devices to the pod."""
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
@@ -364,7 +364,7 @@ class _Placing:
                     continue
                 full_name = each.wish.claim
                 for device in draft.devices[place]:
-                    size = ((SIZE, _size_of(device, each.way)),) if device.memory is not None else ()
+                    size = ((SIZE, _get_size(device, each.way)),) if device.memory is not None else ()
                     results.append(AllocatedDevice(each.result_name, device.driver, device.name, size))
                     if device.address:
                         held = self._add_card(held, name, each.wish.request.name, device, full_name)
@@ -377,7 +377,7 @@ class _Placing:
         """Check that the number of claimed CPUs equals the container's CPU request, which counts for the node's capacity and the CPU
         weight.
         """
-        asked = self._demand_of(container).cpus
+        asked = self._get_demand(container).cpus
         if asked == len(cpus):
             return
         has = f"its claims have {len(cpus)} CPU{'s' * (len(cpus) != 1)}"
@@ -390,7 +390,7 @@ class _Placing:
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
         """Let the memory manager allocate all memory of a container from the NUMA nodes of its claims."""
-        demand = self._demand_of(self._pod.container(name))
+        demand = self._get_demand(self._pod.container(name))
         asked = dict(demand.memory or ())
         for resource, size in sizes.items():
             if asked.get(resource) != size:
@@ -439,17 +439,17 @@ class _Placing:
 _CPU, _MEMORY, _CARD = range(3)
 
 
-def _rank_of(device: ClaimableDevice) -> int:
+def _get_device_rank(device: ClaimableDevice) -> int:
     if device.cpu is not None:
         return _CPU
     return _CARD if device.memory is None else _MEMORY
 
 
-def _rank(each: Allowed) -> int:
-    return _rank_of(each.devices[0])
+def _get_rank(each: Allowed) -> int:
+    return _get_device_rank(each.devices[0])
 
 
-def _size_of(device: ClaimableDevice, way: DeviceRequest) -> int:
+def _get_size(device: ClaimableDevice, way: DeviceRequest) -> int:
     return dict(way.capacity).get(SIZE, dict(device.capacity)[SIZE])
 
 

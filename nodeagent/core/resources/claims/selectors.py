@@ -18,10 +18,10 @@ from nodeagent.errors import printable
 
 LONGEST = 10 * 1024
 """Limit on the length of an expression in bytes (CELSelectorExpressionMaxLength)."""
-_LONGEST_QUOTED = 300
+_MAX_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
 """Finds an attribute domain in an expression. For a device without attributes in the domain, the domain is empty instead of missing."""
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Limit on nested brackets, far below the parser's stack limit."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
@@ -66,7 +66,7 @@ def forget_answers() -> None:
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compile(expression)
     with _convert_errors(f"{_quote(expression)}, of {device.name}"):
-        answer = program.execute(cel.Context({"device": _device_as_cel(device, domains)}, _FUNCTIONS))
+        answer = program.execute(cel.Context({"device": _convert_device(device, domains)}, _FUNCTIONS))
     if not isinstance(answer, bool):
         raise SelectorError(f"it must be true or false, not {_shorten_to_line(repr(answer))}: {_quote(expression)}")
     return answer
@@ -82,7 +82,7 @@ def _convert_errors(what: str) -> Iterator[None]:
     except BaseException as err:
         if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
             raise
-        raise SelectorError(f"{_first_line(err)}: {what}") from None
+        raise SelectorError(f"{_extract_first_line(err)}: {what}") from None
 
 
 @lru_cache(maxsize=256)
@@ -93,8 +93,8 @@ def _compile(expression: str) -> tuple[Any, frozenset[str]]:
     for character in expression:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
-    if deepest > _DEEPEST:
-        raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
+    if deepest > _MAX_DEPTH:
+        raise SelectorError(f"brackets are {deepest} deep, and may be {_MAX_DEPTH}")
     longest = (
         1 + expression.count(",") + expression.count("+")
         # A list in an expression is a literal or a concatenation, so these characters limit its length.
@@ -112,26 +112,26 @@ def _quote(expression: str) -> str:
 
 def _shorten_to_line(text: str) -> str:
     """Shorten text from a user to one printable line for a message."""
-    line = printable(" ".join(text[: 2 * _LONGEST_QUOTED].split()))
-    return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
+    line = printable(" ".join(text[: 2 * _MAX_QUOTED].split()))
+    return line if len(line) <= _MAX_QUOTED else f"{line[:_MAX_QUOTED]}…"
 
 
-def _first_line(err: BaseException) -> str:
+def _extract_first_line(err: BaseException) -> str:
     return _shorten_to_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
 
 
-def _device_as_cel(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
+def _convert_device(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
     return {
         "driver": device.driver,
-        "attributes": _by_domain(
+        "attributes": _group_by_domain(
             ((key, list(value) if isinstance(value, tuple) else value) for key, value in device.attributes), domains
         ),
-        "capacity": _by_domain(device.capacity, domains),
+        "capacity": _group_by_domain(device.capacity, domains),
         "allowMultipleAllocations": device.memory is not None,
     }
 
 
-def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:
+def _group_by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {domain: {} for domain in domains}
     for key, value in values:
         domain, _, name = key.partition("/")

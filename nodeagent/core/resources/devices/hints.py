@@ -42,14 +42,16 @@ def pool_hints(
     if len(ids) <= (MAX_LISTED_NODES if not several or is_additive else _MOST_LISTED):
         return _list_hints(pool, ids, request, givable, kept) or UNSATISFIABLE
     if is_additive:
-        return _describe_hints(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
+        return _describe_hints(
+            every, ids, request, [_union_nodes(pool.devices, every)], [_union_nodes(givable, every)], []
+        )
     return _describe_hints(
         every,
         ids,
         request,
-        _count_at_lowest(pool.devices, every),
-        _count_at_lowest(givable, every),
-        _count_at_lowest(kept, every),
+        _list_lowest_nodes(pool.devices, every),
+        _list_lowest_nodes(givable, every),
+        _list_lowest_nodes(kept, every),
     )
 
 
@@ -69,14 +71,14 @@ def _list_hints(
     )
 
 
-def _any_of(devices: Iterable[PoolDevice], every: NumaMask) -> int:
+def _union_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> int:
     nodes = 0
     for device in devices:
         nodes |= device.nodes or 0
     return nodes & every
 
 
-def _count_at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
+def _list_lowest_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
     """Return the lowest NUMA node of each device, as a bit. Hints made from these nodes are correct, but some sets with other nodes are
     missing.
     """

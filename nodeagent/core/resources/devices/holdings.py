@@ -93,7 +93,7 @@ def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:
     """Return the keys of all devices that pods hold."""
     taken: frozenset[tuple[str, str]] = promises.pods.fold(_DEVICES)
     unrecovered = promises.unrecovered
-    return taken.union(*(_keys_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else taken
+    return taken.union(*(_list_keys_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else taken
 
 
 def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]]:
@@ -115,8 +115,8 @@ def count_devices(promises: Promises) -> dict[str, int]:
     return {resource: len(ids) for resource, ids in given.items()}
 
 
-def _keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _list_keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset(device.key for _, devices in pod.of(DeviceHoldings).devices for device in devices)
 
 
-_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _keys_of_pod, frozenset.__or__)
+_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _list_keys_of_pod, frozenset.__or__)

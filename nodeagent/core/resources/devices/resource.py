@@ -125,7 +125,7 @@ class DeviceResource(Struct, frozen=True):
         return tuple(
             (
                 resource,
-                self._hints(
+                self._find_hints(
                     promises, held, pod, resource, wanted, held.of(DeviceHoldings).devices_of(container.name, resource)
                 ),
             )
@@ -139,7 +139,7 @@ class DeviceResource(Struct, frozen=True):
         return tuple(
             (
                 resource,
-                self._hints(
+                self._find_hints(
                     promises,
                     held,
                     pod,
@@ -152,7 +152,7 @@ class DeviceResource(Struct, frozen=True):
             if resource not in self.elsewhere
         )
 
-    def _hints(
+    def _find_hints(
         self,
         promises: Promises,
         held: PodPromises,
@@ -176,12 +176,12 @@ class DeviceResource(Struct, frozen=True):
         return pool_hints(pool, self.manager.every, wanted, available, lent)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        return allocate_container(self.manager, promises, pod, self._without_foreign(container))
+        return allocate_container(self.manager, promises, pod, self._drop_foreign_resources(container))
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
 
-    def _without_foreign(self, container: ContainerDemand) -> ContainerDemand:
+    def _drop_foreign_resources(self, container: ContainerDemand) -> ContainerDemand:
         """Return the container without extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
             return container

@@ -29,23 +29,23 @@ def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int])
     nodes = []
     for node in topology.numa:
         pages = sum(size for _, size in node.hugepages)
-        tables = [(name, _table(size, reserved.get((node.id, name), 0), 0)) for name, size in node.hugepages]
-        tables.append((MEMORY, _table(node.memory_bytes, reserved.get((node.id, MEMORY), 0), pages)))
+        tables = [(name, _make_table(size, reserved.get((node.id, name), 0), 0)) for name, size in node.hugepages]
+        tables.append((MEMORY, _make_table(node.memory_bytes, reserved.get((node.id, MEMORY), 0), pages)))
         nodes.append(MemoryNode(node.id, 0, NumaSet.of(node.id), tuple(sorted(tables))))
     return tuple(nodes)
 
 
-def _table(total: int, reserved: int, pages: int) -> MemoryTable:
+def _make_table(total: int, reserved: int, pages: int) -> MemoryTable:
     allocatable = total - reserved - pages & UINT64
     return MemoryTable(total, reserved, allocatable, 0, allocatable)
 
 
 def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
     """Move up to `size` bytes from free to reserved, lowest node first. Each node of the group gets one more assignment."""
-    return _take(machine, nodes, resource, size)[0]
+    return _take_free(machine, nodes, resource, size)[0]
 
 
-def _take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
+def _take_free(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
     """Do the same as `take`, and also return the number of bytes that were not free."""
     changed = []
     for node in machine:
@@ -55,19 +55,19 @@ def _take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tu
         table = node.table(resource)
         moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
-        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _moved_tables(node.tables, resource, moved)))
+        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _move_bytes(node.tables, resource, moved)))
     return tuple(changed), size
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
     """Move `size` bytes from free to reserved. Bytes that aren't free overdraw the group's lowest node. Missing nodes are skipped."""
-    machine, short = _take(machine, nodes, resource, size)
+    machine, short = _take_free(machine, nodes, resource, size)
     if short <= 0:
         return machine
     changed = []
     for node in machine:
         if short > 0 and node.id in nodes and node.table(resource) is not None:
-            changed.append(replace(node, tables=_moved_tables(node.tables, resource, short)))
+            changed.append(replace(node, tables=_move_bytes(node.tables, resource, short)))
             short = 0
         else:
             changed.append(node)
@@ -88,12 +88,12 @@ def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
             size -= moved
             assignments = node.assignments - 1
             cells = node.cells if assignments else NumaSet.of(node.id)
-            changed.append(MemoryNode(node.id, assignments, cells, _moved_tables(node.tables, block.resource, -moved)))
+            changed.append(MemoryNode(node.id, assignments, cells, _move_bytes(node.tables, block.resource, -moved)))
         machine = tuple(changed)
     return machine
 
 
-def _moved_tables(
+def _move_bytes(
     tables: tuple[tuple[str, MemoryTable], ...], resource: str, size: int
 ) -> tuple[tuple[str, MemoryTable], ...]:
     if size == 0:

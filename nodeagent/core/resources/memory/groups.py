@@ -38,7 +38,7 @@ def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: A
     """
     if not amounts:
         return ()
-    books = _books(promises, uid, amounts)
+    books = _build_table(promises, uid, amounts)
     return _list_groups(groups, books) if groups.masks else _describe_groups(books)
 
 
@@ -50,7 +50,7 @@ def best_group(
     """
     hints = calculate_hints(groups, promises, uid, amounts)
     if isinstance(hints, HintFamily):
-        candidates = [*hints.listed, *_best_covered(hints, inside.bits)]
+        candidates = [*hints.listed, *_find_best_covered(hints, inside.bits)]
     else:
         candidates = [(mask, preferred) for mask, preferred in hints if mask is not None]
     wider = [(mask, preferred) for mask, preferred in candidates if not inside.bits & ~mask]
@@ -60,10 +60,10 @@ def best_group(
 
 def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
     """Return how many nodes the amounts need on an empty machine. If the machine has too little, return all nodes."""
-    return _fewest(_books(promises, "", amounts)) if amounts else 0
+    return _count_fewest_nodes(_build_table(promises, "", amounts)) if amounts else 0
 
 
-class _Books(Struct, frozen=True):
+class _RequestTable(Struct, frozen=True):
     """The accounting, arranged for one request."""
 
     machine: NodeAccounts
@@ -89,7 +89,7 @@ class _Books(Struct, frozen=True):
         )
 
 
-def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
+def _build_table(promises: Promises, uid: str, amounts: Amounts) -> _RequestTable:
     machine = memory_accounts(promises)
     reuse = promises.of(MemoryBooks).reuse
     reusable = {} if reuse is None or reuse.pod_uid != uid else {(n.bits, r): size for (n, r), size in reuse.amounts}
@@ -105,10 +105,10 @@ def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
     for node in machine:
         if len(node.cells) > 1:
             grouped |= 1 << node.id
-    return _Books(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
+    return _RequestTable(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
 
 
-def _list_groups(groups: NodeGroups, books: _Books) -> Hints:
+def _list_groups(groups: NodeGroups, books: _RequestTable) -> Hints:
     best = len(books.machine)
     fitting = []
     for mask in groups.masks:
@@ -120,12 +120,12 @@ def _list_groups(groups: NodeGroups, books: _Books) -> Hints:
     return tuple((mask, count == best) for mask, count in fitting)
 
 
-def _describe_groups(books: _Books) -> Hints:
+def _describe_groups(books: _RequestTable) -> Hints:
     """Describe the hints when there are too many groups to list. Single nodes and groups in use are listed. Unused nodes can form any new
     group.
     """
     every = [NumaMask(1 << node.id) for node in books.machine]
-    best = _fewest(books)
+    best = _count_fewest_nodes(books)
     in_use = 0
     for bit, _ in books.used:
         in_use |= bit
@@ -133,19 +133,19 @@ def _describe_groups(books: _Books) -> Hints:
     listed = tuple(
         (mask, mask.bit_count() == best) for mask in sorted(known) if books.could_hold(mask) and books.fits(mask)
     )
-    cover = _cover(books, [bit for bit in every if not bit & in_use], allocatable=False)
+    cover = _make_cover(books, [bit for bit in every if not bit & in_use], allocatable=False)
     if not cover.is_empty:
         return HintFamily(listed, cover, best)
     return HintFamily(listed, None, best) if listed else ()
 
 
-def _fewest(books: _Books) -> int:
+def _count_fewest_nodes(books: _RequestTable) -> int:
     every = [NumaMask(1 << node.id) for node in books.machine]
-    narrow = narrowest(_cover(books, every, allocatable=True), Steps(MAX_STEPS))
+    narrow = narrowest(_make_cover(books, every, allocatable=True), Steps(MAX_STEPS))
     return len(every) if narrow is None else narrow.bit_count()
 
 
-def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
+def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
     """Return all sets of these nodes with enough memory. With `allocatable`, all allocatable memory counts, and a single node may be
     enough. Otherwise only free memory counts, in sets of at least two nodes.
     """
@@ -158,7 +158,7 @@ def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
     )
 
 
-def _best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
+def _find_best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
     """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the narrowest one."""
     if family.cover is None:
         return []

@@ -32,7 +32,7 @@ def resize_memory(
         return defer_resize(f"init containers of the pod hold memory that {name} takes over when they have ended")
     nodes = memory_nodes_of(promises, pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
-    if topology.is_strict and (what := _beyond(manager.machine, nodes, now)):
+    if topology.is_strict and (what := _find_excess_resource(manager.machine, nodes, now)):
         return refuse_resize_for_good(f"{name} would have more {what} than there is on NUMA {nodes}{topology.stays}")
     without = release_container(manager, promises, pod.uid, now.name)
     left = without.of_pod(pod.uid)
@@ -53,7 +53,7 @@ def resize_memory(
     return with_pod(after, pod.uid, replace(given, hints=hints)).having(books)
 
 
-def _beyond(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
+def _find_excess_resource(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
     """Return a resource that these NUMA nodes can't provide even if they were empty. None means that the nodes are large enough."""
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)

@@ -70,7 +70,7 @@ class MemoryResource(Struct, frozen=True):
         """Return the percentage of a node's regular memory that is allocated in blocks on this node alone."""
         if not self.manager.static:
             return None
-        assigned = promises.pods.fold(_ALONE).get(node, 0)
+        assigned = promises.pods.fold(_SINGLE_NODE_BYTES).get(node, 0)
         accounting = next((n for n in memory_accounts(promises) if n.id == node), None)
         table = None if accounting is None else accounting.table(MEMORY)
         return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
@@ -184,7 +184,7 @@ def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 
 
-def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
+def _sum_single_node_blocks(_uid: str, pod: PodPromises) -> BytesByNode:
     found: dict[int, int] = {}
     for _, blocks in pod.of(MemoryHoldings).memory:
         for block in blocks:
@@ -194,8 +194,8 @@ def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
     return found
 
 
-def _summed(a: BytesByNode, b: BytesByNode) -> BytesByNode:
+def _add_bytes(a: BytesByNode, b: BytesByNode) -> BytesByNode:
     return {node: a.get(node, 0) + b.get(node, 0) for node in a.keys() | b.keys()} if a and b else a or b
 
 
-_ALONE: Fold[PodPromises, BytesByNode] = Fold({}, _alone, _summed)
+_SINGLE_NODE_BYTES: Fold[PodPromises, BytesByNode] = Fold({}, _sum_single_node_blocks, _add_bytes)
