@@ -80,18 +80,18 @@ def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal |
 
 
 def _refuse_missing_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -> Refusal | None:
-    name, there = pod.core_class, machine.core_classes
+    name, classes = pod.core_class, machine.core_classes
     if name is None:
         return None
     wanted = f"it asks for {name} cores"
-    if not there:
+    if not classes:
         return Refusal(Reason.CORE_CLASS, f"{wanted}, and all cores of this machine are of one kind")
-    if name not in there:
-        has = ", ".join(there)
-        return Refusal(Reason.CORE_CLASS, f"{wanted}, and this machine has none: its cores are {has} cores")
+    if name not in classes:
+        names = ", ".join(classes)
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, and this machine has none: its cores are {names} cores")
     if not has_own:
-        why = "and for no CPUs of its own: the shared pool is on cores of any class"
-        return Refusal(Reason.CORE_CLASS, f"{wanted}, {why}")
+        reason = "and for no CPUs of its own: the shared pool is on cores of any class"
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, {reason}")
     return None
 
 
@@ -99,10 +99,10 @@ def _refuse_missing_node(machine: Topology, pod: PodDemand, *, has_own: bool) ->
     node = pod.numa_node
     if node is None:
         return None
-    there = machine.node_ids
-    if node not in there:
-        return _refuse_affinity(f"there is no NUMA node {node}, for which it asks: this machine has {there}")
-    if node not in (machine.memory_nodes or there):
+    present = machine.node_ids
+    if node not in present:
+        return _refuse_affinity(f"there is no NUMA node {node}, for which it asks: this machine has {present}")
+    if node not in (machine.memory_nodes or present):
         return _refuse_affinity(f"NUMA node {node}, for which it asks, has no memory")
     if not has_own:
         return _refuse_affinity(

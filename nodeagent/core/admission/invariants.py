@@ -42,12 +42,12 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
         for name, devices in held.of(DeviceHoldings).devices:
             for device in devices:
                 holders.setdefault(device.key, []).append((uid, name, device.claim))
-    for key, those in holders.items():
-        if len(those) == 1 or (those[0][2] and len({claim for _, _, claim in those}) == 1):
+    for key, owners in holders.items():
+        if len(owners) == 1 or (owners[0][2] and len({claim for _, _, claim in owners}) == 1):
             continue
-        lasting = [one for one in those if kinds.get((one[0], one[1])) is not ContainerKind.INIT]
-        if len(lasting) > 1 or len({uid for uid, _, _ in those}) > 1:
-            (uid, name, _), (other, beside, _) = those[:2]
+        lasting = [one for one in owners if kinds.get((one[0], one[1])) is not ContainerKind.INIT]
+        if len(lasting) > 1 or len({uid for uid, _, _ in owners}) > 1:
+            (uid, name, _), (other, beside, _) = owners[:2]
             yield Violation(
                 invariant=Invariant.DEVICES_HAVE_ONE_OWNER,
                 pod=uid,

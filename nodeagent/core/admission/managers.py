@@ -90,9 +90,11 @@ class Managers(Struct, frozen=True):
             from nodeagent.core.resources.devices.resource import owned  # noqa: PLC0415 - only where devices are given
 
             others = (one.managed for one in providers.resources if one.holdings is not DeviceHoldings)
-            elsewhere = frozenset[str]().union(*others)
-            own = owned(self.placement.devices, devices, plugged, providers.topology.rules.default_mask, elsewhere)
-            providers = providers.having(own)
+            managed_elsewhere = frozenset[str]().union(*others)
+            device_manager = owned(
+                self.placement.devices, devices, plugged, providers.topology.rules.default_mask, managed_elsewhere
+            )
+            providers = providers.having(device_manager)
         return replace(self, providers=providers, plugged=plugged)
 
     @property
@@ -184,18 +186,18 @@ class Readmitted(Struct, frozen=True):
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
     """Build the managers, or refuse the configuration on this machine with kubelet's first error."""
-    made = judged(topology, placement)
-    return made if isinstance(made, Managers) else made[0]
+    built = judged(topology, placement)
+    return built if isinstance(built, Managers) else built[0]
 
 
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
     """Build the managers, or return every error of the configuration on this machine. kubelet's first error comes first."""
     topology_manager = build_topology_manager(topology, placement)
-    made = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
-    refused = [each for each in (topology_manager, *made) if isinstance(each, tuple)]
+    built = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
+    refused = [each for each in (topology_manager, *built) if isinstance(each, tuple)]
     if refused or isinstance(topology_manager, tuple):
         return tuple(one for each in refused for one in each)
-    resources = tuple(each for each in made if not isinstance(each, tuple))
+    resources = tuple(each for each in built if not isinstance(each, tuple))
     providers = Providers(resources, topology_manager, list_reproduced(placement.errata))
     return Managers(
         topology=topology,
@@ -353,8 +355,12 @@ def _decide_demand(
     from nodeagent.core.resources.claims.placing import ways_to_place  # noqa: PLC0415 - as above
 
     refused: AdmissionResult | None = None
-    seen = limit_to_pod(managers.providers, demand)
-    cpus, memory, cards = seen.of(CpuResource).manager, seen.of(MemoryResource).manager, seen.devices or PlacedDevices()
+    limited = limit_to_pod(managers.providers, demand)
+    cpus, memory, cards = (
+        limited.of(CpuResource).manager,
+        limited.of(MemoryResource).manager,
+        limited.devices or PlacedDevices(),
+    )
     try:
         for way in ways_to_place(cpus, memory, cards, managers.topology, promises, pod, demand):
             if isinstance(way, Refusal):
@@ -384,16 +390,16 @@ def _decide_resources(
     has_claimed: bool = False,
 ) -> AdmissionResult:
     providers = managers.providers
-    seen = limit_to_pod(providers, demand)
+    limited = limit_to_pod(providers, demand)
     try:
-        outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why, has_claimed=has_claimed)
+        outcome = run_admission(limited, promises, demand, is_running=is_running, unfit=why, has_claimed=has_claimed)
     except PluginFailedError as err:
         why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
-        outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
+        outcome = run_admission(limited, promises, demand, is_running=is_running, unfit=why)
     if outcome.refusal is None:
         return outcome
-    said = add_cpu_plugins(add_core_class(outcome.refusal, demand), providers)
-    return replace(outcome, refusal=said)
+    explained = add_cpu_plugins(add_core_class(outcome.refusal, demand), providers)
+    return replace(outcome, refusal=explained)
 
 
 def _end_reuse(managers: Managers, promises: Promises) -> Promises:

@@ -38,8 +38,8 @@ def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) 
         return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {why}")
     if not devices.placed:
         return Refusal(Reason.DEVICE, f"{wanted}, and this machine has no devices that anything could be near")
-    there = [_format_device(device) for device, _ in devices.placed if device.physical_function is None]
-    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(there, _MAX_DEVICES)}")
+    present = [_format_device(device) for device, _ in devices.placed if device.physical_function is None]
+    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(present, _MAX_DEVICES)}")
 
 
 def _format_device(device: Device) -> str:
@@ -47,10 +47,10 @@ def _format_device(device: Device) -> str:
     return f"{names or device.address} ({device.kind.value})"
 
 
-def _list_some(texts: list[str], most: int, between: str = ", ") -> str:
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return f"{between.join(texts[:most])}{more}"
+def _list_some(texts: list[str], limit: int, between: str = ", ") -> str:
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return f"{between.join(texts[:limit])}{more}"
 
 
-def _shorten(text: str, most: int = _MAX_CHARACTERS) -> str:
-    return printable(text if len(text) <= most else f"{text[:most]}…")
+def _shorten(text: str, limit: int = _MAX_CHARACTERS) -> str:
+    return printable(text if len(text) <= limit else f"{text[:limit]}…")

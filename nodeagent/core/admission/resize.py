@@ -78,11 +78,11 @@ def lowers_request(old: Pod, new: Pod) -> bool:
     return False
 
 
-def moves_instead(new: Pod, answer: object) -> bool:
+def moves_instead(new: Pod, decision: object) -> bool:
     """Tell whether a pod is decided again because it can't be resized. Pods that pin systemd units can get other CPUs while the units
     run.
     """
-    return isinstance(answer, NotResized) and bool(new.units)
+    return isinstance(decision, NotResized) and bool(new.units)
 
 
 def without_variables(pod: Pod) -> Pod:
@@ -149,10 +149,10 @@ def resized(
         return claimed
     if allocatable is not None:
         there, others = managers.with_amounts(allocatable, promises), usage.minus(old, pod_level_resources=gate)
-        short = insufficient(new, others, there, pod_level_resources=gate)
-        if short is not None:
-            reason = RESIZE_INFEASIBLE if short.requested > short.capacity else RESIZE_DEFERRED
-            return NotResized(reason, short.message)
+        shortage = insufficient(new, others, there, pod_level_resources=gate)
+        if shortage is not None:
+            reason = RESIZE_INFEASIBLE if shortage.requested > shortage.capacity else RESIZE_DEFERRED
+            return NotResized(reason, shortage.message)
     taken = default_set(promises) & occupied
     if taken:
         elsewhere = _decide_by_class(managers, with_default_set(promises, default_set(promises) - taken), old, new)

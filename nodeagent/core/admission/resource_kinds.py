@@ -44,10 +44,10 @@ class ResourceKind(Struct, frozen=True):
 def _build_cpus(topology: Topology, placement: Placement) -> "CpuResource | tuple[StartRefused, ...]":
     from nodeagent.core.resources.cpu import manager, resource  # noqa: PLC0415 - only where decisions are made
 
-    made = manager.build_cpu_manager(topology, placement)
-    if isinstance(made, tuple):
-        return made
-    return resource.CpuResource(resource.with_cpu_plugins(made, placement.cpu_plugins if made.static else ()))
+    built = manager.build_cpu_manager(topology, placement)
+    if isinstance(built, tuple):
+        return built
+    return resource.CpuResource(resource.with_cpu_plugins(built, placement.cpu_plugins if built.static else ()))
 
 
 def _judge_cpus(placement: Placement) -> tuple[StartRefused, ...]:
@@ -59,8 +59,8 @@ def _judge_cpus(placement: Placement) -> tuple[StartRefused, ...]:
 def _build_memory(topology: Topology, placement: Placement) -> "MemoryResource | tuple[StartRefused, ...]":
     from nodeagent.core.resources.memory import manager, resource  # noqa: PLC0415 - as above
 
-    made = manager.build_memory_manager(topology, placement)
-    return made if isinstance(made, tuple) else resource.MemoryResource(made)
+    built = manager.build_memory_manager(topology, placement)
+    return built if isinstance(built, tuple) else resource.MemoryResource(built)
 
 
 def _judge_memory(placement: Placement) -> tuple[StartRefused, ...]:
@@ -80,4 +80,4 @@ wraps the other decisions (core/resources/claims/placing.py).
 
 def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
     """Describe a container's holdings of resources without a view of their own, by resource."""
-    return {kind.name: said for kind in RESOURCES if (said := kind.describe(held, container))}
+    return {kind.name: text for kind in RESOURCES if (text := kind.describe(held, container))}

@@ -27,7 +27,7 @@ class UnitTaken(Struct, frozen=True):
 def find_taken_unit(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
     """Return a unit of the pod that another pod already pins. None means that no other pod pins one of its units."""
     for other in holders if pod.units else ():
-        both = sorted({*pod.units} & {*other.units})
-        if both:
-            return UnitTaken(both[0], other.full_name)
+        common = sorted({*pod.units} & {*other.units})
+        if common:
+            return UnitTaken(common[0], other.full_name)
     return None

@@ -95,20 +95,20 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
     topology, merged = managers.providers.topology, report.merged
     rules = topology.rules
     ids = [node.id for node in managers.topology.numa]
-    every = len(ids) <= _MAX_ENUMERATED
+    lists_every_set = len(ids) <= _MAX_ENUMERATED
     listed = {m for _, hints in report.hints for m in _list_masks(hints)}
     single = [NumaMask(1 << node) for node in ids]
     small = (NumaMask(sum(chosen)) for size in range(1, len(ids) + 1) for chosen in combinations(single, size))
     masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
     winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
     opinions = {mask: tuple((name, _find_opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
-    seen = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
+    shown_masks = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
     if winner is not None and winner not in opinions:
         opinions[winner] = tuple((name, _find_opinion(hints, winner)) for name, hints in report.hints)
-        seen.append(winner)
-    all_sets = every or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
-    if not seen and not all_sets:
-        seen = sorted(single)
+        shown_masks.append(winner)
+    all_sets = lists_every_set or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
+    if not shown_masks and not all_sets:
+        shown_masks = sorted(single)
     judge = _SetJudge(managers, promises, report, winner)
     return MergeTrace(
         container=report.container,
@@ -117,7 +117,7 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
         admitted=report.admitted,
         candidates=tuple(
             Candidate(NumaSet(mask), opinions[mask], *judge.verdict(mask, opinions[mask]))
-            for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
+            for mask in sorted(shown_masks, key=lambda mask: (mask.bit_count(), mask))
         ),
         overruled=report.overruled,
         silent=_list_resources_without_hint(report, pod),
@@ -129,8 +129,8 @@ def _list_resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[s
     amounts = pod.memory if report.container is None else None
     for container in pod.containers:
         amounts = container.memory if container.name == report.container else amounts
-    said = {name for name, hints in report.hints if isinstance(hints, HintFamily) or (None, True) not in hints}
-    return tuple(name for name, size in amounts or () if size and name not in said)
+    with_hint = {name for name, hints in report.hints if isinstance(hints, HintFamily) or (None, True) not in hints}
+    return tuple(name for name, size in amounts or () if size and name not in with_hint)
 
 
 _OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)

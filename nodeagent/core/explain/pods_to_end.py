@@ -27,13 +27,15 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
     counts = isinstance(short, Insufficient) and short.resource == "pods"
     holding = [pod for pod in attempts.what_if.pods if counts or any(sizes[pod.uid])]
     pods = sorted(holding, key=lambda pod: (sizes[pod.uid], pod.full_name))
-    alone = pods if len(pods) <= 2 * _MAX_SINGLE_TRIALS else pods[:_MAX_SINGLE_TRIALS] + pods[-_MAX_SINGLE_TRIALS:]
+    tried_alone = (
+        pods if len(pods) <= 2 * _MAX_SINGLE_TRIALS else pods[:_MAX_SINGLE_TRIALS] + pods[-_MAX_SINGLE_TRIALS:]
+    )
     best: tuple[int, ...] | None = None
     found = 0
-    for number, pod in enumerate(alone):
+    for number, pod in enumerate(tried_alone):
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
-        if number == _MAX_SINGLE_TRIALS and len(alone) < len(pods):
+        if number == _MAX_SINGLE_TRIALS and len(tried_alone) < len(pods):
             attempts.cut_short = True  # a pod between the smallest and the largest may be sufficient
         if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1

@@ -65,8 +65,8 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
                 promises.of_pod(entry.pod.uid), entry
             ) == _lasting_allocations(what_if.promises.of_pod(entry.pod.uid), entry)
         case Rejected() | Insufficient() | UnitTaken() as refused:
-            said = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
-            return said == (refused.reason, refused.message)
+            old_refusal = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
+            return old_refusal == (refused.reason, refused.message)
 
 
 def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:

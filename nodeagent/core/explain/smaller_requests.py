@@ -119,9 +119,9 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, search: _Search,
     asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
-    most = max(amount for _, amount in asking)
+    largest = max(amount for _, amount in asking)
     changed = make_change(pod, tuple(c for c, _ in asking), resource, carry)
-    fit = search(attempts, _SoughtAmount(changed, most))
+    fit = search(attempts, _SoughtAmount(changed, largest))
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
@@ -202,16 +202,18 @@ def _group_all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Amou
     def bounded(amounts: dict[str, int]) -> Pod:
         changed = pod
         for container in pod.containers:
-            larger = {name: most for name, most in amounts.items() if get_requested(container.resources, name) > most}
+            larger = {
+                name: largest for name, largest in amounts.items() if get_requested(container.resources, name) > largest
+            }
             changed = with_amounts(changed, container.name, larger)
         return carry(changed)
 
-    most = {
+    largest = {
         name: max(amount for _, amount in asking)
         for name in (CPU, *resources)
         if (asking := list_requesting(pod, name))
     }
-    return _AmountGroup(most, {name: _get_least_amount(name) for name in most}, bounded)
+    return _AmountGroup(largest, {name: _get_least_amount(name) for name in largest}, bounded)
 
 
 def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
@@ -282,8 +284,8 @@ def _find_cpus(attempts: Attempts, sought: _SoughtAmount) -> int | None:
     return _find_whole_cores(attempts, sought) if fewer is None else fewer
 
 
-def _make_pod_with(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
-    return made(rest | {resource: value})
+def _make_pod_with(pod_with: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
+    return pod_with(rest | {resource: value})
 
 
 def _find_fewer_cpus(attempts: Attempts, sought: _SoughtAmount) -> int | None:
@@ -301,8 +303,8 @@ def _find_fewer_cpus(attempts: Attempts, sought: _SoughtAmount) -> int | None:
         return first_by_halving(range(min(sought.asked, _MAX_AMOUNT) - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = attempts.what_if.managers.providers.of(CpuResource).manager
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
-    most = (min(sought.asked, _MAX_AMOUNT) - sought.shared - 1) // step * step + sought.shared
-    counts = range(most, max(sought.floor, 1) - 1, -step)
+    largest = (min(sought.asked, _MAX_AMOUNT) - sought.shared - 1) // step * step + sought.shared
+    counts = range(largest, max(sought.floor, 1) - 1, -step)
     nearest = next((count for count in counts[:NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
@@ -377,9 +379,9 @@ def _search_below(resource: str) -> _Search:
     unit = find_smallest_step(resource)
 
     def less(attempts: Attempts, sought: _SoughtAmount) -> int | None:
-        most = (min(sought.asked, _MAX_AMOUNT) - 1) // unit * unit
+        largest = (min(sought.asked, _MAX_AMOUNT) - 1) // unit * unit
         return _find_first_alike(
-            attempts, sought, range(most, max(sought.floor, _get_least_amount(resource)) - 1, -unit)
+            attempts, sought, range(largest, max(sought.floor, _get_least_amount(resource)) - 1, -unit)
         )
 
     return less
@@ -402,8 +404,8 @@ def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
         name: _round_up(max(asked, sum_requests(pod, name) + find_smallest_step(name)), find_smallest_step(name))
         for name, asked in own.items()
     }
-    for more in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):
-        wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
+    for extra_cpus in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):
+        wanted = {name: amount + (extra_cpus * MILLI if name == CPU else 0) for name, amount in least.items()}
         changed = with_amounts(pod, None, wanted)
         if wanted != own and attempts.admits(changed):
             yield _make_remedy(pod, changed)

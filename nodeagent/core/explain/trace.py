@@ -59,35 +59,35 @@ _Event = Pick | Allocated
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
     """Decide on the pod, and collect the steps."""
-    seen: list[_Event] = []
-    decision = what_if.judge(pod, _observe(what_if.managers, seen))
+    events: list[_Event] = []
+    decision = what_if.judge(pod, _observe(what_if.managers, events))
     demand = demand_of(what_if.managers.rules, pod)
     if isinstance(decision, Insufficient | UnitTaken):
         return Trace(pod, demand, decision, ())
     demand = replace(demand, core_class=decision.report.core_class)
     own = replace(what_if.managers, providers=limit_to_pod(what_if.managers.providers, demand))
     return Trace(
-        pod, demand, decision, tuple(_order_steps(replace(what_if, managers=own), decision, seen, pod, demand))
+        pod, demand, decision, tuple(_order_steps(replace(what_if, managers=own), decision, events, pod, demand))
     )
 
 
-def _observe(managers: Managers, seen: list[_Event]) -> Managers:
+def _observe(managers: Managers, events: list[_Event]) -> Managers:
     """Return the managers with observers that collect events. The events of an abandoned trial are removed."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
         if isinstance(event, DecidedAnew):
-            seen.clear()
+            events.clear()
         else:
-            seen.append(event)
+            events.append(event)
 
-    watched = CpuResource(managers.providers.of(CpuResource).manager.observed_by(seen.append))
+    watched = CpuResource(managers.providers.of(CpuResource).manager.observed_by(events.append))
     return replace(managers, providers=replace(managers.providers.having(watched), observer=allocated))
 
 
 def _order_steps(
     what_if: WhatIf,
     decision: Admitted | Rejected,
-    seen: list[_Event],
+    events: list[_Event],
     pod: Pod,
     demand: PodDemand,
 ) -> list[TraceStep]:
@@ -96,16 +96,16 @@ def _order_steps(
     merges = list(decision.report.merges)
     promises, resources = what_if.promises, {each.name: each for each in what_if.managers.providers.resources}
     picks: list[Pick] = []
-    asked: list[PluginAnswered] = []
+    hint_answers: list[PluginAnswered] = []
 
     def merge() -> MergeTrace:
-        answers = tuple(asked)
-        asked.clear()
+        answers = tuple(hint_answers)
+        hint_answers.clear()
         return replace(trace_merge(what_if.managers, promises, merges.pop(0), demand), answers=answers)
 
-    for event in seen:
+    for event in events:
         if isinstance(event, PluginAnswered) and event.is_for_hints:
-            asked.append(event)
+            hint_answers.append(event)
             continue
         if not isinstance(event, Allocated):
             picks.append(event)
@@ -131,8 +131,8 @@ def _order_steps(
 def _make_resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
     names = [c.name for c in pod.containers] if event.container is None else [event.container]
     held = event.after.of_pod(pod.uid)
-    given = ", ".join(filter(None, (describe_further_holdings(held, name).get(resource.name) for name in names)))
+    description = ", ".join(filter(None, (describe_further_holdings(held, name).get(resource.name) for name in names)))
     if event.refusal is not None:
         return ResourceStep(event.container, resource.name, "")
     is_new = held.of(resource.holdings) != event.before.of_pod(pod.uid).of(resource.holdings)
-    return ResourceStep(event.container, resource.name, given) if is_new else None
+    return ResourceStep(event.container, resource.name, description) if is_new else None

@@ -72,10 +72,10 @@ class WhatIf(Struct, frozen=True):
         if taken is not None:
             return taken
         if self.allocatable is not None:
-            there = self.managers.with_amounts(self.allocatable, self.promises)
-            short = insufficient(pod, self.usage, there, pod_level_resources=self._gate)
-            if short is not None:
-                return short
+            capacity = self.managers.with_amounts(self.allocatable, self.promises)
+            shortage = insufficient(pod, self.usage, capacity, pod_level_resources=self._gate)
+            if shortage is not None:
+                return shortage
         return admit(managers or self.managers, self.promises, pod)
 
     def resize(self, old: Pod, new: Pod) -> "Fits | NotResized":

@@ -20,11 +20,11 @@ def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
         nodes: the node of each device. None means unknown.
         every: all NUMA nodes of the machine.
     """
-    there = NumaMask(sum(1 << node for node in {*nodes} - {None} if node is not None) & every)
-    if not there:
+    near_nodes = NumaMask(sum(1 << node for node in {*nodes} - {None} if node is not None) & every)
+    if not near_nodes:
         return DONT_CARE
     ids = [node for node in range(every.bit_length()) if every >> node & 1]
     if len(ids) <= MAX_LISTED_NODES:
-        return tuple((mask, mask.bit_count() == 1) for mask in masks_by_size(ids) if mask & there)
-    cover = Cover(every, needs=(1,), amounts=tuple((node, (there >> node & 1,)) for node in ids))
+        return tuple((mask, mask.bit_count() == 1) for mask in masks_by_size(ids) if mask & near_nodes)
+    cover = Cover(every, needs=(1,), amounts=tuple((node, (near_nodes >> node & 1,)) for node in ids))
     return HintFamily((), cover, preferred_count=1)

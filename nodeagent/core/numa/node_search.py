@@ -174,8 +174,8 @@ def _find_fittest(
     best_cost = 0
     seen: dict[tuple[int, int, State, int], int] = {}
     pending: list[tuple[int, int, int, State, int]] = [(0, forced, count, problem.start, 0)]
-    last = steps.limit
-    while pending and steps.taken < last:
+    step_limit = steps.limit
+    while pending and steps.taken < step_limit:
         steps.taken += 1
         position, kept, left, state, kept_kinds = pending.pop()
         ahead = len(ids) - position
@@ -190,7 +190,7 @@ def _find_fittest(
             found = NumaMask(kept)
             if (best is None or distances is not None or found < best) and (is_allowed is None or is_allowed(found)):
                 if best is None and distances is None:
-                    last = min(last, steps.taken + MORE_STEPS)
+                    step_limit = min(step_limit, steps.taken + MORE_STEPS)
                 best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:

@@ -85,14 +85,14 @@ class TopologyManager(Struct, frozen=True):
         """
         if not self.prefer_cpus_node:
             return None
-        wanted = [
+        candidates = [
             mask
             for mask in preferred_nodes(cpus)
             if mask & self.rules.default_mask and all(is_fine_with(each, mask) for each in rest)
         ]
         fit = fitness(self.rules)
         best = min(
-            wanted, key=lambda mask: (-sum(is_fine_with(each, mask) for each in devices), fit(mask)), default=None
+            candidates, key=lambda mask: (-sum(is_fine_with(each, mask) for each in devices), fit(mask)), default=None
         )
         return None if best is None else Merged(best, preferred=True)
 
@@ -222,8 +222,8 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
     """Return the options that are on but can't change any decision, each with its missing requirement (KEP-6007)."""
-    given = dict(placement.topology_manager_policy_options)
-    if parse_boolean(_MOST_ALLOCATED, given.get(_MOST_ALLOCATED, "false"), _OPTIONS) is not True:
+    configured = dict(placement.topology_manager_policy_options)
+    if parse_boolean(_MOST_ALLOCATED, configured.get(_MOST_ALLOCATED, "false"), _OPTIONS) is not True:
         return ()
     needs = []
     if placement.topology_manager_policy != TopologyPolicy.SINGLE_NUMA_NODE:

@@ -56,13 +56,13 @@ def encode_memory_books(books: MemoryBooks) -> Document:
 
 def decode_memory_books(document: JsonValue) -> MemoryBooks:
     """Decode the memory manager's accounts of the node."""
-    listed, lent = document.optional("memory"), document.optional("memoryReuse")
+    listed, reuse = document.optional("memory"), document.optional("memoryReuse")
     nodes = () if listed is None else listed.each(_decode_node)
-    if lent is None:
+    if reuse is None:
         return MemoryBooks(nodes)
-    rows = lent.field("amounts").each(lambda row: row.row(3))
+    rows = reuse.field("amounts").each(lambda row: row.row(3))
     amounts = tuple(((group.nodes(), resource.text()), size.whole()) for group, resource, size in rows)
-    return MemoryBooks(nodes, MemoryReuse(lent.field("pod").text(), amounts))
+    return MemoryBooks(nodes, MemoryReuse(reuse.field("pod").text(), amounts))
 
 
 def _encode_blocks(blocks: Blocks) -> list[list[str | int]]:

@@ -16,14 +16,14 @@ def list_unrecovered(pods: Iterable[UnrecoveredPod]) -> list[str]:
 
 def _describe_container(view: NodeView, held: PodPromises, container: str) -> Document:
     """Describe a container's devices, including devices that no longer exist."""
-    there = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
+    health_by_id = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
     known = {pool.resource for pool in view.pools}
     return {
         "devices": [
             ({"claim": one.claim} if one.claim else {})
             | {
                 "id": one.id,
-                "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
+                "isThere": health_by_id.get((one.resource, one.id), False) if one.resource in known else None,
                 "names": list(one.names),
                 "numaNodes": str(one.nodes),
                 "resource": one.resource,

@@ -84,17 +84,17 @@ def ways_to_meet(
         SelectorError: an expression has no result for a device.
         NoWayError: there is no way, or there are too many ways to examine.
     """
-    meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
-    asking = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
-    if asking * len(devices) > MOST_ASKED:
-        most = MOST_ASKED // len(devices)
+    devices_by_way: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
+    selector_count = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
+    if selector_count * len(devices) > MOST_ASKED:
+        limit = MOST_ASKED // len(devices)
         raise NoWayError(
-            f"its claims have {asking} selectors, and may have {most} for the {len(devices)} devices there are"
+            f"its claims have {selector_count} selectors, and may have {limit} for the {len(devices)} devices there are"
         )
     for wish in wishes:
         for way in wish.request.ways:
-            if way not in meeting:
-                meeting[way] = tuple(
+            if way not in devices_by_way:
+                devices_by_way[way] = tuple(
                     device
                     for device in devices
                     if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
@@ -105,8 +105,8 @@ def ways_to_meet(
             Allowed(
                 wish,
                 way,
-                tuple(device for device in meeting[way] if is_free(device, way)),
-                max(len(meeting[way]), 1) if way.count is None else way.count,
+                tuple(device for device in devices_by_way[way] if is_free(device, way)),
+                max(len(devices_by_way[way]), 1) if way.count is None else way.count,
             )
             for way in wish.request.ways
         ]
@@ -123,7 +123,7 @@ def ways_to_meet(
                 found = True
                 yield allowed
     if not found:
-        raise NoWayError(_explain_no_way(wishes, meeting, is_free))
+        raise NoWayError(_explain_no_way(wishes, devices_by_way, is_free))
 
 
 class _Constraint(Struct, frozen=True):
@@ -160,46 +160,46 @@ def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: 
     if not constraints:
         yield groups
         return
-    about, *rest = constraints
-    looks.take(_LOOKS_OF_VALUE * sum(len(each.devices) for place in about.places for each in groups[place]))
-    for narrowed in (_assign_distinct_values if about.is_distinct else _match_values)(groups, about):
+    constraint, *rest = constraints
+    looks.take(_LOOKS_OF_VALUE * sum(len(each.devices) for place in constraint.places for each in groups[place]))
+    for narrowed in (_assign_distinct_values if constraint.is_distinct else _match_values)(groups, constraint):
         if narrowed is None:
             yield None
         else:
             yield from _narrow_devices(narrowed, rest, looks)
 
 
-def _match_values(groups: _Groups, about: _Constraint) -> Iterator[_Groups | None]:
+def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
     """Yield the devices with one value of the attribute, for each value that all affected requests have in common."""
-    shared = None
-    for place in about.places:
+    common_values = None
+    for place in constraint.places:
         for each in groups[place]:
-            values = {value for device in each.devices for value in values_of(device, about.attribute)}
-            shared = values if shared is None else shared & values
-    if not shared:
+            values = {value for device in each.devices for value in values_of(device, constraint.attribute)}
+            common_values = values if common_values is None else common_values & values
+    if not common_values:
         yield None
         return
-    for value in sorted(shared, key=_get_value_order):
+    for value in sorted(common_values, key=_get_value_order):
         narrowed = list(groups)
-        for place in about.places:
+        for place in constraint.places:
             narrowed[place] = tuple(
                 _replace_devices(
-                    each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count
+                    each, tuple(d for d in each.devices if value in values_of(d, constraint.attribute)), each.count
                 )
                 for each in groups[place]
             )
         yield narrowed
 
 
-def _assign_distinct_values(groups: _Groups, about: _Constraint) -> Iterator[_Groups | None]:
+def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
     """Yield the devices for each assignment in which every needed device has its own value of the attribute."""
-    parts = [(place, each) for place in about.places for each in groups[place]]
-    for chosen in _list_distinct_assignments(parts, about.attribute, frozenset()):
+    parts = [(place, each) for place in constraint.places for each in groups[place]]
+    for chosen in _list_distinct_assignments(parts, constraint.attribute, frozenset()):
         if chosen is None:
             yield None
             continue
         narrowed = list(groups)
-        for place in about.places:
+        for place in constraint.places:
             narrowed[place] = tuple(each for other, each in chosen if other == place)
         yield narrowed
 
@@ -212,17 +212,17 @@ def _list_distinct_assignments(
         yield []
         return
     (place, each), *rest = parts
-    having: dict[tuple[str, Value], list[ClaimableDevice]] = {}
+    devices_by_value: dict[tuple[str, Value], list[ClaimableDevice]] = {}
     for device in each.devices:
         found = device.attribute(attribute)
         value = (type(found).__name__, found) if found is not None else None
         if value is not None and value not in taken:
-            having.setdefault(value, []).append(device)
-    if len(having) < each.count:
+            devices_by_value.setdefault(value, []).append(device)
+    if len(devices_by_value) < each.count:
         yield None
         return
-    for values in combinations(sorted(having, key=str), each.count):
-        own = [(place, _replace_devices(each, tuple(having[value]), 1)) for value in values]
+    for values in combinations(sorted(devices_by_value, key=str), each.count):
+        own = [(place, _replace_devices(each, tuple(devices_by_value[value]), 1)) for value in values]
         for others in _list_distinct_assignments(rest, attribute, taken | {*values}):
             yield None if others is None else [*own, *others]
 
@@ -259,31 +259,31 @@ def matching(
     owner: dict[str, int] = {}
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
-    had = [0] * len(names)
-    """Number of each request's first devices that already have an owner. A device with an owner never becomes free in this search."""
+    first_free = [0] * len(names)
+    """Position of the first candidate that may be free, by request. A device with an owner never becomes free in this search."""
 
     def give(place: int) -> bool:
         """Find a device for a request. Devices of other requests move to make room if possible."""
         moved: dict[int, tuple[int, str]] = {}
         """Devices that would move: by their present request, the request that takes the device, and its name."""
-        asked = [place]
-        for who in asked:
-            there = names[who]
-            while had[who] < len(there) and there[had[who]] in owner:
-                had[who] += 1
-            if had[who] < len(there):
-                taker, name = who, there[had[who]]
+        queue = [place]
+        for request in queue:
+            candidates = names[request]
+            while first_free[request] < len(candidates) and candidates[first_free[request]] in owner:
+                first_free[request] += 1
+            if first_free[request] < len(candidates):
+                taker, name = request, candidates[first_free[request]]
                 owner[name] = taker
                 while taker != place:  # hand over the devices along the chain of moves
                     taker, name = moved[taker]
                     owner[name] = taker
                 return True
-            looks.take(len(there))
-            for name in there:
+            looks.take(len(candidates))
+            for name in candidates:
                 holder = owner[name]
                 if holder != place and holder not in moved:
-                    moved[holder] = who, name
-                    asked.append(holder)
+                    moved[holder] = request, name
+                    queue.append(holder)
         return False
 
     for place, each in enumerate(allowed):
@@ -342,13 +342,13 @@ def _describe_shortage(
 ) -> str:
     found = []
     for way in ways:
-        there = meeting[way]
-        free = sum(1 for device in there if is_free(device, way))
-        wanted = f"all {len(there)}" if way.count is None else str(way.count)
-        one = len(there) == 1
+        candidates = meeting[way]
+        free = sum(1 for device in candidates if is_free(device, way))
+        wanted = f"all {len(candidates)}" if way.count is None else str(way.count)
+        one = len(candidates) == 1
         what = "device meets its selectors" if one else "devices meet its selectors"
         has = "".join(f" and {'has' if one else 'have'} {key}" for key, _ in way.capacity)
         name = f"{way.name}: " if way.name else ""
         left = "with room for it" if way.capacity else "free"
-        found.append(f"{name}{wanted} wanted, {len(there)} {what}{has}, {free} of them {left}")
+        found.append(f"{name}{wanted} wanted, {len(candidates)} {what}{has}, {free} of them {left}")
     return "; ".join(found)

@@ -157,8 +157,8 @@ class _Placing:
             yield self._make_result(promises, promises.of_pod(self._pod.uid), ())
             return
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
-        seen: list[PodPromises] = []
-        wrong, tried = None, 0
+        seen_holdings: list[PodPromises] = []
+        first_problem, tried = None, 0
         for allowed in ways_to_meet(wishes, self._all_devices, self._is_free, self._looks):
             for mask in masks:
                 if tried == MOST_TRIED:
@@ -167,20 +167,20 @@ class _Placing:
                 try:
                     way = self._try_way(promises, allowed, mask)
                 except _MisfitError as err:
-                    wrong = wrong or str(err)
+                    first_problem = first_problem or str(err)
                     continue
                 held = way.promises.of_pod(self._pod.uid)
-                if held not in seen:
-                    seen.append(held)
+                if held not in seen_holdings:
+                    seen_holdings.append(held)
                     yield way
             if tried == MOST_TRIED:
                 break
-        if not seen:
-            raise _MisfitError(wrong or "its claims can't be met")
+        if not seen_holdings:
+            raise _MisfitError(first_problem or "its claims can't be met")
 
     def _add_shared_claims(self, promises: Promises) -> Promises:
         """Add the allocations of claims that this pod shares with other pods."""
-        there = {device.name: device for device in self._all_devices}
+        device_by_name = {device.name: device for device in self._all_devices}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
             uids = sorted(uid for name, uid in list_claim_owners(promises) if name == full_name)
@@ -196,9 +196,9 @@ class _Placing:
             own = promises.of_pod(self._pod.uid)
             allocation = ClaimAllocation(full_name, claim.name, devices)
             own = own.having(ClaimHoldings((*own.of(ClaimHoldings).claims, allocation)))
-            has = {one.request.partition("/")[0] for one in devices}
+            allocated_requests = {one.request.partition("/")[0] for one in devices}
             for request in claim.spec.requests if claim.spec else ():
-                if request.name not in has and self._find_users(claim.name, request.name):
+                if request.name not in allocated_requests and self._find_users(claim.name, request.name):
                     raise _MisfitError(
                         f"claim {full_name} is pod {uid}'s, and has nothing for request {request.name}, given back or never asked for: "
                         "it is allocated anew when no pod has it"
@@ -212,9 +212,11 @@ class _Placing:
                     )
                 if not self._find_users(claim.name, one.request.partition("/")[0]):
                     continue
-                if one.device not in there:
+                if one.device not in device_by_name:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
-                own = self._add_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
+                own = self._add_card(
+                    own, claim.name, one.request.partition("/")[0], device_by_name[one.device], full_name
+                )
             promises = with_pod(promises, self._pod.uid, drop_released_claims(own))
         return promises
 
@@ -253,22 +255,27 @@ class _Placing:
             if rank != _CARD and users[0].kind is ContainerKind.INIT:
                 why = "CPUs and memory are one container's that stays: what an init container asks for, later ones have"
                 raise _MisfitError(f"{where}: {why}, and {users[0].name} is one")
-            there = tuple(device for device in each.devices if device.name not in draft.taken)
-            rest = [allowed[other] for other in order[done + 1 :]]
+            candidates = tuple(device for device in each.devices if device.name not in draft.taken)
+            later_requests = [allowed[other] for other in order[done + 1 :]]
             taken = frozenset(draft.taken)
             if rank == _CPU:
-                chosen = self._choose_cpus(promises, draft, users[0], each, there, mask)
-                those = _leave_room(chosen, each, there, rest, taken, self._looks)
-                if those != chosen:  # the policy's options also apply to the replacement
-                    chosen = self._choose_cpus(promises, draft, users[0], each, those, mask)
+                chosen = self._choose_cpus(promises, draft, users[0], each, candidates, mask)
+                with_room = _leave_room(chosen, each, candidates, later_requests, taken, self._looks)
+                if with_room != chosen:  # the policy's options also apply to the replacement
+                    chosen = self._choose_cpus(promises, draft, users[0], each, with_room, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus
                 draft.cpus[users[0].name] = draft.cpus.get(users[0].name, CpuSet()) | cpus
             elif rank == _MEMORY:
-                chosen = self._choose_memory(draft, users[0], each, there, mask)
+                chosen = self._choose_memory(draft, users[0], each, candidates, mask)
             else:
                 chosen = _leave_room(
-                    self._choose_cards(draft, each, there, mask), each, there, rest, taken, self._looks
+                    self._choose_cards(draft, each, candidates, mask),
+                    each,
+                    candidates,
+                    later_requests,
+                    taken,
+                    self._looks,
                 )
             if rank != _MEMORY:
                 draft.taken |= {device.name for device in chosen}
@@ -284,7 +291,7 @@ class _Placing:
         draft: _Draft,
         user: Container,
         each: Allowed,
-        there: tuple[ClaimableDevice, ...],
+        candidates: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         """Let the CPU manager choose by its policy and options, as for a container with this CPU request."""
@@ -292,22 +299,22 @@ class _Placing:
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
         bits = 0
-        for device in there:
+        for device in candidates:
             bits |= 1 << (device.cpu or 0)
         held = promises.of_pod(self._pod.uid)
         hint = Hint(None if mask is None else NumaSet(mask), preferred=False)
         hinted = replace(held, hints=put_item(held.hints, user.name, hint))
-        asked = with_pod(with_default_set(promises, draft.default), self._pod.uid, hinted)
+        hinted_promises = with_pod(with_default_set(promises, draft.default), self._pod.uid, hinted)
         limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
         demand = replace(self._get_demand(user), cpus=each.count)
-        allocation = allocate_cpus(limited, asked, self._demand, demand)
+        allocation = allocate_cpus(limited, hinted_promises, self._demand, demand)
         if allocation.refusal is not None:
             raise _MisfitError(
                 f"claim {each.wish.claim}, request {each.wish.request.name}: {allocation.refusal.message}"
             )
         chosen = own_set_of(allocation.promises, self._pod.uid, user.name)
         assert chosen is not None
-        return tuple(device for device in there if device.cpu is not None and device.cpu in chosen)
+        return tuple(device for device in candidates if device.cpu is not None and device.cpu in chosen)
 
     def _get_demand(self, container: Container) -> ContainerDemand:
         return next(each for each in self._demand.containers if each.name == container.name)
@@ -317,13 +324,13 @@ class _Placing:
         draft: _Draft,
         user: Container,
         each: Allowed,
-        there: tuple[ClaimableDevice, ...],
+        candidates: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         if not self._memory_manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
         near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
-        chosen = tuple(sorted(there, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
+        chosen = tuple(sorted(candidates, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
         for device in chosen:
             assert device.memory is not None
             node, resource = device.memory
@@ -333,14 +340,14 @@ class _Placing:
         return chosen
 
     def _choose_cards(
-        self, draft: _Draft, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
+        self, draft: _Draft, each: Allowed, candidates: tuple[ClaimableDevice, ...], mask: NumaMask | None
     ) -> tuple[ClaimableDevice, ...]:
         near = NumaSet(mask or NumaMask(0))
         for cpus in draft.cpus.values():
             near |= self._machine.numa_of(cpus)
-        nodes = {device.address: self._nodes.get(device.address) for device in there}
+        nodes = {device.address: self._nodes.get(device.address) for device in candidates}
         close = {address for address, node in nodes.items() if node is not None and node in near}
-        return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
+        return tuple(sorted(candidates, key=lambda device: device.address not in close)[: each.count])
 
     def _allocate_chosen(self, promises: Promises, draft: _Draft, allowed: Sequence[Allowed]) -> Met:
         """Allocate the chosen devices to the pod."""
@@ -377,26 +384,32 @@ class _Placing:
         """Check that the number of claimed CPUs equals the container's CPU request, which counts for the node's capacity and the CPU
         weight.
         """
-        asked = self._get_demand(container).cpus
-        if asked == len(cpus):
+        requested = self._get_demand(container).cpus
+        if requested == len(cpus):
             return
-        has = f"its claims have {len(cpus)} CPU{'s' * (len(cpus) != 1)}"
+        claim_text = f"its claims have {len(cpus)} CPU{'s' * (len(cpus) != 1)}"
         way_out = f'cpu: "{len(cpus)}" and its memory as requests and limits'
-        if not asked:
-            raise _MisfitError(f"container {container.name} asks for no CPUs of its own, and {has}: give it {way_out}")
-        raise _MisfitError(f"container {container.name} asks for {asked} CPUs of its own, and {has}: give it {way_out}")
+        if not requested:
+            raise _MisfitError(
+                f"container {container.name} asks for no CPUs of its own, and {claim_text}: give it {way_out}"
+            )
+        raise _MisfitError(
+            f"container {container.name} asks for {requested} CPUs of its own, and {claim_text}: give it {way_out}"
+        )
 
     def _allocate_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
         """Let the memory manager allocate all memory of a container from the NUMA nodes of its claims."""
         demand = self._get_demand(self._pod.container(name))
-        asked = dict(demand.memory or ())
+        requested = dict(demand.memory or ())
         for resource, size in sizes.items():
-            if asked.get(resource) != size:
-                has = f"its claims have {Quantity.of_bytes(size)} of {resource}"
-                text = str(Quantity.of_bytes(asked[resource])) if resource in asked else "none"
-                raise _MisfitError(f"container {name} asks for {text}, and {has}: give it that as request and limit")
+            if requested.get(resource) != size:
+                claim_text = f"its claims have {Quantity.of_bytes(size)} of {resource}"
+                text = str(Quantity.of_bytes(requested[resource])) if resource in requested else "none"
+                raise _MisfitError(
+                    f"container {name} asks for {text}, and {claim_text}: give it that as request and limit"
+                )
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put_item(before.hints, name, Hint(nodes, preferred=False)))
         allocation = allocate_memory(
@@ -456,14 +469,14 @@ def _get_size(device: ClaimableDevice, way: DeviceRequest) -> int:
 def _leave_room(
     chosen: tuple[ClaimableDevice, ...],
     each: Allowed,
-    there: tuple[ClaimableDevice, ...],
-    rest: Sequence[Allowed],
+    candidates: tuple[ClaimableDevice, ...],
+    later_requests: Sequence[Allowed],
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
     """Return the chosen devices if they leave enough for later requests. Otherwise return other devices that do."""
-    if not rest or matching(rest, taken | {device.name for device in chosen}, looks) is not None:
+    if not later_requests or matching(later_requests, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
-    owners = matching([each, *rest], taken, looks)
+    owners = matching([each, *later_requests], taken, looks)
     assert owners is not None, "there was room for all before"
-    return tuple(device for device in there if owners.get(device.name) == 0)
+    return tuple(device for device in candidates if owners.get(device.name) == 0)

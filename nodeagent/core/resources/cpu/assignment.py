@@ -172,11 +172,11 @@ class _Picker:
         if self.need < 1:
             return
         assert not self.picking.whole_cores, "whole cores that add up were all found"
-        listed = self.free
-        for group in (_order_sockets if self.picking.spread else _order_cores)(self.layout, listed):
+        free_at_start = self.free
+        for group in (_order_sockets if self.picking.spread else _order_cores)(self.layout, free_at_start):
             if self.need < 1:
                 return
-            rest = group.cpus & listed
+            rest = group.cpus & free_at_start
             while rest and self.need > 0:
                 lowest = rest & -rest
                 if self.is_takeable(lowest):

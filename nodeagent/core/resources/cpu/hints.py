@@ -49,28 +49,28 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
     )
 
 
-def _list_own_hints(manager: CpuManager, asked: Question) -> Hints:
+def _list_own_hints(manager: CpuManager, question: Question) -> Hints:
     """Return the hints for CPUs that are already allocated. Plugins aren't called about these CPUs."""
-    return _list_hints(manager, asked, CpuMask(0))
+    return _list_hints(manager, question, CpuMask(0))
 
 
-def _list_hints_beside_own(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+def _list_hints_beside_own(manager: CpuManager, question: Question, reusable: CpuMask) -> Hints:
     if manager.chooser is not None:
-        offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
+        offered = manager.for_hints(over(question, CpuMask(question.free.bits | reusable), question.count)).free.bits
         reusable = CpuMask(reusable & offered)
-        asked = over(asked, CpuMask(offered & ~reusable), asked.count)
-    return _list_hints(manager, asked, reusable)
+        question = over(question, CpuMask(offered & ~reusable), question.count)
+    return _list_hints(manager, question, reusable)
 
 
-def _list_hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> Hints:
     """List the sets of nodes that contain all reusable CPUs and enough available CPUs in addition.
 
     Sets are preferred if they have as few nodes as the request needs on an empty machine.
     """
-    layout, count = manager.layout, asked.count
-    available: int = asked.free.bits
+    layout, count = manager.layout, question.count
+    available: int = question.free.bits
     if manager.filters:
-        available = manager.usable(asked, CpuMask(available | reusable)) & ~reusable
+        available = manager.usable(question, CpuMask(available | reusable)) & ~reusable
     smallest = layout.fewest_nodes(count)
     wanted_sockets = None
     if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):

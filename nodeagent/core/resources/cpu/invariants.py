@@ -25,18 +25,18 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
 
 def _find_node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
     default = default_set(promises)
-    given = CpuSet()
+    allocated = CpuSet()
     for uid, pod in promises.pods:
-        mine = pod.of(CpuHoldings).every_cpu
-        if not mine.isdisjoint(given):
-            yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
-        given |= mine
+        pod_cpus = pod.of(CpuHoldings).every_cpu
+        if not pod_cpus.isdisjoint(allocated):
+            yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=pod_cpus & allocated)
+        allocated |= pod_cpus
     # CPUs that went offline stay allocated. The shared pool has exactly the other online CPUs.
-    expected = CpuSet(manager.universe) - given
+    expected = CpuSet(manager.universe) - allocated
     if default != expected:
         yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
-    if not manager.reserved.isdisjoint(given):
-        yield Violation(invariant=Invariant.RESERVED_CPUS_ARE_FREE, cpus=manager.reserved & given)
+    if not manager.reserved.isdisjoint(allocated):
+        yield Violation(invariant=Invariant.RESERVED_CPUS_ARE_FREE, cpus=manager.reserved & allocated)
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
@@ -44,7 +44,7 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
     sets = dict(held.cpus)
-    beside: list[tuple[Container, CpuSet]] = []
+    earlier: list[tuple[Container, CpuSet]] = []
     for container in pod.containers:
         cpus = sets.get(container.name)
         if cpus is None:
@@ -57,18 +57,18 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
                 cpus=cpus,
                 expected_cpus=held.pod_cpus,
             )
-        for other, taken in beside:
-            if not cpus.isdisjoint(taken) and not _may_overlap(held, other, container):
+        for other, other_cpus in earlier:
+            if not cpus.isdisjoint(other_cpus) and not _may_overlap(held, other, container):
                 yield Violation(
                     invariant=Invariant.CONTAINERS_SHARE_NO_CPUS,
                     pod=pod.uid,
                     container=container.name,
                     beside=other.name,
-                    cpus=cpus & taken,
+                    cpus=cpus & other_cpus,
                 )
         if container.kind is not ContainerKind.INIT:
             # Sidecars keep running. A plain init container has ended before anything after it starts.
-            beside.append((container, cpus))
+            earlier.append((container, cpus))
 
 
 def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:

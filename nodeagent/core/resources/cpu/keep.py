@@ -75,24 +75,24 @@ def _choose_kept(
 ) -> CpuHoldings:
     if not manager.static:
         return CpuHoldings()
-    there = manager.topology.online | manager.topology.offline
+    machine_cpus = manager.topology.online | manager.topology.offline
     barred = manager.reserved | list_allocated_cpus(promises)
     whole = before.pod_cpus
     if whole is not None:
         # The slices and the pool were chosen together, so the pod keeps its whole set or nothing.
-        fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
+        fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= machine_cpus
         slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
         return CpuHoldings(own, whole) if fits and len(own) == len(slices) else CpuHoldings()
     kept: tuple[tuple[str, CpuSet], ...] = ()
-    beside = CpuSet()
+    cpus_in_use = CpuSet()
     for wanted in demand.containers:
-        cpus = (before.own_set(wanted.name) or CpuSet()) & there - barred - beside
+        cpus = (before.own_set(wanted.name) or CpuSet()) & machine_cpus - barred - cpus_in_use
         if not cpus or len(cpus) > wanted.cpus:
             continue
         kept = put_item(kept, wanted.name, cpus)
         if wanted.kind is not ContainerKind.INIT:
-            beside |= cpus
+            cpus_in_use |= cpus
     return CpuHoldings(kept)
 
 
@@ -142,21 +142,25 @@ def cpu_differences(
 ) -> Iterator[HoldingChange]:
     """Return how the CPUs of a container differ from its earlier CPUs, or from its request."""
     container = next(one for one in demand.containers if one.name == name)
-    had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
+    old_cpus, new_cpus = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0
-    if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
-        why = _explain_change(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
-        yield HoldingChange("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)
+    if old_cpus != new_cpus or (len(new_cpus or ()) < wanted and container.kind is not ContainerKind.INIT):
+        reason = _explain_change(manager, pod, promises, old_cpus or CpuSet(), new_cpus or CpuSet(), wanted)
+        yield HoldingChange(
+            "CPUs", str(old_cpus) if old_cpus else "shared", str(new_cpus) if new_cpus else "shared", reason
+        )
 
 
-def _explain_change(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
+def _explain_change(
+    manager: CpuManager, pod: Pod, promises: Promises, old_cpus: CpuSet, new_cpus: CpuSet, wanted: int
+) -> str:
     if not manager.static:
         return "cpuManagerPolicy is none now"
     others = CpuSet()
     for uid, held in promises.pods:
         if uid != pod.uid:
             others |= held.of(CpuHoldings).every_cpu
-    lost, online = had - has, manager.topology.online
+    lost, online = old_cpus - new_cpus, manager.topology.online
     parts = []
     if lost & manager.reserved:
         parts.append(f"CPUs {lost & manager.reserved} are reserved")
@@ -164,8 +168,8 @@ def _explain_change(manager: CpuManager, pod: Pod, promises: Promises, had: CpuS
         parts.append(f"CPUs {lost & others} belong to another pod")
     if lost - online:
         parts.append(f"CPUs {lost - online} are not online")
-    if len(has) < wanted:
-        parts.append(f"degraded: has {len(has)} of {wanted} CPUs of its own, no more are available; {AGAIN}")
+    if len(new_cpus) < wanted:
+        parts.append(f"degraded: has {len(new_cpus)} of {wanted} CPUs of its own, no more are available; {AGAIN}")
     elif not parts:
-        parts.append("whole CPUs of its own are available now" if not had else "its set could not stay as it was")
+        parts.append("whole CPUs of its own are available now" if not old_cpus else "its set could not stay as it was")
     return "; ".join(parts)

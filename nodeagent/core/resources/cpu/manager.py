@@ -82,16 +82,16 @@ class Chooser(Protocol):
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]: ...
 
-    def filtered(self, manager: "CpuManager", asked: Question, *, is_for_hints: bool) -> Question:
+    def filtered(self, manager: "CpuManager", question: Question, *, is_for_hints: bool) -> Question:
         """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
 
-    def offered(self, manager: "CpuManager", asked: Question) -> Question:
+    def offered(self, manager: "CpuManager", question: Question) -> Question:
         """Call Filter, PostFilter and PreScore."""
 
     def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs by the plugins' Select and Score and by the policy."""
 
-    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+    def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
         """Call Allocate, and return the first objection. None means that no plugin objects."""
 
 
@@ -142,17 +142,17 @@ class CpuManager(Struct, frozen=True):
             return self.chooser.selected(self, question)
         return (self.distributing or self.picking).select(question)
 
-    def for_hints(self, asked: Question) -> Question:
+    def for_hints(self, question: Question) -> Question:
         """Return the question for hints, with only the CPUs that plugins leave."""
-        return asked if self.chooser is None else self.chooser.filtered(self, asked, is_for_hints=True)
+        return question if self.chooser is None else self.chooser.filtered(self, question, is_for_hints=True)
 
-    def offered(self, asked: Question) -> Question:
+    def offered(self, question: Question) -> Question:
         """Return the question with the CPUs that plugins leave, and with the plugins' scores."""
-        return asked if self.chooser is None else self.chooser.offered(self, asked)
+        return question if self.chooser is None else self.chooser.offered(self, question)
 
-    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
+    def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
         """Return the plugins' objection to the chosen CPUs. None means that no plugin objects."""
-        return None if self.chooser is None else self.chooser.vetoed(asked, cpus)
+        return None if self.chooser is None else self.chooser.vetoed(question, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
         """Return the question for `count` of the free CPUs."""
@@ -160,17 +160,17 @@ class CpuManager(Struct, frozen=True):
 
     def of_class(self, name: str) -> "CpuManager":
         """Return the manager limited to the cores of this class."""
-        of = next(one for one in self.classes if one.name == name)
-        picking, distributing, filters = _build_pick_steps(self.options, of.layout, self.quirks, self.observer)
+        core_class = next(each for each in self.classes if each.name == name)
+        picking, distributing, filters = _build_pick_steps(self.options, core_class.layout, self.quirks, self.observer)
         return replace(
             self,
-            layout=of.layout,
+            layout=core_class.layout,
             machine=self.layout,
             picking=picking,
             distributing=distributing,
             filters=filters,
-            grantable=CpuMask(self.grantable & of.cpus),
-            node_sets=of.node_sets,
+            grantable=CpuMask(self.grantable & core_class.cpus),
+            node_sets=core_class.node_sets,
         )
 
     def observed_by(self, observer: PickObserver | None) -> "CpuManager":
@@ -190,10 +190,10 @@ class CpuManager(Struct, frozen=True):
         """Observer of the choices of CPUs. None unless a decision is explained."""
         return self.picking.observer
 
-    def usable(self, asked: Question, cpus: CpuMask) -> CpuMask:
+    def usable(self, question: Question, cpus: CpuMask) -> CpuMask:
         """Return the CPUs that the policy's options allow to allocate: under full-pcpus-only, only whole cores."""
         for step in self.filters:
-            cpus = step.filter(over(asked, cpus, asked.count)).bits
+            cpus = step.filter(over(question, cpus, question.count)).bits
         return cpus
 
     def free_pool(self, promises: Promises) -> CpuMask:
@@ -205,9 +205,11 @@ class CpuManager(Struct, frozen=True):
         return CpuMask(self.free_pool(promises) & self.grantable)
 
 
-def over(asked: Question, free: CpuMask, count: int) -> Question:
+def over(question: Question, free: CpuMask, count: int) -> Question:
     """Return the same question for other free CPUs and another count."""
-    return Question(asked.topology, asked.promises, asked.pod, asked.container, CpuSet(free), count, asked.scores)
+    return Question(
+        question.topology, question.promises, question.pod, question.container, CpuSet(free), count, question.scores
+    )
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
@@ -243,15 +245,15 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
         )
     if refused:
         return tuple(refused)
-    made = _build_manager(placement, topology, layout, options, reserved, static=True)
-    made = replace(made, classes=tuple(_list_core_classes(topology, made)))
+    manager = _build_manager(placement, topology, layout, options, reserved, static=True)
+    manager = replace(manager, classes=tuple(_list_core_classes(topology, manager)))
     match placement.isolated_cpus:
         case "only":
-            return replace(made, grantable=isolated)
+            return replace(manager, grantable=isolated)
         case "prefer":
-            return replace(made, preferred=isolated)
+            return replace(manager, preferred=isolated)
         case _:
-            return made
+            return manager
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
@@ -260,9 +262,9 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
     if policy == "none":
         if not placement.cpu_manager_policy_options:
             return CpuOptions(), ()
-        given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
+        options_text = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
         unsupported = StartRefused(
-            f"new none policy error: None policy: received unsupported options=map[{given}]",
+            f"new none policy error: None policy: received unsupported options=map[{options_text}]",
             "cpuManagerPolicyOptions",
             rests_on=("cpuManagerPolicy",),
             allowed="needs cpuManagerPolicy: static",
@@ -316,10 +318,10 @@ def _choose_reserved(
     return reserved
 
 
-def _list_core_classes(topology: Topology, made: CpuManager) -> Iterator[CoreClass]:
+def _list_core_classes(topology: Topology, manager: CpuManager) -> Iterator[CoreClass]:
     for name, cpus in topology.core_classes.items():
-        layout = made.layout.limited_to(cpus)
-        yield CoreClass(name, cpus.bits, layout, layout.node_sets() if made.node_sets else ())
+        layout = manager.layout.limited_to(cpus)
+        yield CoreClass(name, cpus.bits, layout, layout.node_sets() if manager.node_sets else ())
 
 
 def _build_pick_steps(
@@ -349,7 +351,7 @@ def _build_manager(
 ) -> CpuManager:
     quirks = list_reproduced(placement.errata)
     picking, distributing, filters = _build_pick_steps(options, layout, quirks)
-    asked = static and placement.topology_manager_policy != "none"
+    needs_hints = static and placement.topology_manager_policy != "none"
     return CpuManager(
         static=static,
         topology=topology,
@@ -363,7 +365,7 @@ def _build_manager(
         filters=filters,
         quirks=quirks,
         keeps_first=not placement.resize_below_admitted_cpus,
-        node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
+        node_sets=layout.node_sets() if needs_hints and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
 
 
@@ -387,31 +389,31 @@ def allocate_container(
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
     of_pod = promises.of_pod(pod.uid)
-    own = of_pod.of(CpuHoldings)
-    held = own.own_set(container.name)
+    holdings = of_pod.of(CpuHoldings)
+    held = holdings.own_set(container.name)
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
     free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
-    asked = Question(manager.topology, promises, pod, container.name, free, container.cpus)
+    question = Question(manager.topology, promises, pod, container.name, free, container.cpus)
     if held is None and manager.chooser is not None:
-        asked = manager.offered(asked)
+        question = manager.offered(question)
     if full_cores and not kept_unchecked:
-        refusal = check_full_cores(manager, asked)
+        refusal = check_full_cores(manager, question)
         if refusal is not None:
             return _refuse(manager, promises, (requests,), refusal)
     full = (aligned("container", "physical_cpu"),) if full_cores else ()
     if held is not None:
         return Allocation(_update_reuse(promises, pod.uid, container.kind, held), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
-    cpus = choose_near(manager, asked, None if mask is None else mask.bits)
+    cpus = choose_near(manager, question, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
         return _refuse(manager, promises, (requests,), wrap_unexpected(cpus.message))
-    veto = manager.vetoed(asked, cpus) if manager.chooser is not None else None
+    veto = manager.vetoed(question, cpus) if manager.chooser is not None else None
     if veto is not None:
         return _refuse(manager, promises, (requests,), veto)
-    given = of_pod.having(replace(own, cpus=put_item(own.cpus, container.name, cpus)))
-    after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
+    new_holdings = of_pod.having(replace(holdings, cpus=put_item(holdings.cpus, container.name, cpus)))
+    after = with_default_set(with_pod(promises, pod.uid, new_holdings), default_set(promises) - cpus)
     deltas = (
         requests,
         *full,
@@ -422,9 +424,9 @@ def allocate_container(
     return Allocation(_update_reuse(after, pod.uid, container.kind, cpus), deltas)
 
 
-def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
+def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
     """Refuse a request that whole cores can't meet (full-pcpus-only). None means no refusal."""
-    count = asked.count
+    count = question.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
     if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
@@ -434,9 +436,9 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
         )
     # kubelet leaves out cores with a reserved CPU, but counts the free CPUs of cores that are partly in use.
     if whole_only:
-        free = manager.usable(asked, asked.free.bits)
+        free = manager.usable(question, question.free.bits)
     else:
-        free = CpuMask(default_set(asked.promises).bits & ~manager.reserved_cores & manager.grantable)
+        free = CpuMask(default_set(question.promises).bits & ~manager.reserved_cores & manager.grantable)
     available = free.bit_count()
     if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
@@ -447,59 +449,59 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
     return None
 
 
-def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
+def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
     """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. Use only preferred CPUs if they suffice."""
-    preferred = CpuMask(asked.free.bits & manager.preferred)
-    if preferred and _do_preferred_suffice(manager, asked, preferred, mask):
-        chosen = _choose_near(manager, over(asked, preferred, asked.count), mask, isolated=True)
+    preferred = CpuMask(question.free.bits & manager.preferred)
+    if preferred and _do_preferred_suffice(manager, question, preferred, mask):
+        chosen = _choose_near(manager, over(question, preferred, question.count), mask, isolated=True)
         if not isinstance(chosen, CpuShortage):
             return chosen
-    return _choose_near(manager, asked, mask)
+    return _choose_near(manager, question, mask)
 
 
-def _do_preferred_suffice(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
+def _do_preferred_suffice(manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
     """Tell whether the preferred CPUs suffice in total, and provide as many CPUs on the mask's nodes as all available CPUs would."""
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
-    near = min(asked.count, manager.usable(asked, CpuMask(asked.free.bits & aligned)).bit_count())
+    near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())
     return (
-        manager.usable(asked, CpuMask(preferred & aligned)).bit_count() >= near
-        and manager.usable(asked, preferred).bit_count() >= asked.count
+        manager.usable(question, CpuMask(preferred & aligned)).bit_count() >= near
+        and manager.usable(question, preferred).bit_count() >= question.count
     )
 
 
 def _choose_near(
-    manager: CpuManager, asked: Question, mask: NumaMask | None, *, isolated: bool = False
+    manager: CpuManager, question: Question, mask: NumaMask | None, *, isolated: bool = False
 ) -> CpuSet | CpuShortage:
-    available, count = asked.free.bits, asked.count
+    available, count = question.free.bits, question.count
     near = CpuSet()
     if mask is not None:
-        there = manager.usable(asked, CpuMask(available & _find_aligned_cpus(manager, mask)))
-        wanted = _count_near_cpus(manager, available, there, count)
+        near_cpus = manager.usable(question, CpuMask(available & _find_aligned_cpus(manager, mask)))
+        near_count = _count_near_cpus(manager, available, near_cpus, count)
         if manager.observer is not None:
-            manager.observer(Choosing(Source.HINT, there, wanted, isolated))
-        chosen = manager.assign(over(asked, there, wanted))
+            manager.observer(Choosing(Source.HINT, near_cpus, near_count, isolated))
+        chosen = manager.assign(over(question, near_cpus, near_count))
         if isinstance(chosen, CpuShortage):
             return chosen
         near = chosen
-    left, missing = CpuMask(available & ~near.bits), count - len(near)
+    other_cpus, missing = CpuMask(available & ~near.bits), count - len(near)
     if manager.observer is not None:
         source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
-        manager.observer(Choosing(source, left, missing, isolated))
+        manager.observer(Choosing(source, other_cpus, missing, isolated))
     if missing == 0:
         return near
     if missing == count:
-        return manager.assign(asked)
-    rest = manager.assign(over(asked, left, missing))
+        return manager.assign(question)
+    rest = manager.assign(over(question, other_cpus, missing))
     return rest if isinstance(rest, CpuShortage) else near | rest
 
 
-def _count_near_cpus(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
+def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask, count: int) -> int:
     """Return how many CPUs to take from the mask's nodes: as many as possible, up to the number needed."""
-    near = min(count, there.bit_count())
+    near = min(count, near_cpus.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
-        elsewhere = layout.whole_cores(CpuMask(available & ~there))
-        while near and not (layout.adds_up(there, near) and layout.adds_up(elsewhere, count - near)):
+        other_cores = layout.whole_cores(CpuMask(available & ~near_cpus))
+        while near and not (layout.adds_up(near_cpus, near) and layout.adds_up(other_cores, count - near)):
             near -= 1
     return near
 

@@ -33,22 +33,22 @@ class PluginChooser(Struct, frozen=True):
 
     plugins: tuple[CpuPlugin, ...]
 
-    def filtered(self, manager: CpuManager, asked: Question, *, is_for_hints: bool) -> Question:
-        return filtered(manager, asked, is_for_hints=is_for_hints)
+    def filtered(self, manager: CpuManager, question: Question, *, is_for_hints: bool) -> Question:
+        return filtered(manager, question, is_for_hints=is_for_hints)
 
-    def offered(self, manager: CpuManager, asked: Question) -> Question:
-        return offered(manager, asked)
+    def offered(self, manager: CpuManager, question: Question) -> Question:
+        return offered(manager, question)
 
     def selected(self, manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
         return selected(manager, question)
 
-    def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
-        return vetoed(self.plugins, asked, cpus)
+    def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
+        return vetoed(self.plugins, question, cpus)
 
 
-def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False) -> Question:
+def filtered(manager: CpuManager, question: Question, *, is_for_hints: bool = False) -> Question:
     """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
-    left = asked
+    left = question
 
     def report_left(plugin: CpuPlugin, point: Point) -> None:
         if manager.observer is not None:
@@ -57,28 +57,28 @@ def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False
     for plugin in _list_plugins_at(manager.plugins, Point.FILTER):
         left = replace(left, free=_check_cpus(plugin, Point.FILTER, left, _call_point(plugin, Point.FILTER, left)))
         report_left(plugin, Point.FILTER)
-    if manager.usable(left, left.free.bits).bit_count() < asked.count:
+    if manager.usable(left, left.free.bits).bit_count() < question.count:
         for plugin in _list_plugins_at(manager.plugins, Point.POST_FILTER):
-            answer = _call_point(plugin, Point.POST_FILTER, asked)
+            answer = _call_point(plugin, Point.POST_FILTER, question)
             if answer is not None:
-                left = replace(left, free=_check_cpus(plugin, Point.POST_FILTER, asked, answer))
+                left = replace(left, free=_check_cpus(plugin, Point.POST_FILTER, question, answer))
                 report_left(plugin, Point.POST_FILTER)
                 break
     return left
 
 
-def offered(manager: CpuManager, asked: Question) -> Question:
+def offered(manager: CpuManager, question: Question) -> Question:
     """Call Filter, PostFilter and PreScore."""
-    left, observer = filtered(manager, asked), manager.observer
+    remaining, observer = filtered(manager, question), manager.observer
     scores: dict[int, int] = {}
     for plugin in _list_plugins_at(manager.plugins, Point.PRE_SCORE):
-        found = _check_scores(plugin, left, _call_point(plugin, Point.PRE_SCORE, left))
-        for cpu, score in found.items():
+        plugin_scores = _check_scores(plugin, remaining, _call_point(plugin, Point.PRE_SCORE, remaining))
+        for cpu, score in plugin_scores.items():
             scores[cpu] = scores.get(cpu, 0) + score
-        for score in sorted(set(found.values()), reverse=True)[:_SHOWN_SCORES]:
-            alike = CpuSet.from_ids(cpu for cpu, its in found.items() if its == score)
-            _report_answer(observer, plugin, Point.PRE_SCORE, alike, score)
-    return replace(left, scores=MappingProxyType(scores))
+        for score in sorted(set(plugin_scores.values()), reverse=True)[:_SHOWN_SCORES]:
+            cpus = CpuSet.from_ids(cpu for cpu, cpu_score in plugin_scores.items() if cpu_score == score)
+            _report_answer(observer, plugin, Point.PRE_SCORE, cpus, score)
+    return replace(remaining, scores=MappingProxyType(scores))
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
@@ -94,32 +94,34 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
             _report_answer(observer, plugin, Point.SELECT, found[-1][1])
     judges = _list_plugins_at(manager.plugins, Point.SCORE)
     if found and not judges:
-        by, best = found[0]
-        return _report_choice(observer, by, best)
-    own, tier = _choose_by_policy(manager, question)
-    if isinstance(own, CpuShortage):
+        plugin_of_best, best = found[0]
+        return _report_choice(observer, plugin_of_best, best)
+    policy_choice, policy_question = _choose_by_policy(manager, question)
+    if isinstance(policy_choice, CpuShortage):
         if not found:
-            return own
+            return policy_choice
     else:
-        found.append((None, own))
-    by, best = found[0]
+        found.append((None, policy_choice))
+    plugin_of_best, best = found[0]
     if len(found) > 1:
-        by, best = max(found, key=lambda one: sum(_call_score(judge, question, one[1], observer) for judge in judges))
-    if by is None and observer is not None:
-        manager.policy.select(tier)  # repeat the choice so that the observer sees it
-    return best if by is None else _report_choice(observer, by, best)
+        plugin_of_best, best = max(
+            found, key=lambda one: sum(_call_score(judge, question, one[1], observer) for judge in judges)
+        )
+    if plugin_of_best is None and observer is not None:
+        manager.policy.select(policy_question)  # repeat the choice so that the observer sees it
+    return best if plugin_of_best is None else _report_choice(observer, plugin_of_best, best)
 
 
 def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
     """Let the policy choose among the CPUs with the highest scores that suffice. Also return the question with these CPUs."""
     silent = manager.observed_by(None).policy
     best = 0
-    alike: dict[int, int] = {}
+    cpus_by_score: dict[int, int] = {}
     for cpu in question.free if question.scores else ():
         score = question.scores.get(cpu, 0)
-        alike[score] = alike.get(score, 0) | 1 << cpu
-    for score in sorted(alike, reverse=True):
-        best |= alike[score]
+        cpus_by_score[score] = cpus_by_score.get(score, 0) | 1 << cpu
+    for score in sorted(cpus_by_score, reverse=True):
+        best |= cpus_by_score[score]
         if best.bit_count() < question.count:
             continue
         tier = replace(question, free=CpuSet(CpuMask(best)))
@@ -131,12 +133,12 @@ def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet |
     return chosen, question
 
 
-def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refusal | None:
+def vetoed(plugins: Iterable[CpuPlugin], question: Question, cpus: CpuSet) -> Refusal | None:
     """Call Allocate, and return the first objection as a refusal. None means that no plugin objects."""
     for plugin in _list_plugins_at(plugins, Point.ALLOCATE):
-        why = _check_text(plugin, Point.ALLOCATE, _call_point(plugin, Point.ALLOCATE, asked, cpus))
-        if why is not None:
-            return Refusal(Reason.CPU_PLUGIN_REFUSED, f"CPU plugin {plugin.name} refuses CPUs {cpus}: {why}")
+        objection = _check_text(plugin, Point.ALLOCATE, _call_point(plugin, Point.ALLOCATE, question, cpus))
+        if objection is not None:
+            return Refusal(Reason.CPU_PLUGIN_REFUSED, f"CPU plugin {plugin.name} refuses CPUs {cpus}: {objection}")
     return None
 
 
@@ -177,14 +179,14 @@ class Note(Struct, frozen=True):
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
     """Call Deallocate for the CPUs that each container has lost, even if the container still holds other CPUs."""
-    found = []
-    holds = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
-    gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
-    back = [held for held in gone if held[2]]
+    notes = []
+    held_after = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
+    lost = [(uid, name, cpus - held_after.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
+    released = [held for held in lost if held[2]]
     for plugin in plugins:
         if plugin.code is None or Point.DEALLOCATE.value not in plugin.code.points:
             continue
-        for uid, name, cpus in back:
+        for uid, name, cpus in released:
             has_failed = False
             try:
                 answer = _call_point(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
@@ -192,17 +194,17 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
             except PluginFailedError as err:
                 note, has_failed = str(err), True
             if note is not None:
-                found.append(Note(plugin.name, uid, name, note, has_failed))
-    return found
+                notes.append(Note(plugin.name, uid, name, note, has_failed))
+    return notes
 
 
 def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
     """Describe the plugins that are no longer called, and the effect on pods. None means that all plugins are called."""
-    late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
-    if not late:
+    reasons = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
+    if not reasons:
         return None
-    what = "pods that need a CPU plugin that was too late are refused until nodeagent is restarted"
-    return f"{what} (systemctl restart nodeagent): {'; '.join(late)}"
+    consequence = "pods that need a CPU plugin that was too late are refused until nodeagent is restarted"
+    return f"{consequence} (systemctl restart nodeagent): {'; '.join(reasons)}"
 
 
 def failed(err: PluginFailedError) -> Refusal:

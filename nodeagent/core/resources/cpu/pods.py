@@ -73,18 +73,18 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     refusal = check_pod(manager, pod)
     if refusal is not None:
         return _refuse(promises, (), refusal)
-    asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
+    question = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
     if manager.chooser is not None:
-        asked = manager.offered(asked)
+        question = manager.offered(question)
     if manager.options.full_pcpus_only:
-        refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
+        refusal = check_full_cores(manager, question) or _check_slices(manager, question)
         if refusal is not None:
             return _refuse(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
-    chosen = choose_near(manager, asked, None if mask is None else mask.bits)
+    chosen = choose_near(manager, question, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
         return _refuse(promises, (), wrap_unexpected(chosen.message))
-    veto = manager.vetoed(asked, chosen) if manager.chooser is not None else None
+    veto = manager.vetoed(question, chosen) if manager.chooser is not None else None
     if veto is not None:
         return _refuse(promises, (), veto)
     of_pod = promises.of_pod(pod.uid)
@@ -92,7 +92,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
     # These promises don't contain the pod yet, so the per-NUMA gauge doesn't count its CPUs.
     deltas = allocation_deltas(manager, promises, chosen.bits)
-    parts = _divide_pod_set(manager, asked, chosen.bits)
+    parts = _divide_pod_set(manager, question, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:
         return _refuse(after, deltas, wrap_unexpected(parts.shortage.message))
@@ -101,11 +101,11 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     return Allocation(with_pod(after, pod.uid, of_pod.having(replace(held, cpus=sets))), deltas)
 
 
-def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
+def _check_slices(manager: CpuManager, question: Question) -> Refusal | None:
     """Refuse exclusive slices that aren't whole cores. kubelet allocates parts of cores (Erratum.HALF_CORES_HANDED_OUT)."""
     if not manager.picking.whole_cores:
         return None
-    slices = (over(asked, asked.free.bits, c.cpus) for c in asked.pod.containers if c.cpus)
+    slices = (over(question, question.free.bits, c.cpus) for c in question.pod.containers if c.cpus)
     checks = (check_full_cores(manager, one) for one in slices)
     return next((refusal for refusal in checks if refusal is not None), None)
 
@@ -123,7 +123,7 @@ class _Partition(Struct, frozen=True):
     shortage: CpuShortage | None = None
 
 
-def _divide_pod_set(manager: CpuManager, asked: Question, whole: CpuMask) -> _Partition:
+def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> _Partition:
     """Divide the pod's set among its containers."""
     slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
@@ -131,18 +131,18 @@ def _divide_pod_set(manager: CpuManager, asked: Question, whole: CpuMask) -> _Pa
     waiting: list[tuple[str, int, CpuMask]] = []
     pool = whole
 
-    def given(name: str, count: int, available: CpuMask) -> CpuMask | CpuShortage:
+    def assign_slice(name: str, count: int, available: CpuMask) -> CpuMask | CpuShortage:
         deltas.append(plus(CPU_REQUESTS))
         if manager.observer is not None:
             manager.observer(Choosing(Source.POD, available, count, container=name))
-        found = manager.assign(replace(over(asked, available, count), container=name))
+        found = manager.assign(replace(over(question, available, count), container=name))
         if isinstance(found, CpuShortage):
             return found
         deltas.append(assignments("cpu", "pod_exclusive"))
         slices.append((name, found.bits))
         return found.bits
 
-    for container in asked.pod.containers:
+    for container in question.pod.containers:
         if container.cpus == 0 and container.kind is ContainerKind.INIT:
             deltas.append(assignments("cpu", "pod_shared"))
             slices.append((container.name, pool))
@@ -152,13 +152,13 @@ def _divide_pod_set(manager: CpuManager, asked: Question, whole: CpuMask) -> _Pa
             # The sidecar keeps running in the shared pool, so this init container's CPUs are chosen later, outside the pool.
             waiting.append((container.name, container.cpus, pool))
         else:
-            chosen = given(container.name, container.cpus, pool)
+            chosen = assign_slice(container.name, container.cpus, pool)
             if isinstance(chosen, CpuShortage):
                 return _Partition((), tuple(deltas), chosen)
             if container.kind is not ContainerKind.INIT:
                 pool = CpuMask(pool & ~chosen)
     for name, count, at_hand in waiting:
-        chosen = given(name, count, CpuMask(at_hand & ~pool))
+        chosen = assign_slice(name, count, CpuMask(at_hand & ~pool))
         if isinstance(chosen, CpuShortage):
             return _Partition((), tuple(deltas), chosen)
     deltas += [assignments("cpu", "pod_shared")] * len(sharing)

@@ -37,9 +37,9 @@ def resize_cpus(
     own = (
         own_set_of(promises, pod.uid, now.name) or CpuSet()
     )  # a container has none if an earlier start found no CPUs for it
-    away = own - CpuSet(manager.layout.online)
-    if away:
-        return defer_resize(f"CPUs {away} of {name} are offline")
+    offline = own - CpuSet(manager.layout.online)
+    if offline:
+        return defer_resize(f"CPUs {offline} of {name} are offline")
     chosen = (
         _choose_fewer(manager, promises, pod, now, own)
         if now.cpus < len(own)
@@ -60,8 +60,8 @@ def _choose_fewer(
             f"container {now.name} keeps the CPUs that it was admitted with, {first}, as its program may have bound itself to them: "
             f"{now.cpus} would be fewer than {len(first)}"
         )
-    asked = Question(manager.topology, promises, pod, now.name, own, now.cpus)
-    return _refuse_split_cores(manager, asked) or _choose_including(manager, asked, first, None)
+    question = Question(manager.topology, promises, pod, now.name, own, now.cpus)
+    return _refuse_split_cores(manager, question) or _choose_including(manager, question, first, None)
 
 
 def _choose_more(
@@ -76,34 +76,31 @@ def _choose_more(
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
-    where = stays = ""
+    node_text = stay_text = ""
     if topology.is_strict and hint is not None:
         bound = manager.layout.cpus_of_nodes(NumaMask(hint.bits))
         free, all_cpus = CpuMask(free & bound), CpuMask(all_cpus & bound)
-        where = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint}"
-        stays = topology.stays
+        node_text = f" on NUMA node{'s' if len(hint) > 1 else ''} {hint}"
+        stay_text = topology.stays
     if now.cpus > all_cpus.bit_count():
         return refuse_resize_for_good(
-            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
+            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{node_text}{stay_text}"
         )
-    missing, left = (
-        now.cpus - len(own),
-        CpuSet(free) | (_find_cpus_of_ended_inits(promises, pod, now) & CpuSet(all_cpus)),
-    )
-    asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
+    missing = now.cpus - len(own)
+    available = CpuSet(free) | (_find_cpus_of_ended_inits(promises, pod, now) & CpuSet(all_cpus))
+    question = Question(manager.topology, promises, pod, now.name, own | available, now.cpus)
     if manager.chooser is not None:
-        asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
-        left = asked.free
-        asked = over(asked, (own | left).bits, now.cpus)
-    half = _refuse_split_cores(manager, asked)
-    if half is not None:
-        return half
-    if missing > len(left):
-        return defer_resize(
-            f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
-        )
-    chosen = _choose_including(manager, asked, own, NumaMask(nodes.bits))
-    veto = manager.vetoed(asked, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
+        question = replace(manager.offered(over(question, available.bits, missing)), count=now.cpus)
+        available = question.free
+        question = over(question, (own | available).bits, now.cpus)
+    split_refusal = _refuse_split_cores(manager, question)
+    if split_refusal is not None:
+        return split_refusal
+    if missing > len(available):
+        count_text = f"{len(available)} {'is' if len(available) == 1 else 'are'} free"
+        return defer_resize(f"container {now.name} needs {missing} more CPUs, and {count_text}{node_text}{stay_text}")
+    chosen = _choose_including(manager, question, own, NumaMask(nodes.bits))
+    veto = manager.vetoed(question, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
     return chosen if veto is None else defer_resize(veto.message)
 
 
@@ -123,45 +120,49 @@ def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: Container
     return left - others
 
 
-def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
+def _choose_including(
+    manager: CpuManager, question: Question, kept: CpuSet, mask: NumaMask | None
+) -> CpuSet | NotResized:
     """Choose CPUs that include the kept ones. If the policy's choice lacks some of them, it chooses only additional CPUs."""
-    if len(kept) == asked.count:
+    if len(kept) == question.count:
         return kept
-    best = choose_near(manager, asked, mask)
+    best = choose_near(manager, question, mask)
     if isinstance(best, CpuSet) and kept <= best:
         return best
-    beside = choose_near(manager, over(asked, (asked.free - kept).bits, asked.count - len(kept)), mask)
-    if isinstance(beside, CpuShortage):
+    additional = choose_near(manager, over(question, (question.free - kept).bits, question.count - len(kept)), mask)
+    if isinstance(additional, CpuShortage):
         return defer_resize(
-            f"container {asked.container} can't keep {kept} and have {asked.count} CPUs: {beside.message}"
+            f"container {question.container} can't keep {kept} and have {question.count} CPUs: {additional.message}"
         )
-    return kept | beside
+    return kept | additional
 
 
-def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | None:
+def _refuse_split_cores(manager: CpuManager, question: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
     # The container's own CPUs count as available, too. At admission a container has no CPUs yet.
-    there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
-    refusal = check_full_cores(manager, replace(asked, promises=there))
+    with_own_cpus = with_default_set(question.promises, default_set(question.promises) | question.free)
+    refusal = check_full_cores(manager, replace(question, promises=with_own_cpus))
     if refusal is None:
         return None
-    is_possible = manager.layout.adds_up(manager.layout.online, asked.count)
-    return (defer_resize if is_possible else refuse_resize_for_good)(f"container {asked.container}: {refusal.message}")
+    is_possible = manager.layout.adds_up(manager.layout.online, question.count)
+    return (defer_resize if is_possible else refuse_resize_for_good)(
+        f"container {question.container}: {refusal.message}"
+    )
 
 
 def _store_chosen_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
-    of_cpus = held.of(CpuHoldings)
-    first = (of_cpus.first_set(name) or own) & chosen
-    beside = CpuSet()
-    for other, cpus in of_cpus.cpus:
-        beside |= CpuSet() if other == name else cpus
+    holdings = held.of(CpuHoldings)
+    first = (holdings.first_set(name) or own) & chosen
+    cpus_of_others = CpuSet()
+    for other, cpus in holdings.cpus:
+        cpus_of_others |= CpuSet() if other == name else cpus
     is_first = first == chosen or not own
-    first_sets = remove_item(of_cpus.first_cpus, name) if is_first else put_item(of_cpus.first_cpus, name, first)
-    after = replace(of_cpus, cpus=put_item(of_cpus.cpus, name, chosen), first_cpus=first_sets)
+    first_sets = remove_item(holdings.first_cpus, name) if is_first else put_item(holdings.first_cpus, name, first)
+    after = replace(holdings, cpus=put_item(holdings.cpus, name, chosen), first_cpus=first_sets)
     books = promises.of(CpuBooks)
-    default, reuse = (books.default - chosen) | (own - chosen - beside), books.reuse
+    default, reuse = (books.default - chosen) | (own - chosen - cpus_of_others), books.reuse
     if reuse is not None and reuse.pod_uid == uid:
         reuse = replace(reuse, cpus=reuse.cpus - chosen) if reuse.cpus - chosen else None
     return with_pod(promises, uid, held.having(after)).having(CpuBooks(default, reuse))

@@ -109,16 +109,18 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
 
 def _find_double_owner(promises: Promises) -> StartRefused | None:
     """Refuse CPUs of a pod that also belong to another pod or to the shared pool. None means no refusal."""
-    given = CpuSet()
+    allocated = CpuSet()
     for uid, pod in promises.pods:
-        mine = pod.of(CpuHoldings).every_cpu
-        if not mine.isdisjoint(given):
-            return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with "{mine & given}" of other pods', _FILE)
-        if not mine.isdisjoint(default_set(promises)):
+        pod_cpus = pod.of(CpuHoldings).every_cpu
+        if not pod_cpus.isdisjoint(allocated):
             return StartRefused(
-                f'pod: {uid} cpuset: "{mine}" overlaps with default cpuset "{default_set(promises)}"', _FILE
+                f'pod: {uid} cpuset: "{pod_cpus}" overlaps with "{pod_cpus & allocated}" of other pods', _FILE
             )
-        given |= mine
+        if not pod_cpus.isdisjoint(default_set(promises)):
+            return StartRefused(
+                f'pod: {uid} cpuset: "{pod_cpus}" overlaps with default cpuset "{default_set(promises)}"', _FILE
+            )
+        allocated |= pod_cpus
     return None
 
 

@@ -54,14 +54,14 @@ class CpuStep(Struct, frozen=True):
 def cpu_step(event: Allocated, picks: Sequence[Pick], pod: Pod) -> CpuStep | None:
     """Describe an allocation with the choices before it. None means that nothing was allocated."""
     before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
-    given = (
+    new_cpus = (
         after.of(CpuHoldings).pod_cpus if event.container is None else after.of(CpuHoldings).own_set(event.container)
     )
-    if event.refusal is None and (given is None or after.of(CpuHoldings).cpus == before.of(CpuHoldings).cpus):
+    if event.refusal is None and (new_cpus is None or after.of(CpuHoldings).cpus == before.of(CpuHoldings).cpus):
         return None
     reuse = event.before.of(CpuBooks).reuse
     reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
-    cpus = CpuSet() if event.refusal is not None or given is None else given
+    cpus = CpuSet() if event.refusal is not None or new_cpus is None else new_cpus
     answers = tuple(pick for pick in picks if isinstance(pick, PluginAnswered))
     return CpuStep(event.container, cpus, cpus & reusable, _list_choices(picks), event.refusal is not None, answers)
 

@@ -37,9 +37,9 @@ def pool_hints(
     kept = [device for device in reusable if device.nodes is not None]
     givable = [*kept, *available]
     ids = [node for node in range(every.bit_length()) if every >> node & 1]
-    several = [device for device in pool.devices if (device.nodes or 0).bit_count() > 1]
+    near_several_nodes = [device for device in pool.devices if (device.nodes or 0).bit_count() > 1]
     is_additive = request == 1 and not kept
-    if len(ids) <= (MAX_LISTED_NODES if not several or is_additive else _MOST_LISTED):
+    if len(ids) <= (MAX_LISTED_NODES if not near_several_nodes or is_additive else _MOST_LISTED):
         return _list_hints(pool, ids, request, givable, kept) or UNSATISFIABLE
     if is_additive:
         return _describe_hints(
@@ -58,16 +58,17 @@ def pool_hints(
 def _list_hints(
     pool: DevicePool, ids: Sequence[int], request: int, givable: Sequence[PoolDevice], kept: Sequence[PoolDevice]
 ) -> HintList:
-    there = [device.nodes or 0 for device in pool.devices]
-    given, needed = [device.nodes or 0 for device in givable], [device.nodes or 0 for device in kept]
+    pool_nodes = [device.nodes or 0 for device in pool.devices]
+    givable_nodes, kept_nodes = [device.nodes or 0 for device in givable], [device.nodes or 0 for device in kept]
     masks = masks_by_size(ids)
     fewest = min(
-        (mask.bit_count() for mask in masks if sum(1 for nodes in there if nodes & mask) >= request), default=len(ids)
+        (mask.bit_count() for mask in masks if sum(1 for nodes in pool_nodes if nodes & mask) >= request),
+        default=len(ids),
     )
     return tuple(
         (mask, mask.bit_count() == fewest)
         for mask in masks
-        if sum(1 for nodes in given if nodes & mask) >= request and all(nodes & mask for nodes in needed)
+        if sum(1 for nodes in givable_nodes if nodes & mask) >= request and all(nodes & mask for nodes in kept_nodes)
     )
 
 
@@ -86,18 +87,27 @@ def _list_lowest_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> list[i
 
 
 def _describe_hints(
-    every: NumaMask, ids: Sequence[int], request: int, there: Sequence[int], given: Sequence[int], kept: Sequence[int]
+    every: NumaMask,
+    ids: Sequence[int],
+    request: int,
+    pool_nodes: Sequence[int],
+    givable_nodes: Sequence[int],
+    kept_nodes: Sequence[int],
 ) -> Hints:
     """Describe the hints if there are too many to list. Each number in the sequences has the nodes at which one device counts."""
 
     def counts(devices: Sequence[int]) -> list[int]:
         return [sum(1 for nodes in devices if nodes >> node & 1) for node in ids]
 
-    needs = (request, len(kept)) if kept else (request,)
-    amounts = zip(counts(given), counts(kept), strict=True) if kept else ((count,) for count in counts(given))
+    needs = (request, len(kept_nodes)) if kept_nodes else (request,)
+    amounts = (
+        zip(counts(givable_nodes), counts(kept_nodes), strict=True)
+        if kept_nodes
+        else ((count,) for count in counts(givable_nodes))
+    )
     cover = Cover(every, needs, tuple(zip(ids, (tuple(each) for each in amounts), strict=True)))
     if cover.is_empty:
         return UNSATISFIABLE
-    most_first = sorted(counts(there), reverse=True)
+    most_first = sorted(counts(pool_nodes), reverse=True)
     fewest = next((count for count in range(1, len(ids) + 1) if sum(most_first[:count]) >= request), len(ids))
     return HintFamily((), cover, preferred_count=fewest)

@@ -105,14 +105,14 @@ def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]
 
 def count_devices(promises: Promises) -> dict[str, int]:
     """Count the held devices of each resource, without claimed devices."""
-    given: dict[str, set[str]] = {}
+    ids_by_resource: dict[str, set[str]] = {}
     for _, held in pods_with_devices(promises):
         for _, devices in held.devices:
             for device in devices:
                 if device.claim:
                     continue
-                given.setdefault(device.resource, set()).add(device.id)
-    return {resource: len(ids) for resource, ids in given.items()}
+                ids_by_resource.setdefault(device.resource, set()).add(device.id)
+    return {resource: len(ids) for resource, ids in ids_by_resource.items()}
 
 
 def _list_keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:

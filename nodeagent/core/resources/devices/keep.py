@@ -9,7 +9,7 @@ def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> Device
     """Return the devices that a pod keeps: all devices that no other container already keeps. Later containers may share devices of plain
     init containers.
     """
-    kinds, mine = {container.name: container.kind for container in pod.containers}, {*before.holders}
+    kinds, own_names = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
     """Claims by device key. Empty text means that the device is not claimed."""
     own: dict[tuple[str, str], str] = {}
@@ -17,17 +17,17 @@ def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> Device
         for name, devices in held.of(DeviceHoldings).devices:
             if uid != pod.uid:
                 taken |= {one.key: one.claim for one in devices}
-            elif name not in mine and kinds.get(name) is not ContainerKind.INIT:
+            elif name not in own_names and kinds.get(name) is not ContainerKind.INIT:
                 own |= {one.key: one.claim for one in devices}
     kept = []
     for name, devices in before.devices:
         if name not in kinds:
             continue
-        lends, left = kinds[name] is ContainerKind.INIT, list[HeldDevice]()
+        is_init, kept_here = kinds[name] is ContainerKind.INIT, list[HeldDevice]()
         for one in devices:
-            of = taken.get(one.key) if lends else taken.get(one.key, own.get(one.key))
-            if of is None or (one.claim and of == one.claim):
-                left.append(one)
-                own |= {} if lends else {one.key: one.claim}
-        kept += [(name, tuple(left))] if left else []
+            claim_of_owner = taken.get(one.key) if is_init else taken.get(one.key, own.get(one.key))
+            if claim_of_owner is None or (one.claim and claim_of_owner == one.claim):
+                kept_here.append(one)
+                own |= {} if is_init else {one.key: one.claim}
+        kept += [(name, tuple(kept_here))] if kept_here else []
     return DeviceHoldings(tuple(kept), tuple(item for item in before.answers if item[0] in kinds))

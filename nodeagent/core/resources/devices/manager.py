@@ -38,16 +38,16 @@ def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDe
     first.
     """
     kinds = {container.name: container.kind for container in pod.containers}
-    lent: list[str] = []
-    lasting: set[str] = set()
+    init_ids: list[str] = []
+    lasting_ids: set[str] = set()
     for name, devices in held.of(DeviceHoldings).devices:
         ids = [device.id for device in devices if device.resource == pool.resource]
         if kinds.get(name) is ContainerKind.INIT:
-            lent += ids
+            init_ids += ids
         else:
-            lasting |= {*ids}
-    there = {device.id: device for device in pool.devices}
-    return [there[id_] for id_ in dict.fromkeys(lent) if id_ not in lasting and id_ in there]
+            lasting_ids |= {*ids}
+    device_by_id = {device.id: device for device in pool.devices}
+    return [device_by_id[id_] for id_ in dict.fromkeys(init_ids) if id_ not in lasting_ids and id_ in device_by_id]
 
 
 def allocate_container(
@@ -63,14 +63,14 @@ def allocate_container(
             why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
             return Allocation(promises, refusal=wrap_unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
         try:
-            given = _choose_devices(manager, promises, pod, container.name, resource, wanted)
+            chosen = _choose_devices(manager, promises, pod, container.name, resource, wanted)
         except DevicePluginPostponedError as err:
             return Allocation(promises, refusal=Refusal(Reason.DEVICE_PLUGINS_SLOW, str(err)))
         except DevicePluginFailedError as err:
-            given = str(err)
-        if isinstance(given, str):
-            return Allocation(promises, refusal=wrap_unexpected(given))
-        devices, answer = given
+            chosen = str(err)
+        if isinstance(chosen, str):
+            return Allocation(promises, refusal=wrap_unexpected(chosen))
+        devices, answer = chosen
         of_devices = held.of(DeviceHoldings)
         of_devices = of_devices.with_devices(container.name, (*of_devices.devices_of(container.name), *devices))
         if answer is not None:
@@ -92,15 +92,18 @@ def _choose_devices(
         return f"cannot allocate unregistered device {resource}"
     if not pool.healthy:
         return f"no healthy devices present; cannot allocate unhealthy devices {resource}"
-    lent = reusable(pool, promises.of_pod(pod.uid), pod)[:wanted]
-    needed = wanted - len(lent)
+    reusable_devices = reusable(pool, promises.of_pod(pod.uid), pod)[:wanted]
+    needed = wanted - len(reusable_devices)
     available = manager.available(pool, promises)
     if len(available) < needed:
         return (
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
         )
     hint = promises.hint(pod.uid, name).mask
-    chosen = (*lent, *_pick_devices(pool, pod.uid, available, lent, needed, None if hint is None else hint.bits))
+    chosen = (
+        *reusable_devices,
+        *_pick_devices(pool, pod.uid, available, reusable_devices, needed, None if hint is None else hint.bits),
+    )
     answer = None if pool.plugin is None else pool.plugin.allocate(pod.uid, tuple(device.id for device in chosen))
     return tuple(device.held(resource) for device in chosen), answer
 
@@ -109,7 +112,7 @@ def _pick_devices(
     pool: DevicePool,
     pod_uid: str,
     available: list[PoolDevice],
-    lent: list[PoolDevice],
+    reused: list[PoolDevice],
     needed: int,
     affinity: NumaMask | None,
 ) -> list[PoolDevice]:
@@ -122,12 +125,12 @@ def _pick_devices(
     )
     if needed == len(aligned):
         return aligned
-    taken, among = ([], aligned) if needed < len(aligned) else (aligned, ordered)
-    must = tuple(device.id for device in (*lent, *taken))
-    offered = (*must, *(device.id for device in among if device not in taken))
-    preferred = frozenset(pool.plugin.preferred(pod_uid, offered, must, len(lent) + needed))
-    rest = [device for device in among if device not in taken]
-    return [*taken, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
+    fixed, candidates = ([], aligned) if needed < len(aligned) else (aligned, ordered)
+    required_ids = tuple(device.id for device in (*reused, *fixed))
+    offered = (*required_ids, *(device.id for device in candidates if device not in fixed))
+    preferred = frozenset(pool.plugin.preferred(pod_uid, offered, required_ids, len(reused) + needed))
+    rest = [device for device in candidates if device not in fixed]
+    return [*fixed, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
 
 
 def sort_devices(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:

@@ -43,7 +43,7 @@ class DevicePool(Struct, frozen=True):
         return tuple(device for device in self.devices if device.is_healthy)
 
 
-def pools_of(selections: tuple[DeviceSelection, ...], there: PlacedDevices) -> tuple[DevicePool, ...]:
+def pools_of(selections: tuple[DeviceSelection, ...], discovered: PlacedDevices) -> tuple[DevicePool, ...]:
     """Return the pools of discovered devices, in the order of the configuration."""
     return tuple(
         DevicePool(
@@ -58,5 +58,5 @@ def pools_of(selections: tuple[DeviceSelection, ...], there: PlacedDevices) -> t
                 for device, node in devices
             ),
         )
-        for resource, devices in select_devices(selections, there)
+        for resource, devices in select_devices(selections, discovered)
     )

@@ -31,7 +31,7 @@ from nodeagent.core.resources.resource import Allocation, HoldingChange, Resourc
 
 def owned(
     selections: tuple[DeviceSelection, ...],
-    there: PlacedDevices | None,
+    discovered: PlacedDevices | None,
     plugged: tuple[DevicePool, ...],
     every: NumaMask,
     elsewhere: frozenset[str] = frozenset(),
@@ -42,7 +42,7 @@ def owned(
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
-    pools = (*pools_of(selections, there or PlacedDevices()), *plugged)
+    pools = (*pools_of(selections, discovered or PlacedDevices()), *plugged)
     return DeviceResource(DeviceManager(pools, every), plugged, elsewhere)
 
 
@@ -167,13 +167,13 @@ class DeviceResource(Struct, frozen=True):
         if own:
             if len(own) != wanted:
                 return UNSATISFIABLE
-            there = [PoolDevice(device.id, device.nodes.bits or None) for device in own]
-            return pool_hints(pool, self.manager.every, wanted, there)
+            own_devices = [PoolDevice(device.id, device.nodes.bits or None) for device in own]
+            return pool_hints(pool, self.manager.every, wanted, own_devices)
         available = self.manager.available(pool, promises)
-        lent = reusable(pool, held, pod)
-        if len(available) + len(lent) < wanted:
+        reusable_devices = reusable(pool, held, pod)
+        if len(available) + len(reusable_devices) < wanted:
             return UNSATISFIABLE
-        return pool_hints(pool, self.manager.every, wanted, available, lent)
+        return pool_hints(pool, self.manager.every, wanted, available, reusable_devices)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, self._drop_foreign_resources(container))
@@ -194,10 +194,10 @@ class DeviceResource(Struct, frozen=True):
         return any(name not in self.elsewhere for name, _ in container.devices)
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        is_back = container.kind is ContainerKind.INIT
+        is_init = container.kind is ContainerKind.INIT
         own = held.of(DeviceHoldings)
         wanted = ((name, count) for name, count in container.devices if name not in self.elsewhere)
-        return is_back or all(len(own.devices_of(container.name, name)) == count for name, count in wanted)
+        return is_init or all(len(own.devices_of(container.name, name)) == count for name, count in wanted)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return all(self.has_container(held, container) for container in pod.containers)
@@ -240,14 +240,16 @@ class DeviceResource(Struct, frozen=True):
         """Yield allocated devices that are gone or unhealthy. Containers keep such devices."""
         if not taken_devices(promises):
             return
-        there = {
+        health_by_key = {
             device.held(pool.resource).key: device.is_healthy for pool in self.manager.pools for device in pool.devices
         }
         known = {pool.resource for pool in self.manager.pools}
         for uid, held in promises.pods:
             for name, devices in held.of(DeviceHoldings).devices:
                 for resource in sorted({device.resource for device in devices} & known):
-                    gone = tuple(d.id for d in devices if d.resource == resource and not there.get(d.key, False))
+                    gone = tuple(
+                        d.id for d in devices if d.resource == resource and not health_by_key.get(d.key, False)
+                    )
                     if gone:
                         yield DevicesGone(uid, name, resource, gone)
 
@@ -260,7 +262,7 @@ class DeviceResource(Struct, frozen=True):
         """Return the allocatable number of each resource: its healthy devices, or its allocated devices if these are more (kubelet:
         sanitizeNodeAllocatable).
         """
-        given: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for pool in self.manager.pools:
-            given[pool.resource] = max(len(pool.healthy), count_devices(promises).get(pool.resource, 0))
-        return given
+            counts[pool.resource] = max(len(pool.healthy), count_devices(promises).get(pool.resource, 0))
+        return counts

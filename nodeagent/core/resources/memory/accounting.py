@@ -61,14 +61,14 @@ def _take_free(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
     """Move `size` bytes from free to reserved. Bytes that aren't free overdraw the group's lowest node. Missing nodes are skipped."""
-    machine, short = _take_free(machine, nodes, resource, size)
-    if short <= 0:
+    machine, missing = _take_free(machine, nodes, resource, size)
+    if missing <= 0:
         return machine
     changed = []
     for node in machine:
-        if short > 0 and node.id in nodes and node.table(resource) is not None:
-            changed.append(replace(node, tables=_move_bytes(node.tables, resource, short)))
-            short = 0
+        if missing > 0 and node.id in nodes and node.table(resource) is not None:
+            changed.append(replace(node, tables=_move_bytes(node.tables, resource, missing)))
+            missing = 0
         else:
             changed.append(node)
     return tuple(changed)

@@ -26,9 +26,9 @@ class NodeGroups(Struct, frozen=True):
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
         # kubelet's sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). They do so here on up to 8 nodes, which is kubelet's limit.
-        absurd = any(t.allocatable > t.total for node in machine for _, t in node.tables)
-        few = len(machine) <= (8 if absurd else hint_family.MAX_LISTED_NODES)
-        return cls(masks_by_size([node.id for node in machine]) if few else ())
+        has_absurd_amounts = any(t.allocatable > t.total for node in machine for _, t in node.tables)
+        is_small = len(machine) <= (8 if has_absurd_amounts else hint_family.MAX_LISTED_NODES)
+        return cls(masks_by_size([node.id for node in machine]) if is_small else ())
 
 
 def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
@@ -167,5 +167,5 @@ def _find_best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaM
         return []
     steps = Steps(MAX_STEPS)
     preferred = fittest_cover(cover, family.preferred_count, steps)
-    found = narrowest(cover, steps) if preferred is None else preferred
-    return [] if found is None else [(found, found.bit_count() == family.preferred_count)]
+    best_set = narrowest(cover, steps) if preferred is None else preferred
+    return [] if best_set is None else [(best_set, best_set.bit_count() == family.preferred_count)]

@@ -17,8 +17,8 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
     for node in memory_accounts(promises):
         for resource, table in node.tables:
             if table.reserved + table.free != table.allocatable:
-                there = f"{table.reserved} + {table.free} bytes of {resource} reserved and free"
-                difference = f"NUMA node {node.id}: {there}, {table.allocatable} allocatable"
+                present = f"{table.reserved} + {table.free} bytes of {resource} reserved and free"
+                difference = f"NUMA node {node.id}: {present}, {table.allocatable} allocatable"
                 yield Violation(
                     invariant=Invariant.MEMORY_ADDS_UP, node=node.id, resource=resource, difference=difference
                 )

@@ -143,23 +143,28 @@ def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
 ) -> Iterator[HoldingChange]:
     """Return how the NUMA nodes of a container's memory differ from its earlier nodes."""
-    stood, stands = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
-    if stood == stands:
+    old_nodes, new_nodes = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
+    if old_nodes == new_nodes:
         return
     container = next(one for one in demand.containers if one.name == name)
-    lacks = not stands and not demand.is_skipped and bool(container.memory)
+    lacks = not new_nodes and not demand.is_skipped and bool(container.memory)
     yield HoldingChange(
-        "memory nodes", str(stood or "any"), str(stands or "any"), _explain_change(manager, stood, lacks=lacks)
+        "memory nodes",
+        str(old_nodes or "any"),
+        str(new_nodes or "any"),
+        _explain_change(manager, old_nodes, lacks=lacks),
     )
 
 
-def _explain_change(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:
+def _explain_change(manager: MemoryManager, old_nodes: NumaSet, *, lacks: bool) -> str:
     if not manager.static:
         return "memoryManagerPolicy is None now"
-    gone = stood - NumaSet.from_ids(node.id for node in manager.machine)
+    gone = old_nodes - NumaSet.from_ids(node.id for node in manager.machine)
     parts = [f"NUMA nodes {gone} are gone"] if gone else []
     if lacks:
         parts.append(f"degraded: no NUMA node has room for what it asks for; {AGAIN}")
     elif not parts:
-        parts.append("memory of its own is available now" if not stood else "its memory could not stay where it was")
+        parts.append(
+            "memory of its own is available now" if not old_nodes else "its memory could not stay where it was"
+        )
     return "; ".join(parts)

@@ -220,17 +220,19 @@ def _deduct_reuse(
         return memory
     held = dict(memory)
     for block in blocks:
-        left = block.size_bytes
+        missing_bytes = block.size_bytes
         for lender in lenders:
-            if left == 0:
+            if missing_bytes == 0:
                 break
             changed = []
-            for lent in held.get(lender, ()):
+            for lent_block in held.get(lender, ()):
                 moved = (
-                    min(lent.size_bytes, left) if (lent.resource, lent.nodes) == (block.resource, block.nodes) else 0
+                    min(lent_block.size_bytes, missing_bytes)
+                    if (lent_block.resource, lent_block.nodes) == (block.resource, block.nodes)
+                    else 0
                 )
-                left -= moved
-                changed.append(replace(lent, size_bytes=lent.size_bytes - moved) if moved else lent)
+                missing_bytes -= moved
+                changed.append(replace(lent_block, size_bytes=lent_block.size_bytes - moved) if moved else lent_block)
             if lender in held:
                 held[lender] = tuple(changed)
     return tuple(sorted(held.items()))

@@ -41,13 +41,13 @@ def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
     taken = {resource: 0 for resource, _ in total}
-    shared = False
+    has_sharing = False
     for container in pod.containers:
         if container.memory is None:
             return _refuse_empty_pool(NOT_REPRESENTABLE)
         amounts = dict(container.memory)
         if container.kind is not ContainerKind.INIT:
-            shared = shared or not amounts
+            has_sharing = has_sharing or not amounts
             for resource, size in amounts.items():
                 taken[resource] = taken.get(resource, 0) + size
             continue
@@ -63,7 +63,7 @@ def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
                     f"pod rejected, pod has shared init containers but no {resource} available for them"
                 )
     for resource, size in total:
-        if shared and taken[resource] >= size:
+        if has_sharing and taken[resource] >= size:
             return _refuse_empty_pool(
                 f"pod rejected, sum of exclusive container {resource} requests equals pod budget, "
                 "leaving no memory for shared containers"

@@ -32,20 +32,20 @@ def resize_memory(
         return defer_resize(f"init containers of the pod hold memory that {name} takes over when they have ended")
     nodes = memory_nodes_of(promises, pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
-    if topology.is_strict and (what := _find_excess_resource(manager.machine, nodes, now)):
-        return refuse_resize_for_good(f"{name} would have more {what} than there is on NUMA {nodes}{topology.stays}")
+    if topology.is_strict and (excess := _find_excess_resource(manager.machine, nodes, now)):
+        return refuse_resize_for_good(f"{name} would have more {excess} than there is on NUMA {nodes}{topology.stays}")
     without = release_container(manager, promises, pod.uid, now.name)
-    left = without.of_pod(pod.uid)
-    asked = with_pod(
-        without, pod.uid, replace(left, hints=put_item(left.hints, now.name, Hint(nodes, preferred=False)))
+    remaining = without.of_pod(pod.uid)
+    asked_promises = with_pod(
+        without, pod.uid, replace(remaining, hints=put_item(remaining.hints, now.name, Hint(nodes, preferred=False)))
     )
-    answer = allocate_container(manager, asked, pod, now)
-    if answer.refusal is not None:
-        return defer_resize(f"{name} on NUMA {nodes}: {answer.refusal.message}")
-    after = answer.promises
-    there = memory_nodes_of(after, pod.uid, now.name) or nodes
-    if not there >= nodes or (there != nodes and topology.is_strict):
-        return defer_resize(f"the memory of {name} would move from NUMA {nodes} to {there}")
+    allocation = allocate_container(manager, asked_promises, pod, now)
+    if allocation.refusal is not None:
+        return defer_resize(f"{name} on NUMA {nodes}: {allocation.refusal.message}")
+    after = allocation.promises
+    new_nodes = memory_nodes_of(after, pod.uid, now.name) or nodes
+    if not new_nodes >= nodes or (new_nodes != nodes and topology.is_strict):
+        return defer_resize(f"the memory of {name} would move from NUMA {nodes} to {new_nodes}")
     given = after.of_pod(pod.uid)
     known = [one for one, _ in held.hints]
     hints = put_item(given.hints, now.name, hint) if now.name in known else remove_item(given.hints, now.name)

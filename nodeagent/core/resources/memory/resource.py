@@ -84,8 +84,8 @@ class MemoryResource(Struct, frozen=True):
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
         # a plain init container releases its memory when a later container starts
-        is_back = container.kind is ContainerKind.INIT
-        return is_back or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
+        is_init = container.kind is ContainerKind.INIT
+        return is_init or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         own = held.of(MemoryHoldings)

@@ -146,10 +146,10 @@ def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], no
     if len(one.tables) != len(other.tables):
         return True
     for resource, table in other.tables:
-        mine = one.table(resource)
-        if mine is None:
+        own_table = one.table(resource)
+        if own_table is None:
             return True
-        if (mine.total, mine.system_reserved, mine.allocatable) != (
+        if (own_table.total, own_table.system_reserved, own_table.allocatable) != (
             table.total,
             table.system_reserved,
             table.allocatable,

@@ -33,15 +33,15 @@ class MemoryStep(Struct, frozen=True):
 def memory_step(event: Allocated, _picks: Sequence[object], pod: Pod) -> MemoryStep | None:
     """Describe an allocation. None means that nothing was allocated."""
     after = event.after.of_pod(pod.uid)
-    given = (
+    new_blocks = (
         after.of(MemoryHoldings).pod_memory
         if event.container is None
         else after.of(MemoryHoldings).blocks(event.container)
     )
-    if event.refusal is None and (given is None or memory_accounts(event.after) == memory_accounts(event.before)):
+    if event.refusal is None and (new_blocks is None or memory_accounts(event.after) == memory_accounts(event.before)):
         return None
     name = pod.containers[0].name if event.container is None else event.container
-    blocks = () if event.refusal is not None or given is None else given
+    blocks = () if event.refusal is not None or new_blocks is None else new_blocks
     return MemoryStep(
         event.container,
         event.before.hint(pod.uid, name),

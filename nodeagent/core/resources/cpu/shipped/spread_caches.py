@@ -28,8 +28,8 @@ class SpreadCaches(Struct, frozen=True):
             )
             if not by_load:
                 return None
-            there = free & by_load[0][2]
-            cores = [part for core in topology.cores.values() if (part := core & there)]
+            cache_cpus = free & by_load[0][2]
+            cores = [part for core in topology.cores.values() if (part := core & cache_cpus)]
             core = max(cores, key=lambda part: (len(part) <= missing, len(part), -min(part)))
             chosen |= CpuSet.from_ids(list(core)[:missing])
         return chosen
