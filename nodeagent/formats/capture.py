@@ -130,17 +130,17 @@ def _format_sample(sample: SysfsSample) -> Document:
 def without_secrets(state: NodeState) -> NodeState:
     """Remove possible secrets from every pod. Whether a container has a command is kept."""
 
-    def bare(container: Container) -> Container:
+    def strip_container(container: Container) -> Container:
         return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
 
-    def bare_pod(pod: Pod) -> Pod:
-        return replace(pod, containers=tuple(bare(container) for container in pod.containers))
+    def strip_pod(pod: Pod) -> Pod:
+        return replace(pod, containers=tuple(strip_container(container) for container in pod.containers))
 
     entries = []
     for entry in state.entries:
         change = entry.refused_change
-        bare_change = None if change is None else replace(change, pod=bare_pod(change.pod))
-        entries.append(replace(entry, pod=bare_pod(entry.pod), refused_change=bare_change))
+        stripped_change = None if change is None else replace(change, pod=strip_pod(change.pod))
+        entries.append(replace(entry, pod=strip_pod(entry.pod), refused_change=stripped_change))
     return replace(state, entries=tuple(entries))
 
 

@@ -218,7 +218,7 @@ def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, run: RunComman
             b"maxPods: many\n",
             "fix these fields of the input, then migrate it ",
         ),
-        (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
+        (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "fix these lines; "),
     ):
         piped(content)
         with through_fifos(*[content] if name != "-" else []):
@@ -279,7 +279,7 @@ def test_scenarios_that_do_not_come_are_reported_in_their_own_words(run: RunComm
     piped(b"")
     status, out, err = run("simulate", "/dev/fd/0")
     assert (status, out) == (1, "")
-    assert err.startswith("nodeagent: cannot read scenarios from /dev/stdin: it holds no scenario\nhint: ")
+    assert err.startswith("nodeagent: cannot read scenarios from /dev/stdin: it contains no scenario\nhint: ")
 
 
 @pytest.mark.parametrize("came", ["<&-", "</dev/null", "< <(cat none)"])

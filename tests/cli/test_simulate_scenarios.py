@@ -307,7 +307,7 @@ def test_what_cannot_be_read_is_an_error_before_any_scenario(
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"\n \n", "cannot read scenarios from odd: it holds no scenario"),
+        (b"\n \n", "cannot read scenarios from odd: it contains no scenario"),
         (b"\n{\n", "odd:2: must be JSON: expecting property name enclosed in double quotes, at character 2"),
         (b"\n\xff\n", "odd:2: must be JSON: "),
         (b"[" * 100_000, "odd:1: is nested too deeply"),

@@ -72,7 +72,7 @@ def _explain_existing(node: WhatIfNode, name: str, listed_by: str) -> Iterator[E
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is not on this machine: it has no pods",
-            hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
+            hint="give the pod's manifest with -f, or leave out --empty, --root and --topology to ask the live node",
         )
     entry = find_pod(node.state, name, listed_by)
     found = replay_decision(node.what_if, node.state, entry)

@@ -126,7 +126,7 @@ def _diff(options: argparse.Namespace) -> int:
     from nodeagent.tools.fleet.differences import describe_differences
 
     if len(options.nodes) < 2:
-        options.parser.error("one node can't be compared: name at least two")
+        options.parser.error("name at least two nodes to compare")
     nodes, unread = read_nodes(options)
     document = describe_differences(nodes, unread)
     _print_document(document, options, unread)

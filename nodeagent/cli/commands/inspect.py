@@ -127,7 +127,7 @@ def _check_watched(options: argparse.Namespace) -> None:
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods as text: leave it out to name a POD or to use -o")
     if options.strict:
-        options.parser.error("--watch gives no verdict: leave out --strict")
+        options.parser.error("--strict is a health check, which --watch doesn't do: leave out --strict")
     if options.color != "auto":
         options.parser.error("--watch has no colours: leave out --color")
     if options.root is not None or options.machine is not None:

@@ -141,7 +141,7 @@ def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
     if unknown:
         raise ProbeError(
             f"cannot read the NUMA placement of the memory of {', '.join(unknown)}",
-            hint="is the memory controller enabled there? see memory.numa_stat in the container's cgroup, and `nodeagent inspect`",
+            hint="is the memory controller enabled? see memory.numa_stat in the container's cgroup, and `nodeagent inspect`",
         )
     return 0
 

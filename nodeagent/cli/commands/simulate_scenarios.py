@@ -139,7 +139,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
             progress.step()
             found = True
     if not found:
-        raise SimulateInputError(options.file, "it holds no scenario")
+        raise SimulateInputError(options.file, "it contains no scenario")
     if is_reported:
         sys.stdout.write(words.render_totals())
 

@@ -124,5 +124,5 @@ def _read_state(place: ManifestPlace) -> NodeState:
     except ApiUnavailable as err:
         raise WaitError(
             f"the agent does not answer any more: {err.message}",
-            hint="start it with `systemctl start nodeagent`: it then acts on what is installed",
+            hint="start it with `systemctl start nodeagent`: the agent then acts on the installed manifests",
         ) from err

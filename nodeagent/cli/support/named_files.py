@@ -128,7 +128,7 @@ class NamedFile(str):
                 f"cannot read {self}: got more than {max_bytes} bytes",
                 path=self,
                 error=None,
-                hint="check the input: `... | head -c 1000`; pods can be in several files, each named with --file",
+                hint="check the input; pods can be in several files, each named with --file",
             )
         if not content:
             raise StateFileError(

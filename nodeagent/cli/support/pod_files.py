@@ -152,5 +152,5 @@ def _parse_documents(name: str, content: bytes) -> "tuple[ManifestPod | ClaimDoc
     documents = parse_manifest(content, name, without_pod="")
     findings = [finding for one in documents if isinstance(one, RefusedPod) for finding in one.findings]
     if findings:
-        raise DocumentError(findings, hint="correct these lines; examples/guaranteed.yaml has the form")
+        raise DocumentError(findings, hint="fix these lines; examples/guaranteed.yaml is a valid manifest")
     return documents

@@ -59,7 +59,7 @@ def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreemen
             "version cpu-v1 identifies containers only by ID",
             hint="convert it first: `nodeagent checkpoint convert FILE --to cpu-v2 --containers IDS`",
         )
-    in_file, in_state = (dict(_values_of(each, [*file.policies], file.version)) for each in (file, state))
+    in_file, in_state = (dict(_list_values(each, [*file.policies], file.version)) for each in (file, state))
     nothing: _Value = ("", None)
     return tuple(
         Disagreement(*key, in_file.get(key, nothing)[0], in_state.get(key, nothing)[0])
@@ -68,22 +68,22 @@ def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreemen
     )
 
 
-def _values_of(checkpoint: Checkpoint, policies: list[str], version: str) -> Iterator[tuple[_Key, _Value]]:
+def _list_values(checkpoint: Checkpoint, policies: list[str], version: str) -> Iterator[tuple[_Key, _Value]]:
     for name in policies:
         yield ("", "", name), _plain_value(checkpoint.policies.get(name, ""))
     if version == DEVICES:
-        yield from _device_values(checkpoint.promises)
+        yield from _list_device_values(checkpoint.promises)
     elif version.startswith("cpu"):
-        yield from _cpu_values(checkpoint.promises, pod_level=version in _POD_LEVEL)
+        yield from _list_cpu_values(checkpoint.promises, pod_level=version in _POD_LEVEL)
     else:
-        yield from _memory_values(checkpoint.promises, pod_level=version in _POD_LEVEL)
+        yield from _list_memory_values(checkpoint.promises, pod_level=version in _POD_LEVEL)
 
 
 def _plain_value(text: str) -> _Value:
     return text, text
 
 
-def _cpu_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Value]]:
+def _list_cpu_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Value]]:
     yield ("", "", "defaultCpuSet"), _plain_value(str(default_set(promises)))
     for uid, pod in promises.pods:
         held = pod.of(CpuHoldings)
@@ -93,7 +93,7 @@ def _cpu_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, 
             yield (uid, "", "cpus"), _plain_value(str(held.pod_cpus))
 
 
-def _memory_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Value]]:
+def _list_memory_values(promises: Promises, *, pod_level: bool) -> Iterator[tuple[_Key, _Value]]:
     for node in memory_accounts(promises):
         yield ("", "", f"NUMA node {node.id}"), _plain_value(f"{node.assignments} assignments, with {node.cells}")
         for resource, t in node.tables:
@@ -111,7 +111,7 @@ def _format_blocks(blocks: Blocks) -> str:
     return ", ".join(f"{b.resource} {b.size_bytes} on {b.nodes}" for b in blocks)
 
 
-def _device_values(promises: Promises) -> Iterator[tuple[_Key, _Value]]:
+def _list_device_values(promises: Promises) -> Iterator[tuple[_Key, _Value]]:
     for uid, pod in pods_with_devices(promises):
         for name, devices in pod.devices:
             # Devices of claims are not in the file.

@@ -180,13 +180,13 @@ def _decode_memory(text: str) -> Checkpoint:
         version=f"memory-v{name[0]}",
         checksum=str(contents.checksum),
         policies={"memoryManagerPolicy": contents.policy},
-        promises=_promises_of_memory(record),
+        promises=_build_memory_promises(record),
         problem=problem,
         note=_describe_variant(name) or note,
     )
 
 
-def _promises_of_memory(record: MemoryRecord) -> Promises:
+def _build_memory_promises(record: MemoryRecord) -> Promises:
     pods: PodMap[PodPromises] = PodMap()
     for uid, blocks in record.entries:
         pods = pods.put(uid, NOTHING.having(MemoryHoldings(memory=blocks)))
@@ -229,7 +229,7 @@ def _decode_version_of_1_37(text: str, checksum: str, *, is_memory: bool) -> Che
         if isinstance(record, Unreadable):
             raise CheckpointError(record.message, hint=_HINT)
         policies = {"memoryManagerPolicy": record.policy_name}
-        return Checkpoint("memory-v3", checksum, policies, _promises_of_memory(record))
+        return Checkpoint("memory-v3", checksum, policies, _build_memory_promises(record))
     cpu = decode_cpu_state(text, pod_level=True, initial={}, newer=True)
     if isinstance(cpu, Unreadable):
         raise CheckpointError(cpu.message, hint=_HINT)
@@ -298,7 +298,7 @@ def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, 
             )
         return encode_memory_state(policy, promises, pod_level=pod_level).encode()
     if to == "cpu-v1":
-        by_id = checkpoint.by_id or _sets_by_id(promises, containers)
+        by_id = checkpoint.by_id or _find_sets_by_id(promises, containers)
         sets = {container: str(cpus) for container, cpus in by_id.items()}
         return encode_cpu_state_1(policy, str(default_set(promises)), sets).encode()
     return encode_cpu_state(policy, promises, pod_level=pod_level).encode()
@@ -322,7 +322,7 @@ def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
     return replace(checkpoint.promises, pods=pods)
 
 
-def _sets_by_id(promises: Promises, containers: Containers) -> dict[str, CpuSet]:
+def _find_sets_by_id(promises: Promises, containers: Containers) -> dict[str, CpuSet]:
     ids = {owner: each for each, owner in containers.items()}
     found = {}
     for uid, name, cpus in exclusive_sets(promises):

@@ -142,7 +142,7 @@ def read_device_contents(document: object) -> DeviceContents:
 
 def _format_entry(entry: _Entry) -> str:
     # Go sorts the keys of a map as strings.
-    ids = ",".join(f'"{node}":{_format_list(ids)}' for node, ids in sorted(entry.ids, key=lambda one: str(one[0])))
+    ids = ",".join(f'"{node}":{_format_list(ids)}' for node, ids in sorted(entry.ids, key=lambda item: str(item[0])))
     texts = (("PodUID", entry.uid), ("ContainerName", entry.container), ("ResourceName", entry.resource))
     named = ",".join(f'"{name}":{quote(text)}' for name, text in texts)
     return f'{{{named},"DeviceIDs":{{{ids}}},"AllocResp":"{base64.b64encode(entry.answer).decode()}"}}'

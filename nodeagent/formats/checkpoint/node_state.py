@@ -175,7 +175,7 @@ def _encode_books(promises: Promises) -> Document:
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
-            {"uid": one.uid, "name": one.name, "held": _encode_pod(one.held)} for one in promises.unrecovered
+            {"uid": lost.uid, "name": lost.name, "held": _encode_pod(lost.held)} for lost in promises.unrecovered
         ]
     return document
 

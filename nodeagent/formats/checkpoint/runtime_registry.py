@@ -30,11 +30,11 @@ def registry_document(registry: Registry) -> Document:
     pods = {"pods": [_format_pod(pod) for pod in registry.pods]} if registry.pods else {}
     return {
         **pods,
-        "sandboxes": [[one.id, one.pod_uid, one.is_stopped] for one in registry.sandboxes],
+        "sandboxes": [[sandbox.id, sandbox.pod_uid, sandbox.is_stopped] for sandbox in registry.sandboxes],
         "containers": [_format_entry(entry) for entry in registry.entries],
         "refused": [
-            {"key": _format_key(one.key), "asked": _format_asked(one.asked), "reason": one.reason}
-            for one in registry.refused
+            {"key": _format_key(refused.key), "asked": _format_asked(refused.asked), "reason": refused.reason}
+            for refused in registry.refused
         ],
     }
 
@@ -56,7 +56,8 @@ def registry_from_document(document: JsonValue) -> Registry:
 
 def _format_pod(pod: KubeletPod) -> Document:
     containers = [
-        {"name": one.name, "kind": one.kind.value, **_format_requirements(one.resources)} for one in pod.containers
+        {"name": container.name, "kind": container.kind.value, **_format_requirements(container.resources)}
+        for container in pod.containers
     ]
     resources = {} if pod.resources is None else {"resources": _format_requirements(pod.resources)}
     overhead = {"overhead": _format_amounts(pod.overhead)} if pod.overhead else {}

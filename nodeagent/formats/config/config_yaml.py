@@ -54,7 +54,7 @@ _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOpti
 """Kubelet's gates that are locked to true and concern the agent."""
 _OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
-"""Fields whose errors the managers find without a machine. This module words all their other errors itself."""
+"""Fields that the managers check without a machine. All other fields are checked by this module."""
 _MAX_INT32 = 2**31 - 1
 Judge = Callable[[Config], Iterable[StartRefused]]
 

@@ -88,11 +88,15 @@ def config_from_document(document: JsonValue) -> Config:
     """
     # Optional fields are missing in captures of older agents, or if their feature is off.
     field, read_optional = document.field, document.read_optional
+    plugins = read_optional("cpuManagerPlugins", lambda listed: listed.each(lambda item: item), ())
     memory = field("reservedMemory").each(lambda item: item.row(2))
     placement = Placement(
         cpu_manager_policy=field("cpuManagerPolicy").among(CPU_MANAGER_POLICIES),
         cpu_manager_policy_options=field("cpuManagerPolicyOptions").by_name(JsonValue.text),
-        cpu_plugins=read_optional("cpuManagerPlugins", _read_plugins, ()),
+        cpu_plugins=tuple(
+            CpuPlugin(plugin.field("name").text(), plugin.field("options").by_name(JsonValue.text))
+            for plugin in plugins
+        ),
         reserved_system_cpus=field("reservedSystemCPUs").cpus(),
         reserved_cpu_milli=read_optional("reservedCPUMillicores", JsonValue.whole, None),
         topology_manager_policy=field("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
@@ -142,10 +146,6 @@ def _read_devices(value: JsonValue) -> "tuple[DeviceSelection, ...]":
     from nodeagent.formats.config.device_fields import devices_from_document  # noqa: PLC0415 - few nodes have devices
 
     return devices_from_document(value)
-
-
-def _read_plugins(value: JsonValue) -> tuple[CpuPlugin, ...]:
-    return value.each(lambda item: CpuPlugin(item.field("name").text(), item.field("options").by_name(JsonValue.text)))
 
 
 def _read_core_class(value: JsonValue) -> str:

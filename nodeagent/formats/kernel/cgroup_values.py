@@ -64,7 +64,7 @@ def parse_value(attribute: Attribute, text: str) -> Value:
             case Attribute.MEMORY_OOM_GROUP | Attribute.FREEZE:
                 return _SWITCH[text]
     except (ValueError, KeyError) as err:
-        raise CgroupValueError(f"{attribute.value} contains {_quote(text)}, which the kernel never writes") from err
+        raise CgroupValueError(f"{attribute.value} contains {_shorten(text)}, which the kernel never writes") from err
 
 
 def _parse_partition(text: str) -> Partition:
@@ -88,7 +88,7 @@ def _parse_number(text: str) -> int:
     return int(text)
 
 
-def _quote(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 100 else text[:100] + "…")
 
 
@@ -104,5 +104,5 @@ def parse_flat_keyed(text: str) -> dict[str, int]:
         try:
             result[key] = _parse_number(number)
         except ValueError as err:
-            raise CgroupValueError(f"line {_quote(line)} is not a key and a number") from err
+            raise CgroupValueError(f"line {_shorten(line)} is not a key and a number") from err
     return result

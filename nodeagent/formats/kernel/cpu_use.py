@@ -1,4 +1,4 @@
-"""Derives who ran on some CPUs, how often and how long, from histograms of the kernel.
+"""Derives which tasks ran on some CPUs, how often and how long, from histograms of the kernel.
 
 A histogram has only sums of timestamps. These are enough: the sum of all ends minus the sum of all starts is the time
 in between.

@@ -58,8 +58,8 @@ def list_device_files(classes: SysfsSample) -> tuple[str, ...]:
     """Return the files to read, given the classes of all devices."""
     directories = [
         f"{PCI}/{address}"
-        for address in _addresses(classes)
-        if _kind_of_class(_read_class(classes, address)) is not None
+        for address in _list_addresses(classes)
+        if _find_kind(_read_class(classes, address)) is not None
     ]
     # The target of the link to the directory has the root of the device.
     return tuple(
@@ -75,7 +75,7 @@ def devices_of(sample: SysfsSample) -> tuple[Device, ...]:
     Raises:
         SysfsError: a file is malformed.
     """
-    return tuple(device for address in _addresses(sample) if (device := _read_device(sample, address)) is not None)
+    return tuple(device for address in _list_addresses(sample) if (device := _read_device(sample, address)) is not None)
 
 
 def is_address(name: str) -> bool:
@@ -83,14 +83,14 @@ def is_address(name: str) -> bool:
     return _ADDRESS.fullmatch(name) is not None
 
 
-def _addresses(sample: SysfsSample) -> Iterator[str]:
+def _list_addresses(sample: SysfsSample) -> Iterator[str]:
     """Yield the addresses in order. Domains with more than four digits come last."""
     depth = PCI.count("/") + 1
     found = {path.split("/")[depth] for path in sample.files if path.startswith(f"{PCI}/")}
     yield from sorted((name for name in found if is_address(name)), key=lambda name: (len(name), name))
 
 
-def _kind_of_class(class_code: int) -> DeviceKind | None:
+def _find_kind(class_code: int) -> DeviceKind | None:
     return _KINDS.get(class_code >> 8) or _BASE_KINDS.get(class_code >> 16)
 
 
@@ -101,7 +101,7 @@ def _read_class(sample: SysfsSample, address: str) -> int:
 def _read_device(sample: SysfsSample, address: str) -> Device | None:
     directory = f"{PCI}/{address}"
     class_code = _read_class(sample, address)
-    kind = _kind_of_class(class_code)
+    kind = _find_kind(class_code)
     if kind is None:
         return None
     driver = _DRIVER.search(sample.files.get(f"{directory}/uevent", ""))

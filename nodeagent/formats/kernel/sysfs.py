@@ -1,8 +1,8 @@
 """Derives the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
 
 The rules are kubelet's, namely cAdvisor v0.56's (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
-decide allocations. Its leniency is kept where it changes them. A malformed file is an error here, while cAdvisor logs
-it and continues.
+decide allocations. cAdvisor's leniency is kept where it changes these values. A malformed file is an error here, while
+cAdvisor logs it and continues.
 """
 
 import re

@@ -47,15 +47,15 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
     found: dict[str, AllocatedClaim] = {}
     specs = {entry.pod.uid: {claim.name: claim.spec for claim in entry.pod.claims} for entry in state.entries}
     known_pods = ((entry.pod.name, entry.pod.uid, state.promises.of_pod(entry.pod.uid)) for entry in state.entries)
-    unrecovered = ((one.name, one.uid, one.held) for one in state.promises.unrecovered)
+    unrecovered = ((lost.name, lost.uid, lost.held) for lost in state.promises.unrecovered)
     for pod_name, uid, held in (*known_pods, *unrecovered):
-        devices = {one for _, own in held.of(DeviceHoldings).devices for one in own}
+        devices = {device for _, own in held.of(DeviceHoldings).devices for device in own}
         for allocation in held.of(ClaimHoldings).claims:
             known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
             # A pod holds only the devices that its containers use, so other pods may hold more devices of the same
             # claim.
             every = tuple(dict.fromkeys((*known.allocation.devices, *allocation.devices)))
-            cards = {one.id: one for one in (*known.cards, *devices) if one.claim == allocation.claim}
+            cards = {card.id: card for card in (*known.cards, *devices) if card.claim == allocation.claim}
             found[allocation.claim] = AllocatedClaim(
                 replace(allocation, devices=every),
                 (*known.holders, ClaimHolder(pod_name, uid)),
@@ -69,10 +69,15 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
     """Format a claim as JSON, which is also YAML. The pool of devices is named after the node."""
     namespace, _, name = claim.allocation.claim.partition("/")
     results = []
-    for one in claim.allocation.devices:
-        result: dict[str, object] = {"request": one.request, "driver": one.driver, "pool": node, "device": one.device}
-        if one.capacity:
-            result["consumedCapacity"] = {key: str(Quantity.of_bytes(size)) for key, size in one.capacity}
+    for device in claim.allocation.devices:
+        result: dict[str, object] = {
+            "request": device.request,
+            "driver": device.driver,
+            "pool": node,
+            "device": device.device,
+        }
+        if device.capacity:
+            result["consumedCapacity"] = {key: str(Quantity.of_bytes(size)) for key, size in device.capacity}
         results.append(result)
     status: dict[str, object] = {
         "allocation": {"devices": {"results": results}},
@@ -111,7 +116,7 @@ def parse_claim_text(content: bytes) -> AllocatedClaim | None:
         full_name = f"{metadata.field('namespace').text()}/{metadata.field('name').text()}"
         results = status.field("allocation").field("devices").field("results").each(_parse_result)
         holders = status.field("reservedFor").each(
-            lambda one: ClaimHolder(one.field("name").text(), one.field("uid").text())
+            lambda holder: ClaimHolder(holder.field("name").text(), holder.field("uid").text())
         )
         data = status.read_optional("devices", lambda cards: cards.each(lambda card: card.field("data")), ())
         cards = tuple(
@@ -142,14 +147,14 @@ def _parse_result(item: JsonValue) -> AllocatedDevice:
 def group_by_pod(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
     """Return the recorded claims by the pods that hold them."""
     found: dict[str, UnrecoveredPod] = {}
-    for one in recorded:
-        for holder in one.holders:
+    for claim in recorded:
+        for holder in claim.holders:
             known = found.get(holder.uid) or UnrecoveredPod(holder.uid, NOTHING, holder.pod)
-            cards = (*known.held.of(DeviceHoldings).devices_of(""), *one.cards)
+            cards = (*known.held.of(DeviceHoldings).devices_of(""), *claim.cards)
             devices = (("", cards),) if cards else ()
             held = known.held.having(
                 replace(known.held.of(DeviceHoldings), devices=devices),
-                ClaimHoldings(claims=(*known.held.of(ClaimHoldings).claims, one.allocation)),
+                ClaimHoldings(claims=(*known.held.of(ClaimHoldings).claims, claim.allocation)),
             )
             found[holder.uid] = replace(known, held=held)
-    return tuple(one for _, one in sorted(found.items()))
+    return tuple(pod for _, pod in sorted(found.items()))

@@ -374,7 +374,7 @@ def _format_container(container: Container) -> dict[str, object]:
     if container.resources != ResourceRequirements() or container.claims:
         document["resources"] = _format_requirements(container.resources)
     if container.claims:
-        claims = [{"name": one.name} | ({"request": one.request} if one.request else {}) for one in container.claims]
+        claims = [{"name": use.name} | ({"request": use.request} if use.request else {}) for use in container.claims]
         document["resources"] = {**_format_requirements(container.resources), "claims": claims}
     if container.command:
         document["command"] = list(container.command)

@@ -87,7 +87,7 @@ def parse_manifest(
 
 
 def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
-    kind = _text_at(root, "kind")
+    kind = _find_text(root, "kind")
     if kind not in {"List", "PodList"}:
         yield from _parse_object(root, "", source, item_of_list=False)
         return
@@ -111,7 +111,7 @@ def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | Clai
 def _parse_object(
     root: TreeNode, prefix: str, source: str, *, item_of_list: bool
 ) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
-    kind = _text_at(root, "kind")
+    kind = _find_text(root, "kind")
     if kind not in CLAIM_KINDS:
         yield _parse_pod(root, prefix, source, item_of_list=item_of_list)
         return
@@ -131,7 +131,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
     if not isinstance(root, MapNode):
         findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
         return RefusedPod(findings.all(), None)
-    kind = _text_at(root, "kind")
+    kind = _find_text(root, "kind")
     if kind not in (None, "Pod"):
         # All its fields would be unknown, too, so one finding is enough.
         findings.add(
@@ -158,7 +158,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
     return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes)
 
 
-def _text_at(root: TreeNode, key: str) -> str | None:
+def _find_text(root: TreeNode, key: str) -> str | None:
     node = root.get(key) if isinstance(root, MapNode) else None
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 

@@ -21,15 +21,17 @@ def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
         key = "ephemeral-storage" if path.endswith("[ephemeral-storage]") else path.rpartition(".")[2]
         why = MISLEADING.get(key)
         if (image := re.search(r"spec\.(containers|initContainers)\[(\d+)\]\.image$", path)) is not None:
-            container = _containers_by_field(pod)[image[1]][int(image[2])]
+            container = _group_containers(pod)[image[1]][int(image[2])]
             why = None if container.command else IMAGE_ALONE
         if why is not None:
             found.setdefault(f"no effect here: {why}", []).append(path)
     owners = [] if pod.resources is None else [("spec.resources", pod.resources)]
-    for key, containers in _containers_by_field(pod).items():
-        owners += ((f"spec.{key}[{index}].resources", one.resources) for index, one in enumerate(containers))
+    for key, containers in _group_containers(pod).items():
+        owners += (
+            (f"spec.{key}[{index}].resources", container.resources) for index, container in enumerate(containers)
+        )
     for owner, resources in owners:
-        for path, why in _tiny_amounts_of(owner, resources):
+        for path, why in _find_tiny_amount(owner, resources):
             found.setdefault(why, []).append(path)
     return tuple(f"{_join_paths(paths)}: {why}" for why, paths in found.items())
 
@@ -39,11 +41,11 @@ def _join_paths(paths: list[str]) -> str:
     return ", ".join(paths[:_MOST_PATHS]) + (f" and {further} more" if further > 0 else "")
 
 
-def _containers_by_field(pod: Pod) -> dict[str, tuple[Container, ...]]:
+def _group_containers(pod: Pod) -> dict[str, tuple[Container, ...]]:
     return {"initContainers": tuple(pod.inits()), "containers": tuple(pod.apps())}
 
 
-def _tiny_amounts_of(path: str, resources: ResourceRequirements) -> Iterator[tuple[str, str]]:
+def _find_tiny_amount(path: str, resources: ResourceRequirements) -> Iterator[tuple[str, str]]:
     # a request equal to its limit may be a default, so only the limit is checked
     limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
     key, amount = ("requests", request) if limit is None else ("limits", limit)

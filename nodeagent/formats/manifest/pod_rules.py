@@ -274,7 +274,7 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
         yield Breach(path, str(len(pod.claims)), f"at most {MAX_CLAIMS} claims are allowed")
         return
     names = [claim.name for claim in pod.claims]
-    used = {one.name for container in pod.containers for one in container.claims}
+    used = {use.name for container in pod.containers for use in container.claims}
     for index, claim in enumerate(pod.claims):
         if not is_label(claim.name):
             yield Breach((*path, index, "name"), shown(claim.name) if claim.name else "", LABEL_RULE)
@@ -297,14 +297,14 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
         if len(container.claims) > MAX_USES:
             yield Breach(here, str(len(container.claims)), f"at most {MAX_USES} are allowed")
             continue
-        for index, one in enumerate(container.claims):
-            if one.name not in names:
-                meant = suggest_nearest(one.name, tuple(names))
-                yield Breach((*here, index, "name"), shown(one.name), f"must be one of spec.resourceClaims{meant}")
-            elif one.request and not is_label(one.request):
-                yield Breach((*here, index, "request"), shown(one.request), LABEL_RULE)
-            elif one in container.claims[:index]:
-                yield Breach((*here, index, "name"), one.name, "is listed twice")
+        for index, use in enumerate(container.claims):
+            if use.name not in names:
+                meant = suggest_nearest(use.name, tuple(names))
+                yield Breach((*here, index, "name"), shown(use.name), f"must be one of spec.resourceClaims{meant}")
+            elif use.request and not is_label(use.request):
+                yield Breach((*here, index, "request"), shown(use.request), LABEL_RULE)
+            elif use in container.claims[:index]:
+                yield Breach((*here, index, "name"), use.name, "is listed twice")
 
 
 def _check_units(pod: Pod) -> Iterator[Breach]:

@@ -125,7 +125,7 @@ def _read_container_annotation(stated: StatedContainer, annotations: Fields, kin
         amounts = _read_amounts(annotations, key)
         return replace(stated, requests=amounts) if kind == REQUESTS else replace(stated, limits=amounts)
     devices: dict[str, int] = {}
-    for item, name, count in _items(annotations, key, _COUNTS):
+    for item, name, count in _split_items(annotations, key, _COUNTS):
         if not is_extended_resource(name):
             annotations.report(key, f"{shown(name)} is no name of devices, such as example.com/nic", item)
         elif not _COUNT.fullmatch(count):
@@ -165,7 +165,7 @@ def _read_amounts(annotations: Fields, key: str) -> Resources | None:
     if annotations.string(key) is None:
         return None
     found: dict[str, Quantity] = {}
-    for item, name, amount in _items(annotations, key, _NOTATION):
+    for item, name, amount in _split_items(annotations, key, _NOTATION):
         if name not in {CPU, MEMORY} and not _HUGEPAGES.fullmatch(name):
             meant = suggest_nearest(name, (CPU, MEMORY, f"{HUGEPAGES_PREFIX}2Mi", f"{HUGEPAGES_PREFIX}1Gi"))
             annotations.report(key, f"{shown(name)} is not placed by this agent{meant or ': leave it out'}", item)
@@ -182,7 +182,7 @@ def _read_amounts(annotations: Fields, key: str) -> Resources | None:
     return Resources.of(found)
 
 
-def _items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, str, str]]:
+def _split_items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, str, str]]:
     """Yield each part of an annotation, and the name and the amount in the part. No name is yielded twice."""
     text, names = annotations.string(key) or "", set[str]()
     for item in (part.strip() for part in text.split(",")):

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodeagent.core.model.device_access import DeviceAccess
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
@@ -155,12 +154,8 @@ def _read_synchronize(found: Message) -> Synchronize:
 
 
 def _read_container_call(event: Event, found: Message) -> Call:
-    return Call(event, _decode_sandbox(found["pod"]), _decode_container(found["container"]))
-
-
-def _read_update(found: Message) -> Call:
-    resources = _decode_resources(found["linux_resources"] or {})
-    return replace(_read_container_call(Event.UPDATE_CONTAINER, found), resources=resources)
+    resources = _decode_resources(found["linux_resources"] or {}) if event is Event.UPDATE_CONTAINER else None
+    return Call(event, _decode_sandbox(found["pod"]), _decode_container(found["container"]), resources)
 
 
 def _read_state_change(found: Message) -> Call:
@@ -177,7 +172,7 @@ _METHODS: dict[str, tuple[MessageType, Callable[[Message], RuntimeCall]]] = {
     "Synchronize": (messages.SYNCHRONIZE_REQUEST, _read_synchronize),
     "Shutdown": (messages.EMPTY, lambda _: Shutdown()),
     "CreateContainer": (messages.CREATE_CONTAINER_REQUEST, partial(_read_container_call, Event.CREATE_CONTAINER)),
-    "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, _read_update),
+    "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, partial(_read_container_call, Event.UPDATE_CONTAINER)),
     "UpdatePodSandbox": (
         messages.UPDATE_POD_SANDBOX_REQUEST,
         lambda found: Call(Event.UPDATE_POD_SANDBOX, _decode_sandbox(found["pod"])),
@@ -196,8 +191,8 @@ def _decode_sandbox(pod: Message | None) -> Sandbox:
         uid=pod["uid"],
         name=pod["name"],
         namespace=pod["namespace"],
-        labels=_pairs(pod["labels"]),
-        annotations=_pairs(pod["annotations"]),
+        labels=_sort_pairs(pod["labels"]),
+        annotations=_sort_pairs(pod["annotations"]),
         cgroup_parent="" if pod["linux"] is None else pod["linux"]["cgroup_parent"],
     )
 
@@ -213,8 +208,8 @@ def _decode_container(container: Message | None) -> NriContainer:
         sandbox_id=container["pod_sandbox_id"],
         name=container["name"] or container["id"],
         state=ContainerState(container["state"]) if is_known else ContainerState.UNKNOWN,
-        labels=_pairs(container["labels"]),
-        annotations=_pairs(container["annotations"]),
+        labels=_sort_pairs(container["labels"]),
+        annotations=_sort_pairs(container["annotations"]),
         pid=container["pid"] or None,
         variables=tuple(sorted(variable.partition("=")[0] for variable in container["env"])),
         cgroups_path=linux.get("cgroups_path", ""),
@@ -223,7 +218,7 @@ def _decode_container(container: Message | None) -> NriContainer:
     )
 
 
-def _pairs(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
+def _sort_pairs(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
@@ -232,10 +227,10 @@ def _decode_resources(found: Message) -> NriResources:
     return NriResources(
         cpus=_parse_ids(CpuSet, cpu.get("cpus", "")),
         mems=_parse_ids(NumaSet, cpu.get("mems", "")),
-        cpu_shares=_bounded(cpu.get("shares"), MAX_MICROSECONDS),
-        cpu_quota_us=_bounded(cpu.get("quota"), MAX_MICROSECONDS),
-        cpu_period_us=_bounded(cpu.get("period"), MAX_MICROSECONDS),
-        memory_limit_bytes=_bounded(memory.get("limit"), MAX_BYTES),
+        cpu_shares=_clamp(cpu.get("shares"), MAX_MICROSECONDS),
+        cpu_quota_us=_clamp(cpu.get("quota"), MAX_MICROSECONDS),
+        cpu_period_us=_clamp(cpu.get("period"), MAX_MICROSECONDS),
+        memory_limit_bytes=_clamp(memory.get("limit"), MAX_BYTES),
         hugepage_limits=tuple(
             HugepageLimit(limit["page_size"], min(limit["limit"], MAX_BYTES))
             for limit in found.get("hugepage_limits", ())
@@ -251,7 +246,7 @@ def _parse_ids(kind: type[Ids], text: str) -> Ids | None:
         return None
 
 
-def _bounded(found: Message | None, most: int) -> int | None:
+def _clamp(found: Message | None, most: int) -> int | None:
     return None if found is None else max(-1, min(found["value"], most))
 
 

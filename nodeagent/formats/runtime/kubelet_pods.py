@@ -98,7 +98,7 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
         raise KubeletPodError(str(err)) from err
     found = (pod["metadata"] or {}).get("uid", "")
     if found != uid:
-        raise KubeletPodError(f"metadata.uid: it is {_shown(found)}, and {_shown(uid)} was asked for")
+        raise KubeletPodError(f"metadata.uid: it is {_quote(found)}, and {_quote(uid)} was asked for")
     spec = pod["spec"]
     if spec is None or not spec["containers"]:
         raise KubeletPodError("spec.containers: there are none")
@@ -134,7 +134,7 @@ def _read_containers(spec: Message) -> Iterator[KubeletContainer]:
 
 def _check_name(name: str, path: str) -> str:
     if not _NAME.fullmatch(name):
-        raise KubeletPodError(f"{path}.name: {_shown(name)} is no name of a container")
+        raise KubeletPodError(f"{path}.name: {_quote(name)} is no name of a container")
     return name
 
 
@@ -154,12 +154,12 @@ def _read_amounts(entries: list[Message], path: str) -> Resources:
         try:
             amount = Quantity.parse(text).rounded_up_to_milli()
         except QuantitySyntaxError:
-            raise KubeletPodError(f"{path}[{name}]: {_shown(text)} is no quantity") from None
+            raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is no quantity") from None
         if amount.nano < 0:
-            raise KubeletPodError(f"{path}[{name}]: {_shown(text)} is less than nothing")
+            raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is less than nothing")
         found[name] = Quantity.parse(str(amount))  # in the form that a saved state has
     return Resources.of(found)
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(printable(text[:80]))

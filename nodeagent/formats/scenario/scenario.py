@@ -314,7 +314,7 @@ def memory_state_document(text: str | None) -> Document | None:
     if not isinstance(document, dict):
         return {"raw": text}
     document.pop("checksum", None)
-    for blocks in _lists_of_blocks(document):
+    for blocks in _find_block_lists(document):
         if all(map(_is_block, blocks)):
             blocks.sort(key=lambda block: (block["type"], block["numaAffinity"]))
     return document
@@ -322,17 +322,17 @@ def memory_state_document(text: str | None) -> Document | None:
 
 def is_text_unique(document: Document) -> bool:
     """Tell whether every list has at most one block, so that only one exact text is possible."""
-    return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
+    return all(len(blocks) < 2 for blocks in _find_block_lists(document))
 
 
-def _lists_of_blocks(document: Document) -> Iterator[list[Any]]:
+def _find_block_lists(document: Document) -> Iterator[list[Any]]:
     """Yield the lists of blocks in a document of unknown form."""
-    found = [blocks for containers in _values(document.get("entries")) for blocks in _values(containers)]
-    found += [pod.get("memoryBlocks") for pod in _values(document.get("podEntries")) if isinstance(pod, dict)]
+    found = [blocks for containers in _list_values(document.get("entries")) for blocks in _list_values(containers)]
+    found += [pod.get("memoryBlocks") for pod in _list_values(document.get("podEntries")) if isinstance(pod, dict)]
     return (blocks for blocks in found if isinstance(blocks, list))
 
 
-def _values(value: Any) -> tuple[Any, ...]:
+def _list_values(value: Any) -> tuple[Any, ...]:
     return tuple(value.values()) if isinstance(value, dict) else ()
 
 

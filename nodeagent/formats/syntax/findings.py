@@ -54,7 +54,7 @@ def shown(value: object) -> str:
     return printable(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…")
 
 
-def _bounded(text: str) -> str:
+def _shorten(text: str) -> str:
     return printable(text if len(text) <= _MAX_FIELD else text[: _MAX_FIELD - 1] + "…")
 
 
@@ -69,7 +69,7 @@ class Findings:
 
     def add(self, line: int | None, field: str, value: str, allowed: str, words: str = "") -> None:
         self._fields.add(field)
-        finding = Finding(self._source, line, _bounded(field), _bounded(value), printable(allowed), printable(words))
+        finding = Finding(self._source, line, _shorten(field), _shorten(value), printable(allowed), printable(words))
         if finding in self._found:
             return  # a field that is read twice is reported once
         if len(self._found) < MAX_FINDINGS:

@@ -138,8 +138,8 @@ def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
 
 
 def encode_preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:
-    one = {"available_deviceIDs": list(available), "must_include_deviceIDs": list(must), "allocation_size": size}
-    return encode(_PREFERRED, {"container_requests": [one]})
+    request = {"available_deviceIDs": list(available), "must_include_deviceIDs": list(must), "allocation_size": size}
+    return encode(_PREFERRED, {"container_requests": [request]})
 
 
 def decode_preferred(message: bytes) -> tuple[str, ...]:
@@ -227,13 +227,13 @@ def decode_access(answer: bytes) -> PluginAccess:
         ProtobufError: the message is not such an answer, or contains a path that isn't absolute.
     """
     said = decode(_WHOLE_ANSWER, answer)
-    for one in (*said["mounts"], *said["devices"]):
+    for entry in (*said["mounts"], *said["devices"]):
         for part in ("container_path", "host_path"):
-            if not one[part].startswith("/") or "\0" in one[part]:
-                raise ProtobufError(f"{part} {one[part][:80]!r} is not an absolute path")
+            if not entry[part].startswith("/") or "\0" in entry[part]:
+                raise ProtobufError(f"{part} {entry[part][:80]!r} is not an absolute path")
     return PluginAccess(
-        tuple(PluginFile(one["container_path"], one["host_path"]) for one in said["devices"]),
-        tuple(DeviceMount(one["container_path"], one["host_path"], one["read_only"]) for one in said["mounts"]),
+        tuple(PluginFile(file["container_path"], file["host_path"]) for file in said["devices"]),
+        tuple(DeviceMount(mount["container_path"], mount["host_path"], mount["read_only"]) for mount in said["mounts"]),
         tuple(sorted(said["annotations"].items())),
-        tuple(one["name"] for one in said["cdi_devices"]),
+        tuple(device["name"] for device in said["cdi_devices"]),
     )

@@ -107,7 +107,7 @@ def list_allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePo
         for resource, table in node.tables
         if table.allocatable
     ]
-    devices = [_format_device(pool.resource, one.id, one.nodes) for pool in pools for one in pool.healthy]
+    devices = [_format_device(pool.resource, device.id, device.nodes) for pool in pools for device in pool.healthy]
     return {"devices": devices, "cpu_ids": list(cpus), "memory": memory}
 
 
@@ -155,10 +155,10 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
 
 def _format_device(resource: str, id_: str, nodes: int | None) -> Value:
     """Return the entry of one device, because kubelet also lists each device separately."""
-    one: Value = {"resource_name": resource, "device_ids": [id_]}
+    message: Value = {"resource_name": resource, "device_ids": [id_]}
     if nodes is not None:
-        one["topology"] = {"nodes": [{"ID": node} for node in range(nodes.bit_length()) if nodes >> node & 1]}
-    return one
+        message["topology"] = {"nodes": [{"ID": node} for node in range(nodes.bit_length()) if nodes >> node & 1]}
+    return message
 
 
 def _format_blocks(blocks: Blocks) -> list[Value]:

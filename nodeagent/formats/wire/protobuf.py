@@ -123,16 +123,16 @@ def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) 
         if name not in value:
             continue
         present += 1
-        one = value[name]
-        if one is None:
+        item = value[name]
+        if item is None:
             continue
         try:
-            field.put(out, one)
+            field.put(out, item)
         except ProtobufError as err:
             raise ProtobufError(f"{message_type.name}.{err}") from None
         except (TypeError, AttributeError, ValueError, struct.error):
             kind = "message" if isinstance(field.type, MessageType) else field.type.value
-            shown = f"{one!r:.80}"
+            shown = f"{item!r:.80}"
             raise ProtobufError(f"{message_type.name}.{name}: {shown} is not of type {kind}") from None
     if present != len(value):
         unknown = sorted(map(str, value.keys() - message_type.by_name.keys()))
@@ -174,8 +174,8 @@ def _create_encoder(field: Field) -> _Put:
     else:
 
         def put(out: _Out, value: Any) -> None:
-            for one in value:
-                out += (tag, encode_value(one))
+            for item in value:
+                out += (tag, encode_value(item))
 
     return put
 

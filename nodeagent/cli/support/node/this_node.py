@@ -88,7 +88,7 @@ def _ask_agent(socket: str, read: ViewReader) -> NodeView:
     except (NodeStateError, MisfitError) as err:
         raise UnknownStateError(
             f"cannot understand the agent's state: {err}",
-            hint="does its version differ from this command's? after an upgrade: systemctl restart nodeagent (pods keep running)",
+            hint="after an upgrade, restart the agent: `systemctl restart nodeagent` (pods keep running)",
         ) from err
 
 
