@@ -361,13 +361,15 @@ def interrupts(clock: Clock) -> Iterator[Row]:
 
         def look() -> None:
             found = files.read(kinds)
-            plan_settings({}, found, to_avoid={}, cpus=Cpus(all_cpus, all_cpus), facts=files.facts(found))
+            plan_settings({}, found, to_avoid={}, cpus=Cpus(all_cpus, all_cpus), facts=files.read_facts(found))
 
         def move() -> None:
             nonlocal record
             own = next(sets)
             found, cpus = files.read(kinds), Cpus(all_cpus, all_cpus - own)
-            planned = plan_settings(record, found, to_avoid={SettingKind.IRQ: own}, cpus=cpus, facts=files.facts(found))
+            planned = plan_settings(
+                record, found, to_avoid={SettingKind.IRQ: own}, cpus=cpus, facts=files.read_facts(found)
+            )
             encode_record("boot", planned.record)
             files.write(
                 [(files.path(setting), format_cpus(setting, value)) for setting, value in planned.writes.items()]

@@ -38,11 +38,11 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles
-from nodeagent.edge.kernel.host_settings import boot_id
+from nodeagent.edge.kernel.host_settings import read_boot_id
 from nodeagent.edge.kernel.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.systemd.service_manager import ServiceManager
@@ -79,7 +79,7 @@ def serve(config_path: str) -> int:
             return _serve(config_path, node, log=log, manager=manager, wakeups=wakeups)
     except (StartError, state_files.StateFileError) as err:
         log.error("start_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - not a bug of ours: no traceback
-        manager.status(f"refused to start: {err.message.splitlines()[0]}")
+        manager.set_status(f"refused to start: {err.message.splitlines()[0]}")
         return EX_CONFIG
 
 
@@ -125,7 +125,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         runner=runner,
         tree=tree,
         recorder=Recorder(config.state_directory, log, unusable=unusable),
-        host_settings=HostSettings(places, config.state_directory, boot_id(), log),
+        host_settings=HostSettings(places, config.state_directory, read_boot_id(), log),
         placements=Placements(PlacementFiles(placement_directory(config))),
         claim_statuses=ClaimStatuses(config),
         plugins=plugins,
@@ -146,7 +146,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         try:
             run_turns(agent, publisher, watch, config_path, manager, heart, standing)
         finally:
-            manager.stopping(_status(agent))
+            manager.notify_stopping(_status(agent))
             watch.stop()
             manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
@@ -237,9 +237,9 @@ def run_turns(
             unserved, unwatched = publisher.listen(), _renew_watch(watch, agent, unwatched)
             reasons = rescans.add_timer(reasons, agent.node.config.rescan_period_ms / 1000)
             due = time.monotonic() + agent.turn(reasons, (*standing, *unserved, *filter(None, (unwatched, unapplied))))
-            manager.status(_status(agent))
+            manager.set_status(_status(agent))
             if agent.memory.has_reconciled and not heart.is_ready:
-                manager.ready(_status(agent))
+                manager.notify_ready(_status(agent))
                 agent.edges.log.info("ready")
                 heart.is_ready = True
             if not follows_hotplug:
@@ -272,7 +272,7 @@ def _status(agent: Agent) -> str:
 
 def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
     """Apply a changed configuration as a whole. Return the problem, empty on success. A failure changes nothing."""
-    manager.reloading()
+    manager.notify_reloading()
     problem = ""
     try:
         node = load_node(config_path)
@@ -283,7 +283,7 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
     except NodeAgentError as err:
         problem = f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
         agent.edges.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
-    manager.ready(_status(agent))
+    manager.notify_ready(_status(agent))
     return problem
 
 
@@ -296,7 +296,7 @@ def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: Service
         except LauncherError as err:
             if not has_logged:
                 log.warning("waiting_for_launcher", problem=err.message, hint=err.hint)
-                manager.status("waiting for nodeagent-pods.service")
+                manager.set_status("waiting for nodeagent-pods.service")
                 has_logged = True
         else:
             if cgroup is None:
@@ -327,7 +327,7 @@ def _read_running_pods(
             return evidence
         if evidence != logged:
             log.warning("waiting_to_recover", problems=list(evidence))
-            manager.status("waiting: the state is rebuilt from running pods, which cannot be read yet")
+            manager.set_status("waiting: the state is rebuilt from running pods, which cannot be read yet")
             logged = evidence
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):

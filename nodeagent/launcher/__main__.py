@@ -44,7 +44,7 @@ def main() -> int:
     except Exception:  # noqa: BLE001 - a bug must not lose exit codes, which the re-executed launcher still gets
         log("crashed", trace=traceback.format_exc()[-1500:])
         time.sleep(1)
-        if not launcher.stop_asked:
+        if not launcher.asked.stop:
             launcher.reexec()
         return 1
     return 0

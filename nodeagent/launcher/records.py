@@ -105,8 +105,8 @@ def is_sound(run: ProcessRecord) -> bool:
     )
 
 
-def parent_and_start_ticks(pid: int) -> tuple[int, int]:
-    fields = stat_fields(pid)
+def read_parent_and_start_ticks(pid: int) -> tuple[int, int]:
+    fields = read_stat_fields(pid)
     return int(fields[1]), int(fields[19])
 
 
@@ -115,6 +115,6 @@ def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
     return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks
 
 
-def stat_fields(pid: int) -> list[str]:
+def read_stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from field 3 on (proc(5)). Field 2 may contain blanks and parentheses."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

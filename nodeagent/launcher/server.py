@@ -36,8 +36,8 @@ from nodeagent.launcher.records import (
     ProcessRecord,
     RecordStore,
     is_kernel_thread,
-    parent_and_start_ticks,
-    stat_fields,
+    read_parent_and_start_ticks,
+    read_stat_fields,
 )
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import become_process
@@ -74,6 +74,14 @@ class Stop:
     killed: set[str] = dataclasses.field(default_factory=set)  # ids whose grace period is over
 
 
+@dataclasses.dataclass(slots=True)
+class SignalFlags:
+    """Whether a signal has asked for a stop (SIGTERM) or re-execution (SIGHUP)."""
+
+    stop: bool = False
+    reexec: bool = False
+
+
 class Launcher:
     def __init__(self, root: Path | None, state: Path, journal: str, listener: socket.socket) -> None:
         self.root, self.journal, self.records = root, journal, RecordStore(state)
@@ -84,7 +92,7 @@ class Launcher:
         self.children: dict[int, str] = {}  # ids by pid; only reap() frees these pids
         self.pidfds: dict[str, int] = {}  # pidfds by id, of processes that an earlier launcher started
         self.started_at_ms = now_ms()
-        self.stop_asked = self.reexec_asked = False
+        self.asked = SignalFlags()
         self.stop: Stop | None = None
 
     def serve(self) -> None:
@@ -94,8 +102,8 @@ class Launcher:
             end.setblocking(False)
         signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop_asked", True))
-        signal.signal(signal.SIGHUP, lambda *_: setattr(self, "reexec_asked", True))
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self.asked, "stop", True))
+        signal.signal(signal.SIGHUP, lambda *_: setattr(self.asked, "reexec", True))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that reexec() has blocked
         self.recover_runs()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
@@ -105,11 +113,11 @@ class Launcher:
         while True:
             self.reap()
             self.end_overdue_starts()
-            if self.stop_asked and self.continue_stop():
+            if self.asked.stop and self.continue_stop():
                 self.kill_leftovers()
                 signal.set_wakeup_fd(-1)  # the socket closes with this function
                 return
-            if self.reexec_asked and not self.starting:
+            if self.asked.reexec and not self.starting:
                 self.reexec()
             for key, _ in self.selector.select(self.next_deadline()):
                 key.data()
@@ -126,7 +134,7 @@ class Launcher:
             pidfd = open_pidfd(run)
             if pidfd is None:
                 self.record_unknown_end(run)
-            elif parent_and_start_ticks(run.pid)[0] == os.getpid():
+            elif read_parent_and_start_ticks(run.pid)[0] == os.getpid():
                 os.close(pidfd)
                 self.children[run.pid] = run.id
             else:
@@ -241,12 +249,12 @@ class Launcher:
         if order.id in self.starting:
             self.starting[order.id].clients.append(client)
             return None
-        if self.stop_asked or len(self.runs) + len(self.starting) >= MAX_RUNS:
+        if self.asked.stop or len(self.runs) + len(self.starting) >= MAX_RUNS:
             raise RefusedError("unavailable", f"stopping, or {MAX_RUNS} runs are kept (acknowledge the ended ones)")
         ours, theirs = socket.socketpair()
         try:
             pid = self.fork(order, theirs.fileno())
-            ticks = parent_and_start_ticks(pid)[1]
+            ticks = read_parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
             self.records.write([run], durable=False)  # neither the container nor its record has to outlive this boot
             ours.send(b"!")
@@ -346,7 +354,7 @@ class Launcher:
 
     def reexec(self) -> None:
         """Execute the launcher's program again in this process, which keeps its children."""
-        self.reexec_asked = False
+        self.asked.reexec = False
         log("reexec", pid=os.getpid())
         # without handlers, these signals would end the new image
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
@@ -400,7 +408,7 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
             case FileWrite():
                 write_file(write.path, write.value)
             case ThreadMove():
-                if not is_kernel_thread(stat_fields(write.pid), write.start_ticks):
+                if not is_kernel_thread(read_stat_fields(write.pid), write.start_ticks):
                     raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
                 os.sched_setaffinity(write.pid, itertools.chain(*write.cpus))
     except OSError as err:
@@ -417,7 +425,7 @@ def open_pidfd(run: ProcessRecord) -> int | None:
             return None
         raise
     try:
-        if parent_and_start_ticks(run.pid)[1] == run.start_ticks:
+        if read_parent_and_start_ticks(run.pid)[1] == run.start_ticks:
             return pidfd
     except (OSError, IndexError):
         pass

@@ -15,16 +15,8 @@ from typing import NoReturn
 from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-STAGES = (
-    "fork",
-    "deadline",
-    "cgroup",
-    "session",
-    "output",
-    "user",
-    "cwd",
-    "exec",
-)  # the launcher reports the first two
+# the launcher reports fork and deadline
+STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
 
 
 def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:

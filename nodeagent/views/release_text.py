@@ -3,12 +3,10 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import NOTHING
 from nodeagent.core.model.state import ContainerStatus, NodeState, Phase, PodEntry
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
+from nodeagent.views.holdings.by_resource import freed_fields
 from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
@@ -16,7 +14,7 @@ Document = dict[str, Any]
 
 def describe_plan(state: NodeState, entry: PodEntry) -> Document:
     """Describe the release of a pod: the order of its containers, and the resources that become free."""
-    cpus, nodes = _find_held_resources(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
+    held = state.promises.of_pod(entry.pod.uid) if entry.is_active else NOTHING
     return {
         "namespace": entry.pod.namespace,
         "name": entry.pod.name,
@@ -26,8 +24,7 @@ def describe_plan(state: NodeState, entry: PodEntry) -> Document:
         "outcome": "planned" if entry.is_active else "nothing",
         "order": list(_find_stop_order(entry)) if entry.is_active else [],
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
-        "cpus": str(cpus),
-        "memoryNodes": str(nodes),
+        **freed_fields(held),
         "cgroup": entry.own_cgroup if entry.is_active else None,
         "units": list(entry.pod.units) if entry.is_active else [],
     }
@@ -51,7 +48,7 @@ def format_plan(plan: Document) -> list[str]:
     if plan["order"]:
         waves = "; then to ".join(", ".join(wave) for wave in plan["order"])
         lines.append(f"  SIGTERM to {waves}; SIGKILL after {plan['terminationGracePeriodSeconds']} s")
-    held = _format_freed(plan["cpus"], plan["memoryNodes"])
+    held = _format_freed(plan)
     if plan["units"]:
         return [*lines, f"  {', '.join(plan['units'])} keeps running under systemd's own settings: {held}"]
     return [*lines, f"  after its last process has ended: {held}; cgroup {plan['cgroup']} is removed"]
@@ -67,7 +64,7 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
             for was, status in zip(old.containers, new.containers, strict=False):
                 yield from _describe_container_events(old, was, status, now_ms)
         if new is None or not new.is_active:
-            yield f"{old.pod.full_name}: ended; {_format_freed(*map(str, _find_held_resources(before.promises, old)))}"
+            yield f"{old.pod.full_name}: ended; {_format_freed(freed_fields(before.promises.of_pod(old.pod.uid)))}"
 
 
 def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
@@ -92,17 +89,8 @@ def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
             yield [container.name]
 
 
-def _find_held_resources(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
-    """Return the exclusive CPUs and the memory nodes of a pod, which become free with its end."""
-    uid = entry.pod.uid
-    cpus, nodes = promises.of_pod(uid).of(CpuHoldings).pod_cpus or CpuSet(), NumaSet()
-    for container in entry.pod.containers:
-        cpus |= own_set_of(promises, uid, container.name) or CpuSet()
-        nodes |= memory_nodes_of(promises, uid, container.name) or NumaSet()
-    return cpus, nodes
-
-
-def _format_freed(cpus: str, nodes: str) -> str:
+def _format_freed(freed: Document) -> str:
+    cpus, nodes = freed["cpus"], freed["memoryNodes"]
     held = [f"CPUs {cpus}"] if cpus else []
     held += [f"memory of NUMA {nodes}"] if nodes else []
     return f"{' and '.join(held)} {'are' if cpus else 'is'} free again" if held else "it had no exclusive CPUs"

@@ -22,7 +22,7 @@ from nodeagent.core.model.waiting import Waiting
 from nodeagent.daemon.start import node_builder
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.files import manifests
-from nodeagent.edge.files.manifests import SUFFIXES, ManifestScan, locked_manifests, scan_manifests
+from nodeagent.edge.files.manifests import SUFFIXES, ManifestScan, lock_manifests, scan_manifests
 from nodeagent.edge.files.state_files import temporary_path
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
@@ -358,7 +358,7 @@ def test_a_command_that_is_to_be_repeated_as_root_can_be_pasted(node: Node, run:
 def test_commands_that_write_there_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for command, *words in (("apply", written("web.yaml", WEB)), ("delete", "web")):
         other = ExitStack()
-        other.enter_context(locked_manifests(str(node.manifests), "none"))
+        other.enter_context(lock_manifests(str(node.manifests), "none"))
         (lock,) = node.manifests.glob(".*")
         assert lock.stat().st_mode & 0o777 == 0o600, "nobody else can lock it"
         monkeypatch.setattr(manifests.time, "sleep", lambda _, other=other: other.close())
@@ -368,7 +368,7 @@ def test_commands_that_write_there_wait_for_each_other(node: Node, monkeypatch: 
 
 def test_a_command_that_is_still_at_work_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "LOCK_SECONDS", 0)
-    with locked_manifests(str(node.manifests), "none"):
+    with lock_manifests(str(node.manifests), "none"):
         err = failed(node("apply", written("web.yaml", WEB)))
     assert err == (
         f"nodeagent: another `nodeagent apply` or `delete` (pid {os.getpid()}) is still at work in {node.manifests}\n"
@@ -380,7 +380,7 @@ def test_a_command_that_is_still_at_work_is_named(node: Node, monkeypatch: pytes
 def test_what_a_killed_command_has_left_is_locked_again(node: Node) -> None:
     (node.manifests / ".lock").write_text("a pid that was longer\n")
     (node.manifests / ".lock").chmod(0o600)
-    with locked_manifests(str(node.manifests), "none"):
+    with lock_manifests(str(node.manifests), "none"):
         assert (node.manifests / ".lock").read_text() == f"{os.getpid()}\n"
     assert node.files() == []
 
@@ -760,7 +760,7 @@ def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
 def test_the_node_is_looked_at_when_others_have_written(agent: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.runs(SMALL)
     other = ExitStack()
-    other.enter_context(locked_manifests(str(agent.manifests), "none"))
+    other.enter_context(lock_manifests(str(agent.manifests), "none"))
 
     def deleted(_: float) -> None:
         (agent.manifests / "small.yaml").unlink()

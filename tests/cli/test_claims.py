@@ -18,11 +18,10 @@ from tests.support.machine_tree import Machine, put_device
 __all__ = ["host", "live", "node", "run"]
 OF_CLAIMS = {
     "cel",
-    "nodeagent.core.admission.claims",
+    "nodeagent.core.resources.claims.placing",
     "nodeagent.core.resources.claims.matching",
     "nodeagent.formats.manifest.claim_documents",
     "nodeagent.formats.manifest.claim_status",
-    "nodeagent.views.wording.claims",
 }
 SELECTOR = 'device.attributes["dra.cpu"].coreID > 1'
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nodeagent.daemon.reports.publisher import JOB_SOCKET
-from nodeagent.edge.cgroups.cgroup_entry import own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.edge.transport.serving import ServingThread
@@ -173,7 +173,7 @@ def test_an_error_of_the_agent_is_told() -> None:
 
 
 def test_a_process_that_is_not_where_it_was_told_becomes_nothing() -> None:
-    elsewhere = str(max(own_cpus()) + 1)
+    elsewhere = str(max(read_own_cpus()) + 1)
 
     def astray(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         return {**let_in(arguments, peer), "exclusiveCPUs": elsewhere, "sharedCPUs": ""}

@@ -48,7 +48,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     found = Kernel()
-    monkeypatch.setattr(counting, "recording", found.recording)
+    monkeypatch.setattr(counting, "record", found.recording)
     monkeypatch.setattr(counting, "leave_cpus", lambda _: None)
     return found
 
@@ -77,12 +77,13 @@ def test_an_owners_task_that_ends_while_counting_begins_is_no_strangers(
     """It has left its cgroup, and is switched from once more."""
 
     class Tree:
-        def __init__(self, _root: str) -> None: ...
+        def __init__(self, _root: str) -> None:
+            self.processes = self
 
-        def threads(self, _cgroup: str) -> frozenset[int]:
+        def list_threads(self, _cgroup: str) -> frozenset[int]:
             return frozenset() if kernel.instances else frozenset({2**22})
 
-        def numbers(self, _cgroup: str) -> tuple[int, ...]:
+        def list_cgroup_ids(self, _cgroup: str) -> tuple[int, ...]:
             return ()
 
     monkeypatch.setattr(counting, "CgroupTree", Tree)

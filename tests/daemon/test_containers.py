@@ -31,7 +31,7 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.runtime.nri import NriError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.daemon_model import Daemon, watched
@@ -64,7 +64,7 @@ class Tree:
         self.own_reads += 1
         return {}
 
-    def read_of_others(self, path: str) -> ObservedCgroup | None:
+    def read_foreign(self, path: str) -> ObservedCgroup | None:
         self.reads.append(path)
         if self.is_broken:
             raise CgroupError("cannot read it", path=path, error=5, hint="dmesg")
@@ -76,7 +76,7 @@ class Tree:
             path, frozenset(), frozenset(), attributes, cpus, None, is_populated=True, is_frozen=False
         )
 
-    def occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
+    def read_occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
         return {path: cpus for path, cpus in self.strange.items() if path.startswith(f"{top}/") and not is_known(path)}
 
 

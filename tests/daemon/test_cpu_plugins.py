@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.model.config import CpuPlugin
+from nodeagent.core.model.config import RETRY_FOR_ROOM, CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import exclusive_sets
@@ -66,6 +66,23 @@ def test_they_sort_and_select_and_who_fails_refuses_one_pod(daemon: Daemon) -> N
     (refused,) = events(daemon, "pod_refused")
     assert refused["reason"] == "CPUPluginFailed"
     assert refused["message"] == "CPU plugin mine, Select: it raises RuntimeError: no idea"
+
+
+def test_they_sort_refused_pods_that_are_decided_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(node(SMALL, cpu_plugins=(CpuPlugin("mine", code=Code()),)))
+    daemon = Daemon(machine, tmp_path, steps=Steps(), config={"retry_refused": RETRY_FOR_ROOM})
+    big, a, c = (pod(name, app(cpu=cpus)) for name, cpus in (("big", "6"), ("a", "4"), ("c", "4")))
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (big,)
+        daemon.start()
+        daemon.rest()
+        daemon.files.pods = (big, a)
+        daemon.rest()
+        daemon.files.pods = (big, a, c)
+        daemon.rest()
+        daemon.files.pods = (a, c)
+        daemon.rest()
+        assert {uid for uid, _, _ in exclusive_sets(daemon.agent.state.promises)} == {"uid-c"}
 
 
 def test_what_is_given_back_is_noted_once(daemon: Daemon) -> None:
@@ -134,7 +151,7 @@ def test_a_reload_with_a_plugin_that_is_not_there_changes_nothing(daemon: Daemon
     config.write_text(
         'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\ncpuManagerPlugins: [{name: kept-elsewhere}]\n'
     )
-    manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
+    manager: Any = SimpleNamespace(notify_reloading=lambda: None, notify_ready=lambda _status: None)
     before = daemon.agent.node
     problem = service.reload(daemon.agent, str(config), manager)
     assert f"{config}:3: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in problem

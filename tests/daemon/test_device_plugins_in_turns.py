@@ -18,7 +18,7 @@ from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.formats.checkpoint.device_checkpoint import decode_devices
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched

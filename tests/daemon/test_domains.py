@@ -12,7 +12,8 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.daemon.domains.all import DomainWriter, make_domains
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups, unit_paths
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.unit_properties import UnitProperties
 from tests.support.pods import app, pod, unit

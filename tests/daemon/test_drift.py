@@ -16,7 +16,8 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from tests.daemon.test_write_failures import failure
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -304,16 +305,16 @@ def test_another_cgroup_is_seen_and_written_to(tmp_path: Path, process: subproce
     (root / "c" / "payload").mkdir(parents=True)
     (root / "c" / "payload" / "cgroup.procs").touch()
     tree, since = CgroupTree(str(root)), ticks(process.pid)
-    assert tree.has_left("c", process.pid, since)
-    tree.bring_back("c", process.pid, since)
+    assert tree.processes.has_left("c", process.pid, since)
+    tree.processes.bring_back("c", process.pid, since)
     assert (root / "c" / "payload" / "cgroup.procs").read_text() == str(process.pid)
 
 
 def test_another_process_of_that_pid_is_left_alone(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
     root, _ = own_directories(tmp_path, process.pid)
     tree = CgroupTree(str(root))
-    assert not tree.has_left("c", process.pid, ticks(process.pid) + 1)
-    tree.bring_back("c", process.pid, ticks(process.pid) + 1)
+    assert not tree.processes.has_left("c", process.pid, ticks(process.pid) + 1)
+    tree.processes.bring_back("c", process.pid, ticks(process.pid) + 1)
     assert not (root / "c").exists()
 
 
@@ -323,9 +324,9 @@ def test_one_that_has_ended_has_not_left(tmp_path: Path, process: subprocess.Pop
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     tree = CgroupTree(str(root))
-    assert not tree.has_left("c", process.pid, since), "a zombie"
+    assert not tree.processes.has_left("c", process.pid, since), "a zombie"
     process.wait()
-    assert not tree.has_left("c", process.pid, since)
+    assert not tree.processes.has_left("c", process.pid, since)
 
 
 def test_a_cgroup_below_is_home_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +340,7 @@ def test_a_cgroup_below_is_home_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return f"1:name=x:/\n0::{where}\n" if str(self).endswith("/cgroup") else real(self, *args, **more)
 
         monkeypatch.setattr(Path, "read_text", read)
-        assert tree.has_left("c", os.getpid(), since) is left, where
+        assert tree.processes.has_left("c", os.getpid(), since) is left, where
 
 
 def test_a_refused_move_names_cgroup_and_reason(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
@@ -347,4 +348,4 @@ def test_a_refused_move_names_cgroup_and_reason(tmp_path: Path, process: subproc
     with pytest.raises(
         CgroupError, match=r"cannot write '\d+' to .*pods/c/payload/cgroup.procs: No such file or directory"
     ):
-        CgroupTree(str(root)).bring_back("c", process.pid, ticks(process.pid))
+        CgroupTree(str(root)).processes.bring_back("c", process.pid, ticks(process.pid))

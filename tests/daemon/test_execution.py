@@ -9,7 +9,7 @@ from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCg
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.turn.execution import ExecutionResult, execute
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, MemoryInUseError
 
 
 @dataclass

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
+from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.daemon.reports.publisher import unready
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -104,6 +105,25 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
     admissions = found["kubelet_topology_manager_admission_requests_total"]
     assert admissions == 3, "what was not saved has not happened"
     assert found["kubelet_topology_manager_admission_duration_ms_count"] == admissions
+
+
+def test_a_resize_that_cannot_be_saved_waits_for_the_disk(daemon: Daemon) -> None:
+    daemon.steps.fails = lambda _number, _call: errno.ENOSPC
+    daemon.files.pods = (pod("a", app("app", "3")), RUNNING[1])
+    daemon.turn(*WakeUpReason)
+    entry = daemon.agent.view.state.entries[0]
+    ((kind, waiting),) = entry.waiting
+    assert (kind, waiting.reason) == (RequestKind.CHANGE, STATE_NOT_SAVED)
+    assert entry.pod == RUNNING[0], "it keeps running unchanged"
+    assert entry.list_retries(kind, for_room=False) == (Retry.DISK,)
+    assert len(daemon.agent.view.state.entries) == 2
+    assert STATE_NOT_SAVED in shown(daemon)
+    assert metrics(daemon)['nodeagent_waiting_requests{asked="change"}'] == 1
+
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    entry = daemon.agent.view.state.entries[0]
+    assert (entry.pod, entry.waiting) == (daemon.files.pods[0], ())
 
 
 FROM: dict[str, Callable[[int], Callable[[int, str], bool]]] = {

@@ -30,7 +30,7 @@ from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs
 from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.transport.local_api_client import ApiError, call

@@ -9,7 +9,7 @@ import pytest
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.daemon.turn.problem import Problem, owner_fields
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, init, pod

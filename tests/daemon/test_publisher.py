@@ -17,7 +17,7 @@ from nodeagent.daemon.reports import api_operations
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.transport import local_api
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.errors import NodeAgentError

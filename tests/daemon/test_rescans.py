@@ -71,7 +71,7 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         edges=SimpleNamespace(log=make_log(io.StringIO())),
     )
     manager: Any = SimpleNamespace(
-        watchdog_period_seconds=lambda: None, status=print, ready=print, ping_watchdog=lambda: None
+        watchdog_period_seconds=lambda: None, set_status=print, notify_ready=print, ping_watchdog=lambda: None
     )
     nothing: Any = SimpleNamespace(listen=tuple, renew=lambda _: None, is_ready=True)
     service.run_turns(agent, nothing, nothing, "config.yaml", manager, nothing)

@@ -178,7 +178,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("cpuManagerPolicy: dynamic\n")
-    manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
+    manager: Any = SimpleNamespace(notify_reloading=lambda: None, notify_ready=lambda _status: None)
     daemon.standing = (service.reload(daemon.agent, str(config), manager),)
     daemon.turn()
     (problem,) = daemon.agent.view.problems

@@ -15,7 +15,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspect_node
@@ -116,7 +117,7 @@ def test_where_the_chain_cannot_be_read_for_a_moment_what_was_known_of_it_counts
     withhold(daemon, taken)
     daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="1")))
     with monkeypatch.context() as moment:
-        moment.setattr(daemon.agent.edges.tree, "chain", lambda: None)
+        moment.setattr(daemon.agent.edges.tree, "read_chain", lambda: None)
         daemon.turn(reason)
     assert not promised(daemon, "d") & taken
     assert any("keeps CPUs" in problem for problem in daemon.agent.view.problems)
@@ -131,7 +132,7 @@ def test_the_problem_of_a_chain_that_could_not_be_read_ends_when_it_can(
 
     withhold(daemon, CpuSet.parse(taken))
     with monkeypatch.context() as moment:
-        moment.setattr(daemon.agent.edges.tree, "chain", unreadable)
+        moment.setattr(daemon.agent.edges.tree, "read_chain", unreadable)
         daemon.turn(WakeUpReason.MANIFESTS)
     assert any("cannot read it" in problem for problem in daemon.agent.view.problems)
     daemon.turn(WakeUpReason.MANIFESTS)
@@ -249,7 +250,7 @@ def tree(base: Path, *texts: str | None) -> CgroupTree:
 
 
 def test_the_chain_is_read_from_the_root_down(tmp_path: Path) -> None:
-    found = tree(tmp_path, "0-7\n", "0-7\n", "2-7\n").chain()
+    found = tree(tmp_path, "0-7\n", "0-7\n", "2-7\n").read_chain()
     names = ("fs", "fs/slice", "fs/slice/unit")
     assert found == tuple(
         (str(tmp_path / n), CpuSet.parse(t)) for n, t in zip(names, ("0-7", "0-7", "2-7"), strict=True)
@@ -259,12 +260,12 @@ def test_the_chain_is_read_from_the_root_down(tmp_path: Path) -> None:
 def test_where_a_cgroup_has_no_cpuset_nothing_is_known(tmp_path: Path) -> None:
     for name, texts in {"a": (), "b": ("0-7\n", "\n", "0-7\n"), "c": ("0-7\n", "0-7\n", None)}.items():
         (tmp_path / name).mkdir()
-        assert tree(tmp_path / name, *texts).chain() is None
+        assert tree(tmp_path / name, *texts).read_chain() is None
 
 
 def test_what_the_kernel_would_not_write_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CgroupError, match=r"slice/cpuset.cpus.effective"):
-        tree(tmp_path, "0-7\n", "many\n", "0-7\n").chain()
+        tree(tmp_path, "0-7\n", "many\n", "0-7\n").read_chain()
 
 
 def test_a_machine_without_cpus_is_as_if_they_were_offline() -> None:

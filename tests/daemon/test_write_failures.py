@@ -22,8 +22,9 @@ from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.daemon.turn.execution import ExecutionResult, FailureResponse, respond
-from nodeagent.edge.cgroups import cgroupfs
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs import files, tree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from tests.daemon.test_crash_points import SCENARIOS, Life, Scenario, clone, prepared, settle
 from tests.support.daemon_model import Steps, watched
 from tests.support.figures import Recorder, keep, report
@@ -212,7 +213,7 @@ def test_the_most_pressing_failure_says_when_to_look_again(
 
 
 class _Failing:
-    """The module os as cgroupfs sees it, with one call that fails, if only for files of one name."""
+    """The module os as the edge sees it, with one call that fails, if only for files of one name."""
 
     def __init__(self, call: str, error: int, name: str = "") -> None:
         self._call, self._error, self._name = call, error, name
@@ -230,7 +231,7 @@ NEXT_STEPS = {
     errno.EACCES: "Delegate=yes",
     errno.ENOENT: "see cgroup.controllers",
     errno.ENODEV: "another program has removed this cgroup",
-    errno.EBUSY: "see cgroup.procs",
+    errno.EBUSY: "see its cgroup.procs",
     errno.EAGAIN: "see cgroup.max.descendants",
     errno.ENOSPC: "compare cpuset.*.effective",
     errno.EINVAL: "do these CPUs and nodes exist?",
@@ -245,7 +246,7 @@ def test_a_failed_write_names_file_value_reason_and_the_next_step(
 ) -> None:
     (tmp_path / "pod1").mkdir()
     (tmp_path / "pod1" / "cpu.weight").touch()
-    monkeypatch.setattr(cgroupfs, "os", _Failing("write", error))
+    monkeypatch.setattr(files, "os", _Failing("write", error))
     with pytest.raises(CgroupError) as raised:
         CgroupTree(str(tmp_path)).apply(SetAttribute("pod1", Attribute.CPU_WEIGHT, 7, 100))
     assert raised.value.message == f"cannot write '7' to {tmp_path}/pod1/cpu.weight: {os.strerror(error)}"
@@ -258,7 +259,7 @@ WAYS: dict[str, tuple[str, Callable[[CgroupTree], None]]] = {
     "controllers": ("write", lambda tree: tree.apply(EnableControllers("pod1", ("cpuset", "cpu")))),
     "a new cgroup": ("mkdir", lambda tree: tree.apply(MakeCgroup("pod1/app"))),
     "a removal": ("rmdir", lambda tree: tree.apply(RemoveCgroup("pod1"))),
-    "a kill": ("write", lambda tree: tree.kill("pod1")),
+    "a kill": ("write", lambda tree: tree.processes.kill("pod1")),
 }
 """What is written how, and the system call that fails."""
 HARMLESS = {("a removal", errno.ENOENT), ("a kill", errno.ENOENT), ("a kill", errno.ENODEV)}
@@ -279,7 +280,7 @@ def test_every_kind_of_write_passes_the_kernels_answer_on(
         if call in {"mkdir", "rmdir"}:
             patched.setattr(os, call, getattr(failing, call))  # pathlib's
         else:
-            patched.setattr(cgroupfs, "os", failing)
+            patched.setattr(files, "os", failing)
         if (way, error) in HARMLESS:
             do(CgroupTree(str(tmp_path)))
             return
@@ -295,7 +296,7 @@ def test_a_cgroup_that_goes_while_it_freezes_is_gone(
 ) -> None:
     (tmp_path / "cgroup.freeze").touch()
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    monkeypatch.setattr(cgroupfs, "os", _Failing(call, errno.ENODEV, name))
+    monkeypatch.setattr(tree, "os", _Failing(call, errno.ENODEV, name))
     with pytest.raises(CgroupError) as raised:
         CgroupTree(str(tmp_path)).apply(SetAttribute("", Attribute.FREEZE, True, False))
     assert (tmp_path / "cgroup.freeze").read_text() == "1"
@@ -307,7 +308,7 @@ def test_a_cgroup_that_goes_while_it_is_read_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu\n")
-    monkeypatch.setattr(cgroupfs, "os", _Failing(call, errno.ENODEV))
+    monkeypatch.setattr(files, "os", _Failing(call, errno.ENODEV))
     assert CgroupTree(str(tmp_path)).read(frozenset()) == {}
 
 

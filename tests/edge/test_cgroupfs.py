@@ -16,7 +16,9 @@ from nodeagent.core.cgroups.write_failures import WriteFailure
 from nodeagent.core.cgroups.write_order import GatherThreads, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.cgroups.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs.processes import HELD_AT_ONCE, CgroupProcesses
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 MANY = 1301
 """More than a page of process ids."""
@@ -87,27 +89,27 @@ def crowd(pods: Path) -> Iterator[Path]:
     first.wait()
 
 
-class Counting(CgroupTree):
+class Counting(CgroupProcesses):
     lists = 0
 
-    def processes(self, path: str) -> tuple[int, ...]:
+    def list_pids(self, path: str) -> tuple[int, ...]:
         self.lists += 1
-        return super().processes(path)
+        return super().list_pids(path)
 
 
 @needs_cgroups
 def test_a_list_of_processes_is_read_to_its_end(crowd):
-    assert len(CgroupTree(str(crowd.parent)).processes("pod1")) == MANY
+    assert len(CgroupTree(str(crowd.parent)).processes.list_pids("pod1")) == MANY
 
 
 @needs_cgroups
 def test_every_process_of_many_gets_the_signal_and_the_list_is_not_read_for_each(crowd):
-    tree = Counting(str(crowd.parent))
+    processes = Counting(CgroupFiles(crowd.parent))
 
-    tree.terminate("pod1")
+    processes.terminate("pod1")
 
     wait_until_empty(crowd)
-    assert tree.lists <= 1 + -(-MANY // HELD_AT_ONCE)
+    assert processes.lists <= 1 + -(-MANY // HELD_AT_ONCE)
 
 
 def test_a_process_that_cannot_be_held_keeps_the_signal_from_no_other(tmp_path):
@@ -115,7 +117,7 @@ def test_a_process_that_cannot_be_held_keeps_the_signal_from_no_other(tmp_path):
     ours = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
     (tmp_path / "cgroup.procs").write_text(f"0\n{ours.pid}\n")
     with pytest.raises(CgroupError, match="hold process 0 to end it"):
-        CgroupTree(str(tmp_path)).terminate("")
+        CgroupTree(str(tmp_path)).processes.terminate("")
     assert ours.wait(20) == -signal.SIGTERM
 
 
@@ -125,11 +127,11 @@ def test_a_process_that_left_between_the_looks_gets_no_signal(tmp_path):
     left, stayed = (process.pid for process in ours)
 
     class Leaving(Counting):
-        def processes(self, path: str) -> tuple[int, ...]:
-            super().processes(path)
+        def list_pids(self, path: str) -> tuple[int, ...]:
+            super().list_pids(path)
             return (left, stayed) if self.lists == 1 else (stayed,)
 
-    Leaving(str(tmp_path)).terminate("pod1")
+    Leaving(CgroupFiles(tmp_path)).terminate("pod1")
 
     assert ours[1].wait(20) == -signal.SIGTERM
     assert ours[0].poll() is None
@@ -141,7 +143,7 @@ def test_a_process_that_is_listed_twice_is_one(tmp_path):
     """The kernel's list may name one that moved while it was read more than once (cgroup-v2.rst, cgroup.procs)."""
     (tmp_path / "pod1").mkdir()
     (tmp_path / "pod1" / "cgroup.procs").write_text("7\n9\n7\n")
-    assert CgroupTree(str(tmp_path)).processes("pod1") == (7, 9)
+    assert CgroupTree(str(tmp_path)).processes.list_pids("pod1") == (7, 9)
 
 
 def test_threads_and_ids_of_a_cgroup_are_those_of_all_below_it(tmp_path):
@@ -149,9 +151,14 @@ def test_threads_and_ids_of_a_cgroup_are_those_of_all_below_it(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cgroup.threads").write_text(threads)
     tree = CgroupTree(str(tmp_path))
-    assert tree.threads("pod1") == {7, 9, 11}
-    assert tree.numbers("pod1") == {(tmp_path / name).stat().st_ino for name in ("pod1", "pod1/app", "pod1/app/part")}
-    assert (tree.threads("pod2"), tree.numbers("pod2")) == (frozenset(), frozenset()), "it has gone"
+    assert tree.processes.list_threads("pod1") == {7, 9, 11}
+    assert tree.processes.list_cgroup_ids("pod1") == {
+        (tmp_path / name).stat().st_ino for name in ("pod1", "pod1/app", "pod1/app/part")
+    }
+    assert (tree.processes.list_threads("pod2"), tree.processes.list_cgroup_ids("pod2")) == (
+        frozenset(),
+        frozenset(),
+    ), "it has gone"
 
 
 THREADED = """
@@ -178,8 +185,8 @@ def test_processes_with_threads_in_threaded_cgroups_are_found_and_ended(pods, wh
     assert process.stdout.readline() == b"moved\n"
     tree = CgroupTree(str(pods))
 
-    assert tree.processes("slot") == (process.pid,)
-    tree.terminate("slot")
+    assert tree.processes.list_pids("slot") == (process.pid,)
+    tree.processes.terminate("slot")
 
     assert process.wait(20) == -signal.SIGTERM
     process.stdout.close()
@@ -213,12 +220,12 @@ def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
         os.seteuid(65_534)
         try:
             with pytest.raises(CgroupError) as refused:
-                CgroupTree(f"{directory}/pods").chain()
+                CgroupTree(f"{directory}/pods").read_chain()
         finally:
             os.seteuid(0)
         assert refused.value.message == f"cannot look at {directory}/pods: Permission denied"
         assert "run as root" in refused.value.hint
-        assert CgroupTree(f"{directory}/pods").chain() is None
+        assert CgroupTree(f"{directory}/pods").read_chain() is None
 
 
 def container_in(root, effective, partition):
@@ -286,9 +293,9 @@ def test_threads_that_are_elsewhere_for_one_look_only_are_not(tmp_path):
     class Changing(CgroupTree):
         looks = 0
 
-        def _elsewhere(self, path):
+        def _find_outside(self, path):
             self.looks += 1
-            return mine if self.looks == 1 else super()._elsewhere(path)
+            return mine if self.looks == 1 else super()._find_outside(path)
 
     tree = Changing(str(tmp_path))
     assert tree.read(frozenset())["pod1/app"].elsewhere == CpuSet()
@@ -310,13 +317,13 @@ def test_a_process_is_taken_in_if_it_lives_before_and_after(tmp_path):
     procs.parent.mkdir(parents=True)
     procs.touch()
     tree = CgroupTree(str(tmp_path))
-    assert not tree.take_in("job", 7, Looks(False))
+    assert not tree.processes.take_in("job", 7, Looks(False))
     assert procs.read_text() == ""
-    assert tree.take_in("job", 7, Looks(True, True))
+    assert tree.processes.take_in("job", 7, Looks(True, True))
     assert procs.read_text() == "7"
     procs.unlink()
     with pytest.raises(CgroupError, match="write '7'"):
-        tree.take_in("job", 7, Looks(True))
+        tree.processes.take_in("job", 7, Looks(True))
 
 
 def test_another_process_that_has_the_number_by_then_is_put_back_to_where_its_parent_is(tmp_path):
@@ -327,7 +334,7 @@ def test_another_process_that_has_the_number_by_then_is_put_back_to_where_its_pa
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "cgroup.procs").touch()
     born = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
-    assert not CgroupTree(str(tmp_path)).take_in("job", born.pid, Looks(True, False))
+    assert not CgroupTree(str(tmp_path)).processes.take_in("job", born.pid, Looks(True, False))
     assert (ours / "cgroup.procs").read_text() == str(born.pid)
     born.kill()
     born.wait()
@@ -356,12 +363,12 @@ def test_processes_below_a_cgroup_of_others_are_found_unless_they_are_known(tmp_
     for directory in (tmp_path, pods):
         directory.mkdir(exist_ok=True)
         (directory / "cgroup.controllers").write_text("cpuset")
-    found = CgroupTree(str(pods)).occupied_below("kubepods.slice", lambda path: path.endswith("/known.scope"))
+    found = CgroupTree(str(pods)).read_occupied_below("kubepods.slice", lambda path: path.endswith("/known.scope"))
     assert found == {
         "kubepods.slice/pod-a.slice/strange.scope": CpuSet.parse("3-4"),
         "kubepods.slice/pod-b.slice/deep.scope/inner": CpuSet.of(5),
     }
-    assert CgroupTree(str(pods)).occupied_below("kubepods", lambda _: False) == {}
+    assert CgroupTree(str(pods)).read_occupied_below("kubepods", lambda _: False) == {}
 
 
 def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_above_it(tmp_path: Path) -> None:
@@ -372,20 +379,20 @@ def test_of_a_cgroup_of_others_what_concerns_us_is_read_with_the_cpus_of_those_a
     scope = tmp_path / "kubepods.slice/app.scope"
     scope.mkdir(parents=True)
     tree = CgroupTree(str(tmp_path / "pods"))
-    assert tree.read_of_others("kubepods.slice/gone.scope") is None
+    assert tree.read_foreign("kubepods.slice/gone.scope") is None
     (scope / "cgroup.controllers").write_text("")
     (scope / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    there = tree.read_of_others("kubepods.slice/app.scope")
+    there = tree.read_foreign("kubepods.slice/app.scope")
     assert there is not None
     assert (there.path, there.is_populated, there.cpus_effective) == (str(scope), True, CpuSet.parse("0-7"))
     (scope / "cpuset.cpus").write_text("2-3\n")
     (scope / "cpuset.cpus.effective").write_text("2\n")
     (scope / "cpu.max").write_text("max 100000\n")
-    there = tree.read_of_others(str(scope))
+    there = tree.read_foreign(str(scope))
     assert there is not None
     assert (there.get(Attribute.CPUSET_CPUS), there.cpus_effective) == (CpuSet.of(2, 3), CpuSet.of(2))
     assert there.get(Attribute.CPU_MAX) == CpuMax(None, 100_000)
-    everything = tree.read_of_others(str(tmp_path))
+    everything = tree.read_foreign(str(tmp_path))
     assert everything is not None, "the root of all says nothing of its processes"
     assert everything.cpus_effective == CpuSet.parse("0-7")
 

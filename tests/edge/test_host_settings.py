@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles, read_boot_id, read_host_cpus, read_possible_cpus
 from nodeagent.formats.kernel.host_files import HostFileError
 
 FILES = {
@@ -60,11 +60,11 @@ def test_of_unbound_work_what_was_written_counts_where_the_kernel_shows_it(root:
 
 def test_the_machines_cpus(root: Path) -> None:
     with pytest.raises(HostFileError, match="sys/devices/system/cpu/possible"):
-        possible_cpus(str(root))
+        read_possible_cpus(str(root))
     for file, cpus in (("sys/devices/system/cpu/possible", "0-7"), ("sys/fs/cgroup/cpuset.cpus.effective", "0-1,4-7")):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_text(f"{cpus}\n")
-    assert (str(possible_cpus(str(root))), str(host_cpus(str(root)))) == ("0-7", "0-1,4-7")
+    assert (str(read_possible_cpus(str(root))), str(read_host_cpus(str(root)))) == ("0-7", "0-1,4-7")
 
 
 def test_one_that_nobody_may_write_cannot_be_changed(root: Path) -> None:
@@ -74,7 +74,7 @@ def test_one_that_nobody_may_write_cannot_be_changed(root: Path) -> None:
 
 def test_nothing_is_found_where_there_is_nothing(tmp_path: Path) -> None:
     assert found(tmp_path, *SettingKind) == {}
-    assert boot_id(str(tmp_path)) == ""
+    assert read_boot_id(str(tmp_path)) == ""
 
 
 def test_something_else_in_a_file_is_an_error(root: Path) -> None:
@@ -117,7 +117,7 @@ def test_each_write_has_its_own_result(root: Path) -> None:
 def test_the_boot_has_an_identity(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("4f3c\n")
-    assert boot_id(str(tmp_path)) == "4f3c"
+    assert read_boot_id(str(tmp_path)) == "4f3c"
 
 
 def test_an_interrupt_has_an_instance_and_the_cpus_of_its_devices_node(root: Path) -> None:
@@ -133,19 +133,19 @@ def test_an_interrupt_has_an_instance_and_the_cpus_of_its_devices_node(root: Pat
         (root / file).write_text(content)
     files = HostSettingsFiles(str(root))
     settings = files.read({SettingKind.IRQ, SettingKind.NEW_IRQS})
-    assert files.facts(settings) == {
+    assert files.read_facts(settings) == {
         Setting(SettingKind.IRQ, "24"): Facts((root / "sys/kernel/irq/24").stat().st_ino, CpuSet.parse("2-3")),
         Setting(SettingKind.IRQ, "9"): Facts(),
     }
-    assert files.facts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): Facts()}
+    assert files.read_facts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): Facts()}
 
 
 def test_a_queue_has_the_instance_of_its_interface(root: Path) -> None:
     files = HostSettingsFiles(str(root))
     queues = files.read({SettingKind.QUEUE})
-    assert set(files.facts(queues).values()) == {Facts()}
+    assert set(files.read_facts(queues).values()) == {Facts()}
     (root / "sys/class/net/eth0/ifindex").write_text("2\n")
-    assert files.facts(queues) == dict.fromkeys(queues, Facts(2))
+    assert files.read_facts(queues) == dict.fromkeys(queues, Facts(2))
 
 
 def test_interrupts_of_a_device_are_found_by_its_address_and_its_interface(root: Path) -> None:

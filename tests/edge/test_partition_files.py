@@ -9,7 +9,8 @@ from nodeagent.core.cgroups.write_order import RemoveCgroup, SetAttribute
 from nodeagent.core.model.cgroup import MEMBER, Attribute, Partition, PartitionKind
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.errors import NodeAgentError
 
 EXCLUSIVE, PARTITION = Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION

@@ -21,13 +21,12 @@ def channel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
 def test_messages(channel: tuple[str, socket.socket]) -> None:
     name, receiver = channel
     manager = ServiceManager({"NOTIFY_SOCKET": name})
-    assert manager.is_there
     table: list[tuple[Callable[[], None], bytes]] = [
-        (lambda: manager.ready("3 pods"), b"READY=1\nSTATUS=3 pods"),
-        (lambda: manager.status("two\nREADY=1 lines"), b"STATUS=two READY=1 lines"),
+        (lambda: manager.notify_ready("3 pods"), b"READY=1\nSTATUS=3 pods"),
+        (lambda: manager.set_status("two\nREADY=1 lines"), b"STATUS=two READY=1 lines"),
         (manager.ping_watchdog, b"WATCHDOG=1"),
         (lambda: manager.extend_start(90), b"EXTEND_TIMEOUT_USEC=90000000"),
-        (lambda: manager.stopping("bye"), b"STOPPING=1\nSTATUS=bye"),
+        (lambda: manager.notify_stopping("bye"), b"STOPPING=1\nSTATUS=bye"),
     ]
     for send, expected in table:
         send()
@@ -37,7 +36,7 @@ def test_messages(channel: tuple[str, socket.socket]) -> None:
 def test_a_reload_carries_the_monotonic_time(channel: tuple[str, socket.socket]) -> None:
     name, receiver = channel
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-    ServiceManager({"NOTIFY_SOCKET": name}).reloading()
+    ServiceManager({"NOTIFY_SOCKET": name}).notify_reloading()
     first, second = receiver.recv(4096).decode().splitlines()
     assert first == "RELOADING=1"
     key, _, usec = second.partition("=")
@@ -48,8 +47,7 @@ def test_a_reload_carries_the_monotonic_time(channel: tuple[str, socket.socket])
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}])
 def test_without_a_manager_messages_go_nowhere(environment: dict[str, str]) -> None:
     manager = ServiceManager(environment)
-    assert not manager.is_there
-    manager.ready("x")
+    manager.notify_ready("x")
     assert manager.watchdog_period_seconds() is None
 
 
@@ -112,7 +110,7 @@ def too_long(base: Path) -> str:
 def test_nobody_listens(tmp_path: Path, place: Callable[[Path], str]) -> None:
     path = place(tmp_path)
     with pytest.raises(NotifyError) as caught:
-        ServiceManager({"NOTIFY_SOCKET": path}).ready("x")
+        ServiceManager({"NOTIFY_SOCKET": path}).notify_ready("x")
     assert path in caught.value.message
     assert "READY=1" in caught.value.message
     assert "NotifyAccess" in (caught.value.hint or "")

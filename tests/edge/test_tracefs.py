@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, recording, remove_abandoned, temporary_directory
+from nodeagent.edge.kernel.tracefs import CpuRecording, TracefsError, make_temporary_directory, record, remove_abandoned
 from tests.support.launcher_process import wait_for
 
 FILES = (
@@ -70,7 +70,7 @@ def test_counters_are_made_first_and_run_only_from_the_beginning_on(instance: Pa
 
 def test_a_counter_that_the_kernel_refuses_is_named_and_the_instance_goes(tracefs: Path) -> None:
     with pytest.raises(TracefsError, match=r"cannot write '1' to .*/buffer_size_kb: No such file"):
-        recording(CpuSet.of(1), tracefs).__enter__()
+        record(CpuSet.of(1), tracefs).__enter__()
     assert list((tracefs / "instances").iterdir()) == []
 
 
@@ -92,9 +92,9 @@ def test_a_directory_goes_with_its_process_however_that_ends(tracefs: Path, end:
     path = tracefs / "instances/mine"
     program = f"""
 import os, pathlib, signal
-from nodeagent.edge.kernel.tracefs import temporary_directory
+from nodeagent.edge.kernel.tracefs import make_temporary_directory
 signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT, signal.SIGTERM, signal.SIGHUP}})
-with temporary_directory(pathlib.Path({str(path)!r})) as made:
+with make_temporary_directory(pathlib.Path({str(path)!r})) as made:
     print(made.is_dir(), flush=True)
     {end}
 """
@@ -108,8 +108,8 @@ def test_it_goes_also_where_everything_that_the_process_has_started_is_told_to_e
     path = tracefs / "instances/mine"
     program = f"""
 import os, pathlib, re, signal
-from nodeagent.edge.kernel.tracefs import temporary_directory
-with temporary_directory(pathlib.Path({str(path)!r})):
+from nodeagent.edge.kernel.tracefs import make_temporary_directory
+with make_temporary_directory(pathlib.Path({str(path)!r})):
     (remover,) = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
     status = pathlib.Path(f"/proc/{{remover}}/status")
     while not int(re.search("SigIgn:(.*)", status.read_text())[1], 16) >> signal.SIGTERM - 1 & 1:
@@ -125,7 +125,7 @@ def test_what_is_there_already_is_not_taken_over(tracefs: Path) -> None:
     (tracefs / "instances/mine/used").mkdir(parents=True)
     with (
         pytest.raises(TracefsError, match=r"cannot make .*: File exists"),
-        temporary_directory(tracefs / "instances/mine"),
+        make_temporary_directory(tracefs / "instances/mine"),
     ):
         pass
     assert (tracefs / "instances/mine/used").is_dir()
@@ -150,5 +150,5 @@ def test_a_kernel_that_cannot_says_what_it_lacks(
     for name in present:
         (tmp_path / name).mkdir()
     with pytest.raises(TracefsError, match=problem) as caught:
-        recording(CpuSet.of(1), tmp_path).__enter__()
+        record(CpuSet.of(1), tmp_path).__enter__()
     assert re.search(hint, caught.value.hint)

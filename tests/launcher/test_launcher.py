@@ -32,7 +32,7 @@ from nodeagent.formats.wire.launcher_protocol import (
     decode_start,
     encode_start,
 )
-from nodeagent.launcher.records import parent_and_start_ticks
+from nodeagent.launcher.records import read_parent_and_start_ticks
 from tests.support.launcher_process import DEADLINE_SECONDS, LauncherProcess, command_after, wait_for
 
 NOBODY = 65534
@@ -439,7 +439,7 @@ def test_orphans_are_adopted_and_reaped(running: LauncherProcess, tmp_path: Path
     running.start("run", "sh", "-c", 'sleep 1000 & echo $! >"$0"', str(tmp_path / "pid"))
     running.end_of("run")
     orphan = int((tmp_path / "pid").read_text())
-    assert parent_and_start_ticks(orphan)[0] == running.process.pid
+    assert read_parent_and_start_ticks(orphan)[0] == running.process.pid
     os.kill(orphan, signal.SIGKILL)
     wait_for(lambda: not Path(f"/proc/{orphan}").exists(), "no zombie is left")
 

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.processes.launcher import MOVES_CPUS, LauncherError
 from nodeagent.launcher.order import MAX_CPU, MAX_CPUS, RefusedError, ThreadMove, parse_cpus, parse_host_writes
-from nodeagent.launcher.records import PF_KTHREAD, is_kernel_thread, parent_and_start_ticks
+from nodeagent.launcher.records import PF_KTHREAD, is_kernel_thread, read_parent_and_start_ticks
 from tests.support.launcher_process import LauncherProcess
 
 NOBODYS_THREAD = "thread 999999999@1"
@@ -60,7 +60,7 @@ def test_nothing_but_settings_that_name_cpus_is_written(running: LauncherProcess
 @pytest.mark.parametrize(("change", "why"), [(0, "no kernel thread"), (1, "of another start")])
 def test_a_process_is_never_moved(running: LauncherProcess, change: int, why: str) -> None:
     own = os.sched_getaffinity(0)
-    start_ticks = parent_and_start_ticks(os.getpid())[1] + change
+    start_ticks = read_parent_and_start_ticks(os.getpid())[1] + change
     results = running.client.write_host([(f"thread {os.getpid()}@{start_ticks}", str(min(own)))])
     assert results == (os.strerror(errno.ESRCH),), why
     assert os.sched_getaffinity(0) == own

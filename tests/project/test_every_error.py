@@ -107,16 +107,16 @@ from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
 from nodeagent.daemon.start.recovery import read_recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
-from nodeagent.edge.cgroups.cgroup_entry import join
+from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup
 from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.manifests import scan_manifests
 from nodeagent.edge.files.placement_files import PlacementFiles
 from nodeagent.edge.kernel import irqbalance, kernel_threads, uevents
 from nodeagent.edge.kernel.sysfs import read_machine, write_setting
-from nodeagent.edge.kernel.tracefs import recording
+from nodeagent.edge.kernel.tracefs import record
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.systemd import units
@@ -400,7 +400,7 @@ def with_histograms(directory: Path) -> Path:
 
 
 def counted_in(tracefs: Path) -> None:
-    with recording(CpuSet.of(1), tracefs):
+    with record(CpuSet.of(1), tracefs):
         pass
 
 
@@ -453,7 +453,7 @@ CASES = [
     Case("CaptureError", "no JSON", lambda d: read_topology(about(machine=str(written(d / "f", "{")))), "{}/f is not a capture of a node: it is not JSON"),
     Case("CaptureError", "no machine", lambda d: read_topology(about(machine=str(written(d / "f", "{}")))), "topology: is missing, and kind is not NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: read_topology(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
-    Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
+    Case("CgroupEntryError", "no cgroup", lambda d: enter_cgroup(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
@@ -495,7 +495,7 @@ CASES = [
     Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
-    Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
+    Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).notify_ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("GrpcError", "no kubelet", lambda d: grpc(KUBELET, d / "s").__enter__(), "{}/s: there is no such socket"),
     Case("GrpcError", "something else for a kubelet", lambda d: grpc(KUBELET, Path(listener_that_says(b"HTTP/1.1 400 Bad", d / "s"))).__enter__().call("/x", b""), "{}/s: it does not speak gRPC"),

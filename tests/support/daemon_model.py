@@ -59,7 +59,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.launcher import LauncherError
@@ -200,13 +200,17 @@ class Tree:
     after: Callable[[], None]
     root: Path = ROOT
 
+    @property
+    def processes(self) -> "Tree":
+        return self
+
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
         return self.machine.observed(lambda path: not is_above(path))
 
     def read_above(self) -> dict[str, Any]:
         return self.machine.observed(is_above)
 
-    def read_of_others(self, directory: str) -> ObservedCgroup | None:
+    def read_foreign(self, directory: str) -> ObservedCgroup | None:
         path = directory.removeprefix("/sys/fs/cgroup").removeprefix("/")
         name = path.removeprefix(f"{SLICE}/")
         if name in self.machine.units:
@@ -224,7 +228,7 @@ class Tree:
             is_frozen=False,
         )
 
-    def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
+    def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         above = self.machine.node.kernel.online
         return ((str(self.root.parent), above), (str(self.root), above - self.machine.withheld))
 

@@ -18,7 +18,7 @@ import pytest
 
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.wire.launcher_protocol import Exited, Running, StartRequest
-from nodeagent.launcher.records import parent_and_start_ticks
+from nodeagent.launcher.records import read_parent_and_start_ticks
 from tests.support.explained_events import explained_events
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class LauncherProcess:
         for path in self.state.glob("*.json"):
             try:
                 record = json.loads(path.read_bytes())
-                if parent_and_start_ticks(record["pid"])[1] == record["start_ticks"]:
+                if read_parent_and_start_ticks(record["pid"])[1] == record["start_ticks"]:
                     os.kill(record["pid"], signal.SIGKILL)
             except (OSError, ValueError, KeyError, IndexError):
                 continue  # gone already, or a record that a test broke

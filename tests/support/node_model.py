@@ -46,7 +46,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.cpu.restore import list_allocated_cpus
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -61,11 +61,11 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, find_effective, list_manifests
 from nodeagent.core.turn.step import step
-from nodeagent.core.turn.world import EventKind, Turn, TurnEvent, World
+from nodeagent.core.turn.world import EventKind, SeenRoom, Turn, TurnEvent, World
 from nodeagent.daemon.domains.systemd.unit_cgroups import unit_paths
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.execution import ExecutionResult, execute
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, MemoryInUseError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.support.pods import manifests
@@ -576,6 +576,7 @@ class Agent:
         self.released: frozenset[str] = frozenset()
         self.disk_is_full = False
         self.last = Turn(self.state)
+        self.seen_room: SeenRoom = {}
         self.resizing: set[str] = set()
         """Containers that were resized, and have not been seen on their new CPUs."""
         self.sharing: set[str] = set()
@@ -589,6 +590,7 @@ class Agent:
         """A new process: it knows what was saved, and nothing else."""
         self.state = decode_state(self.saved).state
         self.signalled = self.asked = frozenset()
+        self.seen_room = {}
         self.dies_at = None
 
     def sources(self) -> tuple[PodSource, ...]:
@@ -611,6 +613,7 @@ class Agent:
             released=self.released,
             inactive_units=self.down(),
             asked_to_end=self.asked,
+            seen_room=self.seen_room,
         )
 
     def down(self) -> frozenset[str]:
@@ -636,6 +639,8 @@ class Agent:
         assert step(before, world) == decided, "the same world gives the same decision"
         if decided.state != before:
             self._save(decided.state)
+        if self.state is not before or decided.state == before:
+            self.seen_room = decided.seen_room
         self._judge_changes(before, decided)
         resized = [event.pod.uid for event in decided.events if event.kind is EventKind.POD_RESIZED]
         of_resized = [entry for entry in self.state.entries if entry.pod.uid in resized]
@@ -782,7 +787,7 @@ class Agent:
         self._check_units(desired_by_path)
         universe = CpuSet(machine.node.managers.providers.of(CpuResource).manager.universe)
         if default_set(state.promises):
-            assert default_set(state.promises) | given_cpus(state.promises) == universe, "a CPU is lost"
+            assert default_set(state.promises) | list_allocated_cpus(state.promises) == universe, "a CPU is lost"
 
     def _is_on_its_way(self, path: str, cpus: CpuSet, promised: CpuSet) -> bool:
         """Whether a container that was resized has some of its CPUs, and not all yet, or others still that nobody else is on."""

@@ -31,7 +31,7 @@ from nodeagent.cli.support.node.devices import add_this_nodes_devices
 from nodeagent.cli.support.node.what_if import WhatIfNode
 from nodeagent.cli.support.pod_files import PodFile, read_pod_files, resolve_claims
 from nodeagent.core.model.state import NodeState
-from nodeagent.edge.files.manifests import locked_manifests
+from nodeagent.edge.files.manifests import lock_manifests
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.apply.document import VERSION, add_decision, describe_applied
 from nodeagent.views.apply.text import format_applied, format_decision, format_differences, format_refused, full_name
@@ -74,7 +74,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     place, _ = read_manifest_node(options)
     check_wait(options, place)
     hint = format_unwritable_hint(place, "nodeagent", *words)
-    with locked_manifests(place.directory, hint):
+    with lock_manifests(place.directory, hint):
         place, node = read_manifest_node(options)  # read again, because they may have changed before the lock
         changes, document = _try_changes("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]

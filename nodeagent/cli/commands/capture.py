@@ -93,11 +93,7 @@ def _read_devices_or_warn(root: str) -> SysfsSample | None:
 
 
 def _read_agent_state(options: argparse.Namespace) -> NodeView | None:
-    """Read the agent's state for the capture. If it is unknown, return None and print the reason to stderr.
-
-    Raises:
-        NodeAgentError: a named file can't be read.
-    """
+    """Read the agent's state for the capture. If it is unknown, return None and print the reason to stderr."""
     try:
         return read_node(options)
     except NodeAgentError as err:

@@ -10,7 +10,7 @@ from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
-from nodeagent.edge.cgroups.cgroup_entry import own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.container_cpus import Document, describe_container_cpus
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.write(
         _format_cpus(document, options) if options.output == "text" else format_document(document, options.output)
     )
-    if is_closed and not placement.exclusive_cpus <= own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
+    if is_closed and not placement.exclusive_cpus <= read_own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
         write_error(_format_closed_note(placement.exclusive_cpus, entry, name))
     return 0
 

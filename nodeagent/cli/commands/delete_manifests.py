@@ -25,7 +25,7 @@ from nodeagent.cli.support.node.this_node import NeverSavedError, UnknownStateEr
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import read_pod_files
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.edge.files.manifests import SUFFIXES, locked_manifests
+from nodeagent.edge.files.manifests import SUFFIXES, lock_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import format_deleted, full_name
 from nodeagent.views.release_text import find_longest_end_seconds
@@ -60,7 +60,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     place = _find_place(options)
     check_wait(options, place)
     hint = format_unwritable_hint(place, "nodeagent", *typed)
-    with locked_manifests(place.directory, hint):
+    with lock_manifests(place.directory, hint):
         place = _find_place(options)  # read again, because they may have changed before the lock
         held = read_installed(place)
         files = _find_files(choose(held, place), held, place)

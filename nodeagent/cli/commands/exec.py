@@ -9,7 +9,7 @@ from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.core.model.cgroup_layout import payload_path
-from nodeagent.edge.cgroups.cgroup_entry import join, own_cgroup, own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup, read_own_cgroup, read_own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 
@@ -70,11 +70,11 @@ def _enter(options: argparse.Namespace) -> None:
     path = payload_path(entry.container_path(options.container))
     directory = f"{known.cgroup_root}/{path}"
     expected = find_expected_cpus(known, entry, options.container)
-    join(directory)
-    found = own_cgroup()
+    enter_cgroup(directory)
+    found = read_own_cgroup()
     if not directory.endswith(found) or not found.endswith(path):
         raise ExecError(f"the kernel has put this process into {found} instead of {directory}", hint=_AGAIN)
-    cpus = own_cpus()
+    cpus = read_own_cpus()
     if cpus != expected:
         raise ExecError(f"this process has CPUs {cpus} in {directory}, but {expected} are allocated", hint=_AGAIN)
 

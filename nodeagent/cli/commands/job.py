@@ -12,7 +12,7 @@ from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
-from nodeagent.edge.cgroups.cgroup_entry import forget_affinity, own_cpus
+from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus, reset_affinity
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
 
@@ -106,7 +106,7 @@ def _generate_name(command: str) -> str:
 def _enter_job(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
     """Have the agent move this process into a new job. Returns the agent's answer."""
     amounts = read_amounts(options)
-    forget_affinity()
+    reset_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
     asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
@@ -123,7 +123,7 @@ def _enter_job(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
         raise JobError(
             f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED_HINT
         )
-    own = str(own_cpus())
+    own = str(read_own_cpus())
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_MOVED_HINT)
     if options.numa is not None:

@@ -77,11 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
-    """Wait until the unit has its allocated CPUs, which other tasks have to leave first.
-
-    Raises:
-        NodeAgentError: the unit still lacks its CPUs when the time is over.
-    """
+    """Wait until the unit has its allocated CPUs, which other tasks have to leave first."""
     from nodeagent.cli.support.entering import EntryError, find_placement
     from nodeagent.cli.support.manifest_changes import read_manifest_node
     from nodeagent.cli.support.manifest_decisions import wait_for_agent
@@ -106,11 +102,7 @@ def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
 
 
 def _find_main_name(name: str) -> str:
-    """Return the unit's main name if systemd knows the unit, and else the given name.
-
-    Raises:
-        NodeAgentError: systemd can't be asked, or the unit can't be pinned.
-    """
+    """Return the unit's main name if systemd knows the unit, and else the given name."""
     from nodeagent.edge.systemd.units import show_units
     from nodeagent.formats.kernel.unit_properties import LOADED
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME

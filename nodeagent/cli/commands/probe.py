@@ -19,7 +19,7 @@ from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.usage import read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import parse_container_usage
@@ -290,7 +290,7 @@ def _count_processes(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
         if not claim.cpus.isdisjoint(cpus)
         for cgroup in claim.cgroups
     }
-    return len({pid for cgroup in sharing for pid in tree.processes(cgroup)})
+    return len({pid for cgroup in sharing for pid in tree.processes.list_pids(cgroup)})
 
 
 def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:

@@ -77,11 +77,7 @@ class Replacements(Struct, frozen=True):
 
 
 def _load_plugins(placement: Placement, where: str) -> Placement:
-    """Load the CPU plugins of a placement.
-
-    Raises:
-        SimulateInputError: a plugin can't be loaded.
-    """
+    """Load the CPU plugins of a placement."""
     config, missing = load_plugins(Config(placement))
     if missing:
         raise SimulateInputError(where, "; ".join(refused.message for refused in missing))

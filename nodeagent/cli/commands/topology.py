@@ -106,11 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
-    """Read the devices if `--devices` is given, else return None.
-
-    Raises:
-        NodeAgentError: the devices can't be read.
-    """
+    """Read the devices if `--devices` is given, else return None."""
     if not args.devices:
         return None
     from nodeagent.cli.support.node.devices import read_selected_devices
@@ -150,11 +146,7 @@ def _find_device_sections(
 
 
 def _format_node_resource_topology(args: argparse.Namespace) -> str:
-    """Format the NodeResourceTopology of a node with known allocations.
-
-    Raises:
-        NodeAgentError: the allocations or the node's name are unknown.
-    """
+    """Format the NodeResourceTopology of a node with known allocations."""
     from nodeagent.tools.export.node_resource_topology import node_resource_topology
 
     if args.topology is not None:
@@ -167,11 +159,7 @@ def _format_node_resource_topology(args: argparse.Namespace) -> str:
 
 
 def _format_resource_slices(args: argparse.Namespace) -> str:
-    """Format the ResourceSlices of a node.
-
-    Raises:
-        NodeAgentError: the node's machine, devices or name are unknown.
-    """
+    """Format the ResourceSlices of a node."""
     from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.tools.export.resource_slices import resource_slices
 
@@ -184,11 +172,7 @@ def _format_resource_slices(args: argparse.Namespace) -> str:
 
 
 def _find_node_name(known: NodeView, why: str) -> str:
-    """Return the node's name as kubelet forms it.
-
-    Raises:
-        NodeAgentError: the name is unknown.
-    """
+    """Return the node's name as kubelet forms it."""
     if not known.hostname:
         raise SourceError(
             f"the node's name is unknown, but {why}",
@@ -198,11 +182,7 @@ def _find_node_name(known: NodeView, why: str) -> str:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Return the owner of each CPU. None means unknown; stderr then has the reason.
-
-    Raises:
-        NodeAgentError: the named configuration can't be read, or doesn't fit the machine.
-    """
+    """Return the owner of each CPU. None means unknown; stderr then has the reason."""
     if args.topology is None:
         try:
             known = read_node(args)

@@ -12,7 +12,7 @@ from nodeagent.cli.support.counting import LiveCount
 from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.terminal import Terminal
-from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
+from nodeagent.edge.kernel.usage import read_cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, compute_rates, parse_container_usage, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
@@ -98,7 +98,7 @@ def _read_sample(known: NodeView) -> UsageSample:
     texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, places)
     return UsageSample(
         time.monotonic_ns() // 1000,
-        times_by_cpu(cpu_times_us(), known.node.topology.online),
+        times_by_cpu(read_cpu_times_us(), known.node.topology.online),
         {path: parse_container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
     )
 

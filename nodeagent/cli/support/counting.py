@@ -10,10 +10,10 @@ from typing import Self
 from nodeagent.cli.support.documents import Document
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus as all_exclusive_cpus
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.edge.kernel.interrupts import describe_interrupts
-from nodeagent.edge.kernel.tracefs import recording
+from nodeagent.edge.kernel.tracefs import record
 from nodeagent.edge.processes.host_processes import (
     describe_threads,
     find_caller_pids,
@@ -52,7 +52,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     leave_cpus(all_exclusive_cpus(view.state.promises))
     # Read twice, because a task that is just ending is in no cgroup any more, but its last switch is counted.
     ending = _read_threads(tree, cgroups)
-    with recording(cpus) as counters:
+    with record(cpus) as counters:
         before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _read_threads(tree, cgroups).items()}
         counters.begin()
 
@@ -141,7 +141,7 @@ def _exit_by_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def _read_threads(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[int]]:
-    return {cgroup: tree.threads(cgroup) for cgroup in cgroups}
+    return {cgroup: tree.processes.list_threads(cgroup) for cgroup in cgroups}
 
 
 def _find_witnesses(
@@ -152,7 +152,9 @@ def _find_witnesses(
     known = describe_threads({run.task for run in use.runs}.union(*running.values()))
     after = _read_threads(tree, before)
     joined = {
-        cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
+        cgroup: frozenset(
+            task for number in tree.processes.list_cgroup_ids(cgroup) for task in use.joined.get(number, ())
+        )
         for cgroup in before
     }
     return Observations(
@@ -161,5 +163,5 @@ def _find_witnesses(
         running=running,
         interrupts=describe_interrupts({one.number for one in use.interrupts}),
         callers=find_caller_pids(),
-        interrupts_by_device={device: files.interrupt_numbers_of(device) for device in devices},
+        interrupts_by_device={device: files.find_interrupt_numbers(device) for device in devices},
     )

@@ -9,7 +9,7 @@ from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle, f
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
-from nodeagent.edge.cgroups.cgroup_entry import used_below
+from nodeagent.edge.cgroups.cgroup_entry import list_populated_below
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 
@@ -40,7 +40,7 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     """
     view, wanted = _compute_desired(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
-    below = used_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
+    below = list_populated_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
     _check_obstacle(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 

@@ -1,4 +1,4 @@
-"""One pod through all managers: the node's capacity, hints, merge, allocation; and the invariants of what was promised.
+"""Admission of a pod by all managers (node capacity, hints, merge, allocation), resizes, and the invariants of allocations.
 
-managers.py admits and removes pods. Nothing here knows when a pod comes or what its cgroups are.
+managers.py admits and removes pods. This package decides neither when a pod comes nor what its cgroups contain.
 """

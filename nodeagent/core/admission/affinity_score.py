@@ -1,7 +1,7 @@
-"""Which of two NUMA nodes a pod should prefer: the fuller one (prefer-most-allocated-numa-node, KEP-6007).
+"""Choice between two NUMA nodes: the node with the larger allocated share (prefer-most-allocated-numa-node, KEP-6007).
 
-Each manager compares the shares it has allocated, in whole percent; it has no opinion on equal shares. If they disagree, there is no
-preference.
+Each manager compares the shares that it has allocated, in whole percent. A manager with equal shares abstains. If managers disagree, there
+is no preference.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from nodeagent.core.resources.resource import Resource
 
 
 def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
-    """Return the node that the managers prefer to use; None: they are undecided."""
+    """Return the node that the managers prefer to use. None means that they don't agree on one."""
     votes = set()
     for manager in managers:
         of_a, of_b = manager.percent_given(promises, a), manager.percent_given(promises, b)

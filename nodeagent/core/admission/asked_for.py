@@ -1,8 +1,8 @@
-"""A pod that asks for a NUMA node, or for a class of cores: its managers have only those to give, or it is refused. And one near devices.
+"""Pods that require a NUMA node, require a class of cores, or ask to be near devices: the managers see only what such a pod may have.
 
-Decides nothing about other pods. Kubelet has nothing like it, and none of its rules is changed for it: the managers decide by the
-configured policy, as on a machine on which everything else is taken, or without other cores: so hints count these cores alone, and what is
-a whole core, node or socket is so among them. Devices give hints, as kubelet's do (near.py).
+kubelet has nothing like this, and its rules stay unchanged. The managers decide by the configured policy, as if everything else were
+allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist of the remaining CPUs. Devices give
+hints as in kubelet's device manager (near.py).
 """
 
 from msgspec.structs import replace
@@ -19,15 +19,15 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 _NOT_OF_CORES = frozenset(
     {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
 )
-"""Which cores there are has nothing to do with these refusals."""
+"""Reasons of refusals that don't depend on the class of cores."""
 _NOT_OF_CPUS = frozenset(
     {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
 )
-"""Which CPUs a CPU plugin leaves has nothing to do with these refusals."""
+"""Reasons of refusals that don't depend on the CPUs that plugins leave."""
 
 
-def seen_by(providers: Providers, pod: PodDemand) -> Providers:
-    """Return the managers as this pod sees them."""
+def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
+    """Return the managers limited to what this pod may have."""
     if pod.core_class is not None and any(
         one.name == pod.core_class for one in providers.of(CpuResource).manager.classes
     ):
@@ -49,7 +49,7 @@ def seen_by(providers: Providers, pod: PodDemand) -> Providers:
 
 
 def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod that asks for what nothing can be promised to it of; None: it is to be tried."""
+    """Refuse a pod whose requirements the machine can't meet, whatever is free. None means that an admission should be tried."""
     has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
     return (
         _refuse_missing_cores(machine, pod, has_own=has_own)
@@ -113,15 +113,15 @@ def _affinity(message: str) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, message)
 
 
-def among_its_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
-    """Say of which cores a refusal by the managers speaks."""
+def add_core_class(refusal: Refusal, pod: PodDemand) -> Refusal:
+    """Add the required class of cores to the message of a refusal."""
     if pod.core_class is None or refusal.reason in _NOT_OF_CORES:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
 
 
-def beside_plugins(refusal: Refusal, providers: Providers) -> Refusal:
-    """Name the CPU plugins that decide which CPUs a pod may have: without them, it might have been admitted."""
+def add_cpu_plugins(refusal: Refusal, providers: Providers) -> Refusal:
+    """Add the CPU plugins that restrict the pod's CPUs to the message of a refusal: without these plugins, the pod might fit."""
     filters = {Point.FILTER.value, Point.POST_FILTER.value}
     names = [
         one.name

@@ -1,6 +1,6 @@
-"""Does a pod already hold everything it asks for? Then admitting it again changes nothing, refuses nothing and doubles nothing.
+"""Pods that already hold everything that they request: admitting such a pod again allocates nothing and refuses nothing.
 
-That is the case after a restart, and on a node taken over from kubelet (Erratum.POD_ALLOCATED_AGAIN and its neighbours).
+This happens after a restart, and on a node that kubelet managed before (Erratum.POD_ALLOCATED_AGAIN and its neighbours).
 """
 
 from collections.abc import Sequence
@@ -19,24 +19,25 @@ from nodeagent.core.resources.resource import Resource
 def holds_all(
     managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Judge by what long-running containers hold; plain init containers may have run and released theirs.
+    """Tell whether a pod holds all that it requests. Only long-running containers count, because plain init containers may have run and
+    released their resources.
 
     Args:
-        managers: as built.
-        held: what the pod has.
-        pod: what it asks for.
-        by_pod: it gets one set, which its containers share.
-        is_running: it was admitted before.
+        managers: the managers, as built.
+        held: what the pod holds.
+        pod: what the pod requests.
+        by_pod: whether the pod gets one set, which its containers share.
+        is_running: whether the pod was admitted before.
     """
     if pod.is_skipped:
-        # It gets nothing new, and keeps what it got before its gate was turned off (KEP-5526).
+        # The pod gets nothing new, and keeps what it got before its feature gate was turned off (KEP-5526).
         return held.of(CpuHoldings) != CpuHoldings() or held.of(MemoryHoldings) != MemoryHoldings()
     if by_pod:
         return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)
     pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]
     lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
     if not lasting and (is_running or not held.holders):
-        # What only plain init containers ask for may be missing once they have run.
+        # Resources that only plain init containers request may be missing once these have run.
         return is_running
     return all(manager.has_container(held, c) for manager in managers for c in lasting or pinned)
 
@@ -44,34 +45,24 @@ def holds_all(
 def kept_hints(
     topology: TopologyManager, managers: Sequence[Resource], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
-    """Return the stored hints, or hints for the places where the containers already are."""
+    """Return the stored hints. If any is missing, return hints for the NUMA nodes on which the containers already are."""
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
-    places = {name: _place(managers, held, name) for name in names}
-    if topology.scope is Scope.POD:
-        together = NumaSet()
-        for nodes in places.values():
-            together |= nodes
-        places = dict.fromkeys(names, together)
-    return tuple((name, _hint(topology, nodes)) for name, nodes in places.items())
-
-
-def _place(managers: Sequence[Resource], held: PodPromises, name: str) -> NumaSet:
-    nodes = NumaSet()
-    for manager in managers:
-        nodes |= manager.numa_nodes_of(held, name)
-    return nodes
-
-
-def _hint(topology: TopologyManager, nodes: NumaSet) -> Hint:
     every = NumaSet(topology.rules.default_mask)
-    nodes = nodes or every
-    return Hint(None if topology.rules.single_node and nodes == every else nodes, preferred=True)
+    hints = []
+    for name in names:
+        nodes = NumaSet()
+        for container in names if topology.scope is Scope.POD else (name,):
+            for manager in managers:
+                nodes |= manager.numa_nodes_of(held, container)
+        mask = None if topology.rules.single_node and nodes in {NumaSet(), every} else nodes or every
+        hints.append((name, Hint(mask, preferred=True)))
+    return tuple(hints)
 
 
 def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:
-    """Count what is already allocated, as kubelet counts it."""
+    """Return the metric deltas that kubelet counts for a pod that already holds its resources."""
     if pod.is_skipped:
         return ()
     return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

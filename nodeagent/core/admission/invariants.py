@@ -1,21 +1,21 @@
-"""The invariants of promises: checked before each save (a violation there is a bug) and after each load.
+"""Invariants of allocations, checked before each save (where a violation is a bug) and after each load.
 
-They hold without errata; under `kubelet-1.36` violations are reported, not asserted. Each manager has its own
-(core/resources/cpu/invariants.py, core/resources/memory/invariants.py); those common to all are here.
+They hold without errata. With `errata: kubelet-1.36` violations are reported, not asserted. The invariants of one resource are in its
+package (core/resources/cpu/invariants.py, core/resources/memory/invariants.py). This module has those that all resources share.
 """
 
 from collections.abc import Iterator
 
-from nodeagent.core.admission.held_claims import held_claims
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, Violation
-from nodeagent.core.resources.claims.holdings import ClaimHoldings, taken_claims
+from nodeagent.core.resources.claims.held import find_held_claims
+from nodeagent.core.resources.claims.holdings import ClaimHoldings, list_claim_owners
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 
 def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return what is held by no active pod, or by no container of its pod."""
+    """Return allocations whose pod isn't active, or whose container isn't in its pod."""
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)
@@ -31,7 +31,7 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
 
 
 def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return devices that two containers have, but for what plain init containers pass on in their pod, and what a claim shares."""
+    """Return devices that two containers hold. Plain init containers may pass devices on in their pod, and containers may share a claim."""
     if not taken_devices(promises):
         return
     kinds = {(pod.uid, container.name): container.kind for pod in active for container in pod.containers}
@@ -56,10 +56,10 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
-    """Return what a claim has, and no container of its pod."""
-    for uid in sorted({uid for _, uid in taken_claims(promises)}):
+    """Return devices of claims that no container of the claim's pod holds."""
+    for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
-        kept = {claim.claim: set(claim.devices) for claim in held_claims(held)}
+        kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}
         for claim in held.of(ClaimHoldings).claims:
             for one in claim.devices:
                 if one not in kept.get(claim.claim, set()):

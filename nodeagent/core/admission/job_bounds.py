@@ -1,4 +1,4 @@
-"""What an ordinary user's jobs may hold together: a bound that a further job would pass, or none. Root has no bounds."""
+"""Bounds on the jobs of an ordinary user: all jobs of one user together must stay within them. Root has no bounds."""
 
 from collections.abc import Iterable
 
@@ -7,22 +7,22 @@ from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
 
-def passed_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
-    """Return which bound a job would pass, beside the same user's other jobs. None: it may be decided on."""
+def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
+    """Return the bound that a job would exceed together with the user's other jobs. None means that the job stays within all bounds."""
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
         return f"it would be your job number {len(pods)} at once, jobs.maxPerUser is {bounds.max_per_user}"
-    cpus = Quantity(sum(_amount(pod, CPU) for pod in pods))
+    cpus = Quantity(sum(_sum_limits(pod, CPU) for pod in pods))
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
         return f"your jobs would have {cpus} CPUs together, jobs.maxCPUs is {bounds.max_cpus}"
-    memory = Quantity.of_bytes(sum(_amount(pod, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
+    memory = Quantity.of_bytes(sum(_sum_limits(pod, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
         return f"your jobs would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory}"
     return None
 
 
-def _amount(pod: Pod, *names: str) -> int:
-    """Return the limits on resources with such names, in billionths."""
+def _sum_limits(pod: Pod, *names: str) -> int:
+    """Sum the limits of a pod's containers on resources whose names start with one of these, in billionths."""
     return sum(
         amount.nano
         for container in pod.containers

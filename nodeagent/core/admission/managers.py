@@ -1,6 +1,6 @@
-"""The managers as one: what is promised to whom when a pod comes, starts and goes, and how saved files are restored.
+"""All managers together: allocations when a pod comes, starts, stops and goes, and promises restored from saved files.
 
-Every function takes promises and returns the next ones. Knows no time, no files and no cgroups; the daemon acts on the results.
+Each function takes promises and returns new ones. This module knows neither time nor files nor cgroups; the daemon acts on the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,8 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.admission.asked_for import among_its_cores, beside_plugins, seen_by, unfit
-from nodeagent.core.admission.held_claims import with_held_claims
+from nodeagent.core.admission.asked_for import add_core_class, add_cpu_plugins, limit_to_pod, unfit
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.node_rules import isolation
@@ -35,14 +34,15 @@ from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
+from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.cpu.restore import restored_cpus
+from nodeagent.core.resources.cpu.restore import restore_cpus
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.resource import MemoryResource
-from nodeagent.core.resources.memory.restore import restored_memory
+from nodeagent.core.resources.memory.restore import restore_memory
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
@@ -53,17 +53,17 @@ Item = TypeVar("Item")
 
 
 class Managers(Struct, frozen=True):
-    """Everything that decides, built once from the machine and the configuration."""
+    """All that a decision needs, built once from the machine and the configuration."""
 
     topology: Topology
     placement: Placement
     reserved: CpuSet
-    """CPUs that are never allocated exclusively; empty under policy none."""
+    """CPUs that are never allocated exclusively. Empty under policy none."""
     providers: Providers
     rules: DemandRules
     quirks: frozenset[Erratum]
     plugged: "tuple[DevicePool, ...]" = ()
-    """Devices of device plugins."""
+    """Pools of devices from device plugins."""
 
     def is_pod_level(self, pod: Pod) -> bool:
         """Whether the pod gets one set, which its containers share (KEP-5526)."""
@@ -76,12 +76,12 @@ class Managers(Struct, frozen=True):
         *,
         has_devices: bool = False,
     ) -> "Managers":
-        """Return them for decisions on pods that ask to be near devices, or for devices of their own.
+        """Return the managers with devices, for decisions on pods that name devices or request some.
 
         Args:
-            devices: what was discovered. None: nobody has looked.
-            plugged: what device plugins have told. None: what these managers know already.
-            has_devices: whether pods have devices, be they configured or not.
+            devices: the discovered devices. None means that no scan has been made.
+            plugged: the pools that device plugins have reported. None means those that these managers already have.
+            has_devices: whether any pod holds devices, configured or not.
         """
         providers = replace(self.providers, devices=devices)
         if plugged is None:
@@ -105,17 +105,17 @@ class Managers(Struct, frozen=True):
 
     @property
     def pools(self) -> "tuple[DevicePool, ...]":
-        """The devices that pods may request by number."""
+        """Return the pools of devices that pods may request by number."""
         return () if self._devices is None else self._devices.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return them for decisions that are only tried out: device plugins are not asked."""
+        """Return the managers for trials: device plugins are not called."""
         if self._devices is None:
             return self
         return replace(self, providers=self.providers.having(self._devices.tried_out()))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return what the node has for pods, with the extended resources."""
+        """Return the node's allocatable amounts with those of extended resources."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
         return replace(allocatable, amounts=tuple(sorted({**dict(allocatable.amounts), **more}.items())))
 
@@ -126,18 +126,18 @@ class Managers(Struct, frozen=True):
 class ContainerReport(Struct, frozen=True):
     name: str
     cpus: CpuSet | None
-    """The set stored for it; None: it runs in the node's shared pool."""
+    """CPU set of the container. None means that the container runs in the node's shared pool."""
     why_shared: WhyShared | None
-    """The containers that share its CPUs; None: its CPUs are exclusive."""
+    """Reason why the container shares its CPUs. None means that its CPUs are exclusive."""
 
 
 class Report(Struct, frozen=True):
-    """What the decision saw: for the log line, `explain` and tests."""
+    """Facts behind a decision, for the log, `explain` and tests."""
 
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
     core_class: str | None = None
-    """The class of cores under which it was decided, be it required or preferred. None: any."""
+    """Class of cores under which the decision was made, required or preferred. None means any class."""
 
 
 class Admitted(Struct, frozen=True):
@@ -151,9 +151,9 @@ FAILURES_OF_PLUGINS = (Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW)
 
 class Rejected(Struct, frozen=True):
     promises: Promises
-    """As they are without the pod."""
+    """Promises without the pod."""
     attempted: Promises
-    """As they were when the admission failed: with what the pod had been given by then."""
+    """Promises at the time of the refusal, including what the pod had got by then."""
     reason: Reason
     message: str
     deltas: MetricDeltas
@@ -161,34 +161,34 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether a plugin has failed: then nothing else is tried for the pod, be it less asked of it. Who fails is not asked again
-        until it comes out well. A plugin that has *refused* CPUs (Allocate) has judged these alone: others may be tried.
+        """Whether a plugin has failed. Then no smaller request is tried, because the plugin isn't called again before it recovers. A plugin
+        that *refused* CPUs (Allocate) has judged only these CPUs, so others may be tried.
         """
         return self.reason in FAILURES_OF_PLUGINS
 
     @property
     def is_postponed(self) -> bool:
-        """Whether the decision is left to the next turn."""
+        """Whether the next turn decides on the pod again."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
 class Readmitted(Struct, frozen=True):
-    """Running pods admitted again after a start, in their order."""
+    """Running pods that were admitted again after a start, in order."""
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
-    """By pod UID. Each outcome has the promises at that moment."""
+    """Decisions by pod UID, each with the promises at its time."""
     deltas: MetricDeltas
 
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
-    """Judge machine and configuration together; the refusal is kubelet's, which stops at the first error."""
+    """Build the managers, or refuse the configuration on this machine with kubelet's first error."""
     made = judged(topology, placement)
     return made if isinstance(made, Managers) else made[0]
 
 
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
-    """Like `build`, but return everything that is wrong, kubelet's error first."""
+    """Build the managers, or return every error of the configuration on this machine, kubelet's first."""
     topology_manager = build_topology_manager(topology, placement)
     made = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
     refused = [each for each in (topology_manager, *made) if isinstance(each, tuple)]
@@ -206,8 +206,8 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
     )
 
 
-def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return what is wrong with the configuration on any machine."""
+def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
+    """Return every error of the configuration that doesn't depend on the machine."""
     return (
         *judge_topology_options(placement)[1],
         *judge_policy_and_scope(placement),
@@ -216,35 +216,35 @@ def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
-    """Return the promises of a node without pods, but for lost ones."""
+    """Return the promises of a node with no pods but unrecovered ones."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
     return replace(promises, unrecovered=lost)
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start from the files of kubelet's managers, or without them."""
+    """Restore the promises from the files of kubelet's managers. Missing files are empty."""
     promises = start_cpus(managers, records)
     return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start the CPU manager: the first half. Kubelet's files belong to two managers, and it may stop between them."""
-    return restored_cpus(managers.providers.of(CpuResource).manager, records.cpu)
+    """Restore the CPU manager from kubelet's file. It is separate from start_memory because kubelet's start can fail between the two."""
+    return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 
 def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
-    """Start the memory manager: the second half."""
-    return restored_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
+    """Restore the memory manager from kubelet's file, after start_cpus."""
+    return restore_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
-    """Start from promises that nodeagent itself has stored, on the current machine and with the current configuration.
+    """Judge promises that nodeagent has saved, on the current machine and with the current configuration.
 
-    Changes of online CPUs and of memory are applied; see `shortfalls` for promises that can't be kept.
+    Changes of online CPUs and of memory are applied. See `shortfalls` for promises that the machine can't keep.
     """
     for manager in managers.providers.resources:
-        judged = manager.validated(promises)
+        judged = manager.validate(promises)
         if isinstance(judged, StartRefused):
             return judged
         promises = judged
@@ -257,7 +257,7 @@ def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
-    """The values of the metrics right after a start."""
+    """Return the values of the metrics right after a start."""
     return tuple(delta for manager in managers.providers.resources for delta in manager.started_deltas(promises))
 
 
@@ -269,41 +269,43 @@ def admit(
     """Decide on a pod.
 
     Args:
-        managers: as built.
-        promises: to the pods that are already admitted. What belongs to no active pod must have been released (`violations`).
-        pod: with defaults applied.
+        managers: the managers, as built.
+        promises: the allocations of admitted pods. Those of inactive pods must have been released (`violations`).
+        pod: the pod with defaults applied.
     """
-    outcome, demand = _run(managers, promises, pod)
-    report = _report(managers, outcome, pod, demand)
+    outcome, demand = _decide(managers, promises, pod)
+    report = _make_report(managers, outcome, pod, demand)
     if outcome.refusal is None:
-        return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
+        return Admitted(_end_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
-        # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets show the difference.
+        # kubelet releases what a refused pod got only at its next call for any pod; gauges and reuse sets show the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
 
 
-def _run(
+def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Return the outcome, and what was asked for in the end: a class that is preferred is required first, and then not at all."""
+    """Decide on a pod, and return the demand that was decided on. A preferred class of cores is first required; if that fails, any class
+    counts.
+    """
     demand = demand_of(managers.rules, pod)
-    untold = _untold(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
+    untold = _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
     wish = preferred_class(managers, pod, demand)
     if wish is not None and untold is None:
         first = replace(demand, core_class=wish)
-        outcome = _run_once(managers, promises, pod, first, None, is_running=is_running)
+        outcome = _decide_demand(managers, promises, pod, first, None, is_running=is_running)
         if outcome.refusal is None or outcome.refusal.reason in FAILURES_OF_PLUGINS:
             return outcome, first  # see `Rejected.is_of_a_failure`
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
-    return _run_once(managers, promises, pod, demand, untold, is_running=is_running), demand
+    return _decide_demand(managers, promises, pod, demand, untold, is_running=is_running), demand
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Put what waits to be decided on in order: as it comes, or as CPU plugins sort it."""
+    """Order the items that wait for a decision. Without CPU plugins (Sort) their order stays."""
     plugins = managers.providers.of(CpuResource).manager.plugins
     if not plugins:
         return list(waiting)
@@ -312,8 +314,8 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
     return sorted_by(plugins, waiting, pod_of)
 
 
-def _untold(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod that a CPU plugin can't sort."""
+def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
+    """Refuse a pod that a CPU plugin fails to sort."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.providers.of(CpuResource).manager.plugins, pod)
@@ -321,7 +323,7 @@ def _untold(managers: Managers, pod: Pod) -> Refusal | None:
 
 
 def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | None:
-    """Return the class of cores of which the pod's exclusive CPUs are to be, if that is possible. None: it is all the same."""
+    """Return the preferred class for the pod's exclusive CPUs, if the machine has several classes. None means no preference."""
     wish = pod.preferred_core_class or managers.placement.exclusive_core_class
     is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
     return (
@@ -329,33 +331,38 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
     )
 
 
-def _run_once(
+def _decide_demand(
     managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
 ) -> AdmissionResult:
     why = untold or unfit(managers.providers, managers.topology, demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
-        return _decided(managers, promises, demand, why, is_running=is_running)
-    from nodeagent.core.admission.claims import claimed  # noqa: PLC0415 - few pods have claims
+        return _decide_resources(managers, promises, demand, why, is_running=is_running)
+    from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims
+    from nodeagent.core.resources.claims.placing import ways_to_place  # noqa: PLC0415 - as above
 
     refused: AdmissionResult | None = None
+    seen = limit_to_pod(managers.providers, demand)
+    cpus, memory, cards = seen.of(CpuResource).manager, seen.of(MemoryResource).manager, seen.devices or PlacedDevices()
     try:
-        for way in claimed(seen_by(managers.providers, demand), managers.topology, promises, pod, demand):
+        for way in ways_to_place(cpus, memory, cards, managers.topology, promises, pod, demand):
             if isinstance(way, Refusal):
-                outcome = _decided(managers, promises, demand, way, is_running=False)
+                outcome = _decide_resources(managers, promises, demand, way, is_running=False)
             else:
-                outcome = _decided(managers, way.promises, way.demand, None, is_running=False, has_claimed=True)
+                outcome = _decide_resources(
+                    managers, way.promises, way.demand, None, is_running=False, has_claimed=True
+                )
                 outcome = replace(outcome, deltas=(*way.deltas, *outcome.deltas))
             if outcome.refusal is None or outcome.refusal.reason is Reason.DEVICE_PLUGINS_SLOW:
                 return outcome
             refused = refused or outcome
     except PluginFailedError as err:
         why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
-        refused = _decided(managers, promises, demand, why, is_running=False)
+        refused = _decide_resources(managers, promises, demand, why, is_running=False)
     assert refused is not None, "claims that can't be met are refused"
     return refused
 
 
-def _decided(
+def _decide_resources(
     managers: Managers,
     promises: Promises,
     demand: PodDemand,
@@ -365,7 +372,7 @@ def _decided(
     has_claimed: bool = False,
 ) -> AdmissionResult:
     providers = managers.providers
-    seen = seen_by(providers, demand)
+    seen = limit_to_pod(providers, demand)
     try:
         outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why, has_claimed=has_claimed)
     except PluginFailedError as err:
@@ -373,25 +380,25 @@ def _decided(
         outcome = run_admission(seen, promises, demand, is_running=is_running, unfit=why)
     if outcome.refusal is None:
         return outcome
-    said = beside_plugins(among_its_cores(outcome.refusal, demand), providers)
+    said = add_cpu_plugins(add_core_class(outcome.refusal, demand), providers)
     return replace(outcome, refusal=said)
 
 
-def _without_reuse(managers: Managers, promises: Promises) -> Promises:
-    # Every container of a pod gets its share at admission, so nothing is left to be reused after it.
+def _end_reuse(managers: Managers, promises: Promises) -> Promises:
+    # Every container of a pod gets its share at admission, so nothing remains for reuse.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
     for resource in managers.providers.resources:
-        promises = resource.admitted(promises)
+        promises = resource.end_reuse(promises)
     return promises
 
 
-def _report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
+def _make_report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
     return Report(outcome.merges, container_reports(managers, outcome.promises, pod), demand.core_class)
 
 
 def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
-    """Say for each container of a pod what it has."""
+    """Report the CPUs of each container of a pod."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     containers = []
     for container in pod.containers:
@@ -402,16 +409,16 @@ def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
-    """Admit running pods again after a start, in order; then take back what belongs to none of those that were admitted.
+    """Admit running pods again after a start, in order, then release allocations of other pods.
 
-    Until the sources of pods are ready nothing is taken back: what a refused pod holds blocks the pods after it.
+    Nothing is released before all sources of pods are ready, so what a refused pod holds stays unavailable to later pods.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
     for pod in pods:
-        outcome, demand = _run(managers, promises, pod, is_running=True)
-        report = _report(managers, outcome, pod, demand)
-        promises = _without_reuse(managers, outcome.promises)
+        outcome, demand = _decide(managers, promises, pod, is_running=True)
+        report = _make_report(managers, outcome, pod, demand)
+        promises = _end_reuse(managers, outcome.promises)
         deltas.append(outcome.deltas)
         refusal = outcome.refusal
         results.append(
@@ -428,14 +435,14 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
 
 
 def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, MetricDeltas]:
-    """Take back what belongs to no container of an active pod."""
+    """Release all allocations that belong to no container of an active pod."""
     names = {pod.uid: {c.name for c in pod.containers} for pod in active}
     deltas: MetricDeltas = ()
     for uid, held in promises.pods:
         known = names.get(uid, set())
         for name in held.holders:
             if name not in known:
-                promises, moved = _released(managers, promises, uid, name)
+                promises, moved = _release_container(managers, promises, uid, name)
                 deltas += moved
         if uid not in names:
             promises, moved = remove_pod(managers, promises, uid)
@@ -444,20 +451,20 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Let a container start: the init containers before it have run, and return what isn't needed any more."""
+    """Release what the init containers before a starting container no longer need, because they have run."""
     for manager in managers.providers.resources:
         promises = manager.start_container(promises, pod, name)
     return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Take back what only this container of its pod has."""
-    promises, deltas = _released(managers, promises, pod_uid, name)
+    """Release what only this container of its pod holds."""
+    promises, deltas = _release_container(managers, promises, pod_uid, name)
     left = promises.of_pod(pod_uid).without(name)
-    return with_pod(promises, pod_uid, with_held_claims(left)), deltas
+    return with_pod(promises, pod_uid, drop_released_claims(left)), deltas
 
 
-def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+def _release_container(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     deltas: MetricDeltas = ()
     for manager in managers.providers.resources:
         promises, moved = manager.release_container(promises, uid, name)
@@ -466,11 +473,11 @@ def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tu
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
-    """Take back everything that a pod has."""
+    """Release everything that a pod holds."""
     held = promises.of_pod(pod_uid)
     deltas: MetricDeltas = ()
     for name in held.holders:
-        promises, moved = _released(managers, promises, pod_uid, name)
+        promises, moved = _release_container(managers, promises, pod_uid, name)
         deltas += moved
     if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
         for manager in managers.providers.resources:
@@ -479,9 +486,11 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     left = promises.of_pod(pod_uid)
     if left.is_nothing:
         return promises, deltas
-    for name in left.holders:  # devices may be given back where nobody has looked which there are
+    for name in (
+        left.holders
+    ):  # device holdings remain if no scan has found devices, because the managers then have no device manager
         left = left.without(name)
-    return with_pod(promises, pod_uid, replace(with_held_claims(left), hints=())), deltas
+    return with_pod(promises, pod_uid, replace(drop_released_claims(left), hints=())), deltas
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
@@ -490,7 +499,7 @@ def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], 
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
-    """Return every invariant that the promises break (they hold without errata)."""
+    """Return every invariant that the promises violate (without errata there is none)."""
     return (
         *orphans(promises, active),
         *shared_devices(promises, active),

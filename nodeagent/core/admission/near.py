@@ -1,6 +1,6 @@
-"""A pod that asks to be near devices: what its topology manager is told of them, and whether there are any.
+"""Pods that ask to be near devices: hints for the topology manager, and the refusal if the machine has no such devices.
 
-Loaded only for such a pod: no other needs to know what devices there are.
+Loaded only for pods that name devices.
 """
 
 from nodeagent.core.model.devices import Device, PlacedDevices
@@ -11,46 +11,46 @@ from nodeagent.core.resources.resource import ResourceHints
 from nodeagent.errors import printable
 
 _MOST_NAMED = 12
-"""Devices that a refusal names: of those that there are, and of those that are asked for."""
+"""Limit on the devices that a refusal lists."""
 _MOST_NAMES = 3
-"""Of each device: a card may have an interface for each of hundreds of virtual ports."""
+"""Limit on the names that are shown of a device: a network card may have hundreds of interfaces."""
 _MOST_CHARACTERS = 64
-"""Of each name, and of what else is quoted, ten times as many: what is called how is up to whoever may rename an interface."""
+"""Limit on the characters of a name, because users can rename interfaces; ten times as many for a quoted problem."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name; none where devices were not looked at: then what the pod holds is all that counts."""
+    """Return the hints for each name. Without a scan of devices there are none, so only what the pod already holds counts."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near what the machine doesn't have."""
+    """Refuse a pod that asks to be near devices that the machine doesn't have."""
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.find_named(name))
     if not missing:
         return None
-    wanted = f"it asks to be near {_some([_shown(name) for name in missing], _MOST_NAMED, ' and ')}"
+    wanted = f"it asks to be near {_list_some([_shorten(name) for name in missing], _MOST_NAMED, ' and ')}"
     if devices.problem:
-        why = _shown(devices.problem, 10 * _MOST_CHARACTERS)
+        why = _shorten(devices.problem, 10 * _MOST_CHARACTERS)
         return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {why}")
     if not devices.placed:
         return Refusal(Reason.DEVICE, f"{wanted}, and this machine has no devices that anything could be near")
-    there = [_named(device) for device, _ in devices.placed if device.physical_function is None]
-    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_some(there, _MOST_NAMED)}")
+    there = [_format_device(device) for device, _ in devices.placed if device.physical_function is None]
+    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(there, _MOST_NAMED)}")
 
 
-def _named(device: Device) -> str:
-    names = _some([_shown(name) for name in device.names], _MOST_NAMES, " ")
+def _format_device(device: Device) -> str:
+    names = _list_some([_shorten(name) for name in device.names], _MOST_NAMES, " ")
     return f"{names or device.address} ({device.kind.value})"
 
 
-def _some(texts: list[str], most: int, between: str = ", ") -> str:
+def _list_some(texts: list[str], most: int, between: str = ", ") -> str:
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return f"{between.join(texts[:most])}{more}"
 
 
-def _shown(text: str, most: int = _MOST_CHARACTERS) -> str:
+def _shorten(text: str, most: int = _MOST_CHARACTERS) -> str:
     return printable(text if len(text) <= most else f"{text[:most]}…")

@@ -1,4 +1,4 @@
-"""Whether the node as a whole has room for one more pod, with kubelet's reasons (D6). Knows no individual CPU and no NUMA node."""
+"""Capacity of the node as a whole for one more pod, with kubelet's reasons (D6). Knows neither single CPUs nor NUMA nodes."""
 
 import struct
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from nodeagent.core.model.pod_resources import effective_requests
 from nodeagent.core.model.quantity import Quantity
 
 NodeAmounts = tuple[tuple[str, int], ...]
-"""(resource, amount), sorted: cpu in thousandths, everything else in bytes."""
+"""(resource, amount), sorted: CPUs in thousandths, other resources in bytes or pieces."""
 
 
 class Allocatable(Struct, frozen=True):
@@ -21,22 +21,27 @@ class Allocatable(Struct, frozen=True):
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """Limits of the number of pods: (configuration field, its value, its factor)."""
+    """Limits on the number of pods: (configuration field, its value, its factor)."""
 
 
 class Usage(Struct, frozen=True):
-    """What the admitted pods have asked for."""
+    """What admitted pods request."""
 
     pods: int = 0
     amounts: NodeAmounts = ()
 
     def plus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
-        return self._moved(pod, 1, pod_level_resources)
+        return self._add(pod, 1, pod_level_resources)
 
     def minus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
-        return self._moved(pod, -1, pod_level_resources)
+        return self._add(pod, -1, pod_level_resources)
 
-    def _moved(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
+    def is_less_than(self, before: "Usage") -> bool:
+        """Whether fewer pods, or pods that request less of some resource, are counted."""
+        amounts = dict(self.amounts)
+        return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
+
+    def _add(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
         amounts = dict(self.amounts)
         for name, amount in _requested(pod, pod_level_resources):
             amounts[name] = amounts.get(name, 0) + sign * amount
@@ -47,7 +52,7 @@ class Usage(Struct, frozen=True):
 
 
 class Insufficient(Struct, frozen=True):
-    """The first resource that isn't sufficient, in kubelet's words."""
+    """The first resource that is not sufficient, in kubelet's words."""
 
     resource: str
     requested: int
@@ -67,7 +72,7 @@ class Insufficient(Struct, frozen=True):
 
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
-    """Count all these pods."""
+    """Sum the requests of these pods."""
     count = 0
     amounts: dict[str, int] = {}
     for pod in pods:
@@ -80,10 +85,10 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
 def insufficient(
     pod: Pod, usage: Usage, allocatable: Allocatable, *, pod_level_resources: bool = True
 ) -> Insufficient | None:
-    """Judge one more pod in addition to those counted; None: it fits.
+    """Judge one more pod in addition to the counted ones. None means that it fits.
 
-    Source: scheduler's noderesources.Fits in kubelet's predicate handler, which reports the first failure: pods, cpu, memory, then the
-    others (in random order there, by name here).
+    Source: the scheduler's noderesources.Fits in kubelet's predicate handler, which reports the first failure: pods, cpu, memory, then the
+    other resources (in random order there, by name here).
     """
     if usage.pods + 1 > allocatable.pods:
         return Insufficient("pods", 1, usage.pods, allocatable.pods)
@@ -107,11 +112,11 @@ def _requested(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
 
 
 def reservation(config: Config, memory_bytes: int) -> Resources:
-    """What pods don't get: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
+    """Return what pods don't get: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
 
     Args:
         config: the configuration.
-        memory_bytes: the node's memory, of which a threshold in percent is taken.
+        memory_bytes: the node's memory, to which a threshold in percent refers.
     """
     total: dict[str, Quantity] = {}
     eviction = Quantity.of_bytes(eviction_bytes(config, memory_bytes))
@@ -121,7 +126,7 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
 
 
 def with_machine(config: Config, memory_bytes: int) -> Config:
-    """Complete the configuration with what only the machine can provide: the memory reservation, if part of it is in percent."""
+    """Complete the configuration with the memory reservation, whose percentage depends on the machine."""
     amounts = tuple(
         item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}
     )
@@ -129,7 +134,7 @@ def with_machine(config: Config, memory_bytes: int) -> Config:
 
 
 def eviction_bytes(config: Config, memory_bytes: int) -> int:
-    """The hard eviction threshold `memory.available` in bytes; 0: there is none."""
+    """Return the hard eviction threshold `memory.available` in bytes. 0 means none."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
     # Floats, because kubelet has them and the memory manager compares sums to the byte: the percentage is a float32,
@@ -144,11 +149,11 @@ def _float32(value: float) -> float:
 
 
 def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepages: NodeAmounts) -> Allocatable:
-    """What is left for pods, as kubelet reports it in the node's status.
+    """Return what remains for pods, as kubelet reports in the node's status.
 
     Args:
         config: the configuration.
-        cpu_count: logical CPUs online.
+        cpu_count: online logical CPUs.
         memory_bytes: the node's memory, huge pages included.
         hugepages: (resource name, bytes) of all nodes together.
     """
@@ -158,7 +163,7 @@ def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepag
     for name, amount in capacity.items():
         kept = reserved.get(name, Quantity.of(0))
         left[name] = max(0, amount - (kept.milli() if name == CPU else kept.value()))
-    # Pre-allocated huge pages are not ordinary memory any more (nodestatus/setters.go).
+    # Preallocated huge pages no longer count as ordinary memory (nodestatus/setters.go).
     pages = sum(amount for name, amount in hugepages if name.startswith(HUGEPAGES_PREFIX))
     left[MEMORY] = max(0, left[MEMORY] - pages)
     bounds = [("maxPods", config.max_pods, 1)]

@@ -1,4 +1,4 @@
-"""A configuration on a machine: what the agent runs on, and what commands read. Judged as kubelet does at startup."""
+"""A configuration on a machine, judged as kubelet does at startup. The agent and commands decide with it."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,14 +15,14 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 
 
 class NodeSetup(Struct, frozen=True):
-    """Rebuilt on reload and when the machine changes."""
+    """Setup of a node. It is built again on reload and when the machine changes."""
 
     config: Config
     topology: Topology
     managers: Managers
     allocatable: Allocatable
     reserved: CpuSet
-    """Reserved CPUs when every CPU is online."""
+    """Reserved CPUs if every CPU is online."""
 
     @property
     def rules(self) -> Managers:
@@ -51,16 +51,16 @@ def with_managers(node: KnownNode) -> NodeSetup | tuple[StartRefused, ...]:
 def on_machine(
     config: Config, topology: Topology, reserved: CpuSet | None = None
 ) -> NodeSetup | tuple[StartRefused, ...]:
-    """Return the node that this configuration makes of a machine.
+    """Apply the configuration to a machine.
 
     Args:
-        config: as read.
-        topology: the machine as it is now.
-        reserved: CPUs that the running agent has reserved since its start; None: it is starting. The reserved set follows the machine:
-            those that are online are reserved, and no others in their place, because pods may have them.
+        config: the configuration as read.
+        topology: the current machine.
+        reserved: CPUs that the running agent has reserved since its start. None means that the agent is starting. Only the online ones stay
+            reserved; offline ones aren't replaced, because pods may hold the other CPUs.
 
     Returns:
-        The node, or everything that is wrong with the configuration on this machine.
+        The node, or every error of the configuration on this machine.
     """
     config = with_machine(config, topology.memory_bytes)
     wanted = config.placement.reserved_system_cpus if reserved is None else reserved
@@ -84,9 +84,7 @@ def on_machine(
 
 
 def _all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Refuse to reserve every CPU that the machine has, online or not. kubelet starts with that, and then admits no pod that asks for
-    cpu.
-    """
+    """Refuse to reserve every CPU of the machine, online or not. kubelet accepts that, and then admits no pod that requests CPUs."""
     placement, cpus = config.placement, topology.online | topology.offline
     if placement.errata is not Errata.FIXED:
         return ()

@@ -1,6 +1,6 @@
-"""Admission of one pod: hints of all managers, their merge, then allocation by each manager in turn, per container or per pod.
+"""Admission of one pod: hints of all managers, their merge, then the allocation by each manager, per container or per pod.
 
-The order is that of kubelet's container manager: CPUs, then memory. Core never logs: what it saw goes into the outcome.
+The order is that of kubelet's container manager: CPUs before memory. Core doesn't log, so results contain what was seen.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,26 +31,14 @@ from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
-from nodeagent.core.resources.resource import Allocation, Resource, ResourceHints
+from nodeagent.core.resources.resource import Allocated, Allocation, Resource, ResourceHints
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
 
 
-class Allocated(Struct, frozen=True):
-    """One allocate call of a manager has returned."""
-
-    manager: str
-    """The manager's name."""
-    container: str | None
-    """None: for the pod as a whole."""
-    before: Promises
-    after: Promises
-    refusal: Refusal | None
-
-
 class DecidedAnew(Struct, frozen=True):
-    """What was tried so far came to nothing: the pod is decided on without the class of cores that it prefers."""
+    """The trial with the pod's preferred class of cores failed, so the pod is decided again without it."""
 
 
 AllocationObserver = Callable[[Allocated | DecidedAnew], None]
@@ -60,32 +48,32 @@ R = TypeVar("R", bound=Resource)
 
 
 class Providers(Struct, frozen=True):
-    """The resources, and the manager that merges their hints."""
+    """The resources, and the topology manager, which merges their hints."""
 
     resources: tuple[Resource, ...]
-    """In the order in which they are asked and allocate (core/admission/resource_kinds.py)."""
+    """Resources in the order in which they are asked and allocate (core/admission/resource_kinds.py)."""
     topology: TopologyManager
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
-    """Gets what each resource has allocated; decides nothing."""
+    """Observer of every allocation. It has no influence on decisions."""
     devices: "PlacedDevices | None" = None
-    """What a pod may ask to be near. None means that nobody has looked, as no pod that is decided on asks for it."""
+    """Devices that pods may ask to be near. None means that no scan was made, because no pod names devices."""
     near: ResourceHints = ()
-    """The hints of what this pod asks to be near, by name: kubelet's device manager is asked first."""
+    """Hints of the devices that this pod asks to be near, by name. They come first, as those of kubelet's device manager."""
 
     def of(self, kind: type[R]) -> R:
-        """Return the resource of this type, which every node has."""
+        """Return the resource of this type. Every node has it."""
         for one in self.resources:
             if isinstance(one, kind):
                 return one
         raise AssertionError("the node has this resource")
 
     def find(self, kind: type[R]) -> R | None:
-        """Return the resource of this type. None means that there is nothing of it."""
+        """Return the resource of this type. None means that the node has none."""
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
-        """Return them with another resource of this type; a new one comes first."""
+        """Replace the resource of the same type. A new resource is put first."""
         if not any(type(one) is type(resource) for one in self.resources):
             return replace(self, resources=(resource, *self.resources))
         return replace(
@@ -107,20 +95,20 @@ class Providers(Struct, frozen=True):
 
 
 class MergeReport(Struct, frozen=True):
-    """One merge, and its result."""
+    """One merge with its result."""
 
     container: str | None
-    """None: for the pod as a whole."""
+    """None means the pod as a whole."""
     hints: ResourceHints
-    """Of all managers, in the order of asking."""
+    """Hints of all managers, in the order of asking."""
     merged: Merged
     admitted: bool
     overruled: tuple[str, ...] = ()
-    """The devices against whose hints the result is (`preferCPUsNumaNode`)."""
+    """Devices whose hints the result contradicts (`preferCPUsNumaNode`)."""
 
 
 class AdmissionResult(Struct, frozen=True):
-    """The result of an admission; with a refusal, `promises` has what was allocated before it."""
+    """Result of an admission. After a refusal, `promises` contains what was allocated before it."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -141,11 +129,11 @@ def run_admission(
 
     Args:
         providers: the managers.
-        promises: as they are.
-        pod: what it asks for.
-        is_running: it was admitted before, and is admitted again after a start.
-        unfit: why nothing can be promised to it; what it holds already, it keeps.
-        has_claimed: what it holds, its claims have just got: the rest is decided beside that.
+        promises: the current promises.
+        pod: what the pod requests.
+        is_running: whether the pod was admitted before and is admitted again after a start.
+        unfit: why the pod can get nothing new. It keeps what it holds.
+        has_claimed: whether the pod holds only what its claims have just got, so that the rest still has to be decided.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
@@ -155,23 +143,23 @@ def run_admission(
         if (is_running or held is not NOTHING) and holds_all(
             providers.resources, held, pod, by_pod=by_pod, is_running=is_running
         ):
-            return _kept(providers, start, pod)
+            return _keep_allocation(providers, start, pod)
     if unfit is not None:
-        return _counted_error(replace(start, refusal=unfit))
+        return _count_error(replace(start, refusal=unfit))
     if topology.policy is TopologyPolicy.NONE:
-        return _each_container(providers, start, pod)
+        return _allocate_each_container(providers, start, pod)
     if topology.scope is Scope.CONTAINER:
-        return _by_container(providers, start, pod)
-    return _by_pod(providers, start, pod)
+        return _admit_by_container(providers, start, pod)
+    return _admit_by_pod(providers, start, pod)
 
 
 def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
-    """Whether the pod gets one set as a whole, which its containers share."""
+    """Tell whether the pod gets one set as a whole, which its containers share."""
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
-def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    """Admit a pod that holds everything it asks for, leaving everything where it is."""
+def _keep_allocation(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+    """Admit a pod that holds all that it requests, and change nothing."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:
@@ -180,52 +168,54 @@ def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> Adm
     return AdmissionResult(promises, (*outcome.deltas, *kept_deltas(providers.resources, pod)))
 
 
-def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _allocate_each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
-        outcome = _allocated(providers, outcome, pod, container)
+        outcome = _allocate_container(providers, outcome, pod, container)
         if outcome.refusal is not None:
             return outcome
     return outcome
 
 
-def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _admit_by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
         promises = outcome.promises
-        ask = partial(_container_hints, promises, pod, container)
+        ask = partial(_ask_container_hints, promises, pod, container)
         near, hints = providers.hints(providers.hints_near(container.near), ask)
-        outcome = _merged(providers, outcome, pod, container, near, hints)
+        outcome = _merge_hints(providers, outcome, pod, container, near, hints)
         if outcome.refusal is not None:
             return outcome
-        outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
+        outcome = _allocate_container(providers, _store_hint(outcome, pod, (container,)), pod, container)
         if outcome.refusal is not None:
-            return _counted_error(outcome)
-        outcome = _counted_alignment(providers, outcome)
+            return _count_error(outcome)
+        outcome = _count_alignment(providers, outcome)
     return outcome
 
 
-def _container_hints(
+def _ask_container_hints(
     promises: Promises, pod: PodDemand, container: ContainerDemand, resource: Resource
 ) -> ResourceHints:
     return resource.container_hints(promises, pod, container)
 
 
-def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+def _admit_by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     near, hints = providers.hints(providers.near, lambda one: one.pod_hints(outcome.promises, pod))
-    outcome = _merged(providers, outcome, pod, None, near, hints)
+    outcome = _merge_hints(providers, outcome, pod, None, near, hints)
     if outcome.refusal is not None:
         return outcome
-    outcome = _with_hint(outcome, pod, pod.containers)
+    outcome = _store_hint(outcome, pod, pod.containers)
     if is_by_pod(providers.topology, pod):
         for manager in providers.resources:
-            outcome = _after(providers, outcome, manager.name, None, manager.allocate_pod(outcome.promises, pod))
+            outcome = _apply_allocation(
+                providers, outcome, manager.name, None, manager.allocate_pod(outcome.promises, pod)
+            )
             if outcome.refusal is not None:
                 break
     else:
-        outcome = _each_container(providers, outcome, pod)
-    return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
+        outcome = _allocate_each_container(providers, outcome, pod)
+    return _count_alignment(providers, outcome) if outcome.refusal is None else _count_error(outcome)
 
 
-def _merged(
+def _merge_hints(
     providers: Providers,
     outcome: AdmissionResult,
     pod: PodDemand,
@@ -233,7 +223,7 @@ def _merged(
     near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge the hints of devices and of all managers; the report's last entry has the result."""
+    """Merge the hints of devices and all managers. The last merge of the report has the result."""
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(
@@ -241,7 +231,7 @@ def _merged(
     )
     overruled: tuple[str, ...] = ()
     if near and not merged.preferred:
-        merged, overruled = _despite_devices(topology, merged, near, hints)
+        merged, overruled = _prefer_cpus_node(topology, merged, near, hints)
     admitted = topology.admits(merged)
     name = None if container is None else container.name
     report = MergeReport(name, (*near, *hints), merged, admitted, overruled)
@@ -249,12 +239,12 @@ def _merged(
     if admitted:
         return outcome
     if topology.policy is TopologyPolicy.SINGLE_NUMA_NODE:
-        outcome = _moved(outcome, aligned_failure(topology.scope.value, "numa_node"))
+        outcome = _add_deltas(outcome, aligned_failure(topology.scope.value, "numa_node"))
     refusal = affinity_refusal(topology.scope, is_managed_pod=pod.is_managed)
-    return _counted_error(replace(outcome, refusal=refusal))
+    return _count_error(replace(outcome, refusal=refusal))
 
 
-def _despite_devices(
+def _prefer_cpus_node(
     topology: TopologyManager, merged: Merged, near: ResourceHints, hints: ResourceHints
 ) -> tuple[Merged, tuple[str, ...]]:
     cpus = next(each for name, each in hints if name == CPU)
@@ -265,7 +255,7 @@ def _despite_devices(
     return instead, tuple(name for name, each in near if not is_fine_with(each, mask))
 
 
-def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[ContainerDemand]) -> AdmissionResult:
+def _store_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[ContainerDemand]) -> AdmissionResult:
     merged = outcome.merges[-1].merged
     hint = Hint(None if merged.mask is None else NumaSet(merged.mask), merged.preferred)
     promises = outcome.promises
@@ -277,18 +267,18 @@ def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[Co
     return replace(outcome, promises=replace(promises, pods=pods))
 
 
-def _allocated(
+def _allocate_container(
     providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
 ) -> AdmissionResult:
     for manager in providers.resources:
         allocation = manager.allocate_container(outcome.promises, pod, container)
-        outcome = _after(providers, outcome, manager.name, container.name, allocation)
+        outcome = _apply_allocation(providers, outcome, manager.name, container.name, allocation)
         if outcome.refusal is not None:
             break
     return outcome
 
 
-def _after(
+def _apply_allocation(
     providers: Providers, outcome: AdmissionResult, manager: str, container: str | None, allocation: Allocation
 ) -> AdmissionResult:
     if providers.observer is not None:
@@ -300,16 +290,16 @@ def _after(
     )
 
 
-def _counted_error(outcome: AdmissionResult) -> AdmissionResult:
-    return _moved(outcome, plus(TOPOLOGY_ERRORS))
+def _count_error(outcome: AdmissionResult) -> AdmissionResult:
+    return _add_deltas(outcome, plus(TOPOLOGY_ERRORS))
 
 
-def _counted_alignment(providers: Providers, outcome: AdmissionResult) -> AdmissionResult:
+def _count_alignment(providers: Providers, outcome: AdmissionResult) -> AdmissionResult:
     topology = providers.topology
     if topology.policy is not TopologyPolicy.SINGLE_NUMA_NODE:
         return outcome
-    return _moved(outcome, aligned(topology.scope.value, "numa_node"))
+    return _add_deltas(outcome, aligned(topology.scope.value, "numa_node"))
 
 
-def _moved(outcome: AdmissionResult, *deltas: MetricDelta) -> AdmissionResult:
+def _add_deltas(outcome: AdmissionResult, *deltas: MetricDelta) -> AdmissionResult:
     return replace(outcome, deltas=(*outcome.deltas, *deltas))

@@ -1,4 +1,4 @@
-"""kubelet's files on a node that was kubelet's."""
+"""kubelet's files on a node that kubelet managed before."""
 
 from msgspec import Struct
 

@@ -1,7 +1,7 @@
-"""A pod that runs, and whose manifest asks for other amounts now: what it holds then, or why not. Nothing is restarted.
+"""Resize of a running pod whose manifest now requests other amounts: its new promises, or the reason against them. Nothing restarts.
 
-Kubernetes' rules (KEP-1287, KEP-5554): the QoS class stays, and so does who has CPUs of its own; a container keeps what it has when it
-gets more, and never has less than the CPUs that it was admitted with. Memory is promised on the NUMA nodes where it is: nothing moves.
+By Kubernetes' rules (KEP-1287, KEP-5554) the QoS class stays, and containers neither gain nor lose exclusivity. A container that gets more
+keeps what it has, and it never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Managers, preferred_class
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient
 from nodeagent.core.model.claims import CPU_DRIVER, MEMORY_DRIVER
@@ -37,8 +37,8 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
-    """Whether two pods differ in nothing but amounts of containers that stay, and of the pod as a whole (KEP-5419): not in those of init
-    containers, whose end nobody waits for a second time.
+    """Tell whether two pods differ only in amounts of lasting containers and of the pod as a whole (KEP-5419). Amounts of init containers
+    can't change, because these may already have run.
     """
     if len(old.containers) != len(new.containers) or old == new:
         return False
@@ -46,19 +46,20 @@ def is_resize(old: Pod, new: Pod) -> bool:
     unsized = tuple(replace(now, resources=was.resources) for was, now in pairs)
     if replace(new, containers=unsized, resources=old.resources) != old:
         return False
-    return _fixed(old.resources) == _fixed(new.resources) and all(
-        was == now or (was.kind is not ContainerKind.INIT and _fixed(was.resources) == _fixed(now.resources))
+    return _fixed_amounts(old.resources) == _fixed_amounts(new.resources) and all(
+        was == now
+        or (was.kind is not ContainerKind.INIT and _fixed_amounts(was.resources) == _fixed_amounts(now.resources))
         for was, now in pairs
     )
 
 
 def is_resizable(entry: PodEntry) -> bool:
-    """Whether a pod has what can be resized, and goes by its manifest. A runtime's is resized when kubelet asks."""
+    """Tell whether a pod holds resources and follows its manifest. A container runtime's pod is resized when kubelet asks for it."""
     return entry.holds and entry.deleting_since_ms is None and not entry.is_requested_per_container
 
 
 def lowers_request(old: Pod, new: Pod) -> bool:
-    """Whether a container of a resized pod, or the pod as a whole, asks for less of something."""
+    """Tell whether a container of a resized pod, or the pod as a whole, requests less of a resource."""
     pairs = [(was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
     if old.resources is not None and new.resources is not None:
         pairs.append((old.resources, new.resources))
@@ -71,29 +72,27 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, answer: object) -> bool:
-    """Whether a pod is decided on anew because it can't be resized: units of systemd's are given other CPUs while they run, where a pod
-    would have to end first.
+    """Tell whether a pod that can't be resized is decided again instead: a pod that pins systemd units can get other CPUs while they
+    run.
     """
     return isinstance(answer, NotResized) and bool(new.units)
 
 
 def without_variables(pod: Pod) -> Pod:
-    """Return a pod as others get it: variables may hold secrets."""
+    """Return a pod without its environment variables, which may contain secrets."""
     return replace(pod, containers=tuple(replace(container, env=()) for container in pod.containers))
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that a manifest's would resize; None: there is none, or the change is another one."""
+    """Return the running pod that a manifest's pod would resize. None means that there is none, or that more than amounts change."""
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
             return entry.pod if is_resize(without_variables(entry.pod), without_variables(pod)) else None
     return None
 
 
-def _fixed(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
-    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None: there are none of the pod as a whole, and that
-    stays so.
-    """
+def _fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
+    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that there are no pod-level amounts."""
     if resources is None:
         return None
     parts = (resources.requests, resources.limits)
@@ -114,23 +113,23 @@ def resized(
     """Decide on the amounts of a running pod.
 
     Args:
-        managers: of the node.
-        promises: as they are, the pod's among them.
+        managers: the node's managers.
+        promises: the current promises, including the pod's.
         old: the pod as it runs.
-        new: the same with other amounts, for which `is_resize`.
-        usage: what all pods that hold something ask for, this one included.
-        allocatable: what the node has for pods. None: that isn't checked.
-        occupied: CPUs on which processes run that belong to no pod: others are taken, if these suffice.
+        new: the same pod with other amounts, as `is_resize` requires.
+        usage: what all pods that hold something request, including this pod.
+        allocatable: what the node has for pods. None means that the capacity isn't checked.
+        occupied: CPUs with processes of no pod. They are avoided if the other CPUs suffice.
 
     Returns:
-        What is promised then, or why it stays as it is.
+        The new promises, or why the pod stays unchanged.
     """
     gate = managers.placement.gate("PodLevelResources")
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
     if old.units:
-        # Who pins one anew with fewer CPUs wants others to have them: otherwise it would move, and have none of those that it has.
+        # A unit that is pinned again with fewer CPUs keeps some of its own. Decided as a new pod, it would move to other CPUs.
         cpu = replace(managers.providers.of(CpuResource).manager, keeps_first=False)
         managers = replace(managers, providers=managers.providers.having(CpuResource(cpu)))
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
@@ -138,7 +137,7 @@ def resized(
             "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
             "end the pod, and start it anew"
         )
-    claimed = _of_claims(promises, old, new)
+    claimed = _refuse_claimed_change(promises, old, new)
     if claimed is not None:
         return claimed
     if allocatable is not None:
@@ -149,14 +148,14 @@ def resized(
             return NotResized(reason, short.message)
     taken = default_set(promises) & occupied
     if taken:
-        elsewhere = _in_some_class(managers, with_default_set(promises, default_set(promises) - taken), old, new)
+        elsewhere = _decide_by_class(managers, with_default_set(promises, default_set(promises) - taken), old, new)
         if isinstance(elsewhere, Promises):
             return with_default_set(elsewhere, default_set(elsewhere) | taken)
-    return _in_some_class(managers, promises, old, new)
+    return _decide_by_class(managers, promises, old, new)
 
 
-def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
-    """Refuse another amount of what a container has by its claims: these stay as they are for as long as the pod has them."""
+def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
+    """Refuse another amount of what a container has by its claims: allocations of claims can't change while the pod holds them."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
@@ -166,29 +165,29 @@ def _of_claims(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
         }
         for resource, driver in ((CPU, CPU_DRIVER), (MEMORY, MEMORY_DRIVER)):
             amounts = (container.resources.requests.get(resource) for container in (was, now))
-            if driver in drivers and not _is_as_much(*amounts):
+            if driver in drivers and not _is_equal_amount(*amounts):
                 what = "CPUs" if resource == CPU else "memory"
                 why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
                 return refuse_resize_for_good(why)
     return None
 
 
-def _in_some_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -> Promises | NotResized:
+def _decide_by_class(managers: Managers, promises: Promises, old: Pod, new: Pod) -> Promises | NotResized:
     demand = demand_of(managers.rules, new)
     wish = preferred_class(managers, new, demand)
     if wish is not None:
-        first = _decided(managers, promises, old, replace(demand, core_class=wish))
+        first = _decide(managers, promises, old, replace(demand, core_class=wish))
         if isinstance(first, Promises):
             return first
-    return _decided(managers, promises, old, demand)
+    return _decide(managers, promises, old, demand)
 
 
-def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
-    providers = seen_by(managers.providers, demand)
+def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand) -> Promises | NotResized:
+    providers = limit_to_pod(managers.providers, demand)
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
     try:
         for resource in providers.resources:
-            # those that give something back come first: others of the pod may need it
+            # containers that release something come first, because others of the pod may need it
             for now in sorted(demand.containers, key=lambda now: not resource.is_lowered(before[now.name], now)):
                 answer = resource.resize(providers.topology, promises, demand, before[now.name], now)
                 if isinstance(answer, NotResized):
@@ -200,40 +199,40 @@ def _decided(managers: Managers, promises: Promises, old: Pod, demand: PodDemand
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that take a restart for what changes (`resizePolicy`): not units, which systemd starts."""
+    """Return the containers that must restart for the change (`resizePolicy`). Units don't count, because systemd starts them."""
     return frozenset(
         now.name
         for was, now in zip(old.containers, new.containers, strict=True)
         if not now.unit
         for resource in now.restarts_for
-        if not _is_as_much(was.resources.requests.get(resource), now.resources.requests.get(resource))
-        or not _is_as_much(_limit(old, was, resource), _limit(new, now, resource))
+        if not _is_equal_amount(was.resources.requests.get(resource), now.resources.requests.get(resource))
+        or not _is_equal_amount(_limit_of(old, was, resource), _limit_of(new, now, resource))
     )
 
 
-def _is_as_much(was: Quantity | None, now: Quantity | None) -> bool:
-    """Whether two amounts are the same, however they are written: `1Gi` is `1073741824`."""
+def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
+    """Tell whether two amounts are equal in value: `1Gi` equals `1073741824`."""
     return was == now if was is None or now is None else was.nano == now.nano
 
 
-def _limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit: one without has that of the pod as a whole."""
+def _limit_of(pod: Pod, container: Container, resource: str) -> Quantity | None:
+    """Return a container's limit, or else that of the pod as a whole."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
 
 class AmountChange(Struct, frozen=True):
-    """An amount that a changed manifest asks for, of a container or of the pod as a whole."""
+    """Change of an amount of a container, or of the pod as a whole."""
 
     container: str | None
     resource: str
     before: str | None
-    """As it is written; None: nothing is said of it."""
+    """The amount as written. None means that it isn't stated."""
     after: str | None
 
 
 def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
-    """Return the amounts in which two pods differ that are the same in all else: limits, or requests where these alone are others."""
+    """Return the amounts in which two otherwise equal pods differ: limits, or requests if only requests differ."""
     both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
     both = [(None, old.resources, new.resources)]
     both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
@@ -243,13 +242,13 @@ def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
         for resource in (CPU, MEMORY):
             for before, after in ((was.limits, now.limits), (was.requests, now.requests)):
                 amounts = [part.get(resource) for part in (before, after)]
-                if not _is_as_much(*amounts):
+                if not _is_equal_amount(*amounts):
                     yield AmountChange(name, resource, *(None if each is None else str(each) for each in amounts))
                     break
 
 
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
-    """Say what changes for each container, in a few words."""
+    """Describe the changes of each container in a few words."""
     if old.resources != new.resources:
         yield "the pod as a whole: amounts"
     for was, now in zip(old.containers, new.containers, strict=True):

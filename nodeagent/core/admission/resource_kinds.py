@@ -1,6 +1,6 @@
-"""The resources of a node, in kubelet's order of asking and allocating. A further resource is a line here.
+"""The resources of a node, in kubelet's order of asking and allocating. Another resource is one more line here.
 
-Each kind imports its manager when a node is built. Whoever only reads holdings does without.
+Each kind imports its manager when a node is built. Modules that only read holdings don't need the managers.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ class ResourceKind(Struct, frozen=True):
     name: str
     holdings: type[Holdings]
     build: "Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]"
-    """Judges machine and configuration together. Texts and order are kubelet's; it stops at the first error."""
+    """Judges machine and configuration together, with kubelet's texts, and stops at kubelet's first error."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
-    """Returns what is wrong with the configuration on any machine."""
+    """Returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
-    """Says in a few words what a container holds. Empty if it holds nothing, or if a view of its own shows it."""
+    """Describes what a container holds, in a few words. Empty if it holds nothing, or if views/holdings has a module for the resource."""
     metrics: "tuple[MetricSpec, ...]" = ()
-    """Gauges that are not in the table of all (core/metrics)."""
+    """Specifications of its gauges, unless core/metrics has them."""
     resizable: frozenset[str] = frozenset()
     """Amounts that may change while a pod runs, by their names in `requests`."""
 
@@ -73,8 +73,8 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ResourceKind("cpu", CpuHoldings, _build_cpus, _judge_cpus, resizable=frozenset({CPU})),
     ResourceKind("memory", MemoryHoldings, _build_memory, _judge_memory, resizable=frozenset({MEMORY})),
 )
-"""Devices come before them, once they have been scanned (`Managers.knowing`). Claims are for what these have
-(core/admission/claims.py).
+"""Devices come before these once a scan has found devices (`Managers.knowing`). Claims are not in the tuple, because their decision wraps
+those of the others (core/resources/claims/placing.py).
 """
 
 

@@ -1,4 +1,4 @@
-"""The invariants of a node's state: of its promises, and of the entries of its pods."""
+"""Invariants of a node's state: of its promises, and of the entries of its pods."""
 
 from collections import Counter
 
@@ -8,9 +8,9 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 
 def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
-    """Return every violated invariant; a state that is saved or used has none."""
+    """Return every violated invariant. A state that is saved or used violates none."""
     uids = Counter(e.pod.uid for e in state.entries)
-    # Kubernetes may have a pod with the name of one here.
+    # A container runtime's pod may have the name of another pod.
     names = Counter(e.pod.full_name for e in state.own_entries())
     found = list(broken_promises(managers, state.promises, state.holding_pods()))
     for invariant, counts in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):

@@ -1,4 +1,4 @@
-"""Whether a pod may stand for systemd's units: each has one pod (D30). Knows no systemd."""
+"""Systemd units and pods: only one pod may pin a unit (D30). Knows no systemd."""
 
 from collections.abc import Iterable
 
@@ -9,11 +9,11 @@ from nodeagent.core.model.refusals import UNIT_TAKEN
 
 
 class UnitTaken(Struct, frozen=True):
-    """Another pod stands for a unit of a pod's."""
+    """Another pod already pins one of the pod's units."""
 
     unit: str
     holder: str
-    """That pod, by namespace/name."""
+    """The other pod, as namespace/name."""
 
     @property
     def reason(self) -> str:
@@ -24,8 +24,8 @@ class UnitTaken(Struct, frozen=True):
         return f"pod {self.holder} stands for unit {self.unit} already"
 
 
-def unit_taken(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
-    """Return which unit of a pod's another one has. None: it may have them."""
+def find_taken_unit(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
+    """Return the unit of the pod that another pod already pins. None means that all its units are free."""
     for other in holders if pod.units else ():
         both = sorted({*pod.units} & {*other.units})
         if both:

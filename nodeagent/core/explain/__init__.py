@@ -1,4 +1,4 @@
-"""Why a pod was admitted or refused, what would admit it, and how many more would fit: decisions repeated and observed.
+"""Explanations: why a pod was admitted or refused, what would admit it, and how many more pods fit. Decisions are repeated and observed.
 
-Nothing that the agent does depends on this package. Words and layout are for views/.
+The agent's decisions don't depend on this package. Words and layout are in views/.
 """

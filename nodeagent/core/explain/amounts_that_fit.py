@@ -1,13 +1,13 @@
-"""Search descending amounts for the first that fits, with few attempts. Knows neither pods nor nodes."""
+"""Search of descending amounts for the first that fits, with few attempts."""
 
 from collections.abc import Callable, Sequence
 
 NEAREST = 16
-"""This many amounts are tried one by one before the search continues by halving."""
+"""Number of amounts that are tried one by one before the search continues by halving."""
 
 
 def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first that fits, assuming that those after it fit too."""
+    """Find the first amount that fits, assuming that all later ones fit, too."""
     if not amounts or not fits(amounts[-1]):
         return None
     low, high = 0, len(amounts) - 1
@@ -18,6 +18,6 @@ def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int
 
 
 def first_nearby(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first that fits: the nearest ones one by one, as fewer devices may be on other NUMA nodes, the rest by halving."""
+    """Find the first amount that fits. The nearest ones are tried one by one, because fewer devices may be on other NUMA nodes."""
     nearest = next((amount for amount in amounts[:NEAREST] if fits(amount)), None)
     return first_by_halving(amounts[NEAREST:], fits) if nearest is None else nearest

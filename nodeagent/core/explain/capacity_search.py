@@ -1,4 +1,4 @@
-"""How many more of these pods fit? Copies are admitted one after the other until one is refused. Nothing is kept."""
+"""Number of further copies of pods that fit. Copies are admitted one after the other until one is refused."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
-"""Pods that ask for nothing fit forever."""
+"""Limit on copies, because pods without requests always fit."""
 
 
 class Capacity(Struct, frozen=True):
@@ -18,12 +18,12 @@ class Capacity(Struct, frozen=True):
 
     copies: int
     after: WhatIf
-    """The node with all whole copies."""
+    """The node with all complete copies."""
     refused: Pod | None
-    """Of the copy that didn't fit; None: the search ended before."""
+    """Pod of the copy that didn't fit. None means that the search reached its limit."""
     decision: Refused | None
     first: tuple[tuple[Pod, Admitted], ...] = ()
-    """The pods of the first copy, as they were placed; empty: none fits."""
+    """Pods of the first copy, as they were placed. Empty if none fits."""
 
 
 def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
@@ -31,8 +31,8 @@ def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], N
 
     Args:
         what_if: the node to begin with.
-        pods: one copy; each time names get a number and UIDs are new: the same manifest can be given twice.
-        fitted: called after each copy of them all.
+        pods: the pods of one copy. Each copy gets numbered names and new UIDs, so the same manifest can be given twice.
+        fitted: called after each complete copy.
     """
     first: tuple[tuple[Pod, Admitted], ...] = ()
     for number in range(1, MAX_COPIES + 1):

@@ -1,7 +1,6 @@
-"""A merge of hints, step by step: what each resource says about each set of NUMA nodes, which set won, and why the others lost.
+"""Steps of a merge of hints: the opinion of each resource on each set of NUMA nodes, the winning set, and why the others lost.
 
-The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same
-orders. Decides nothing.
+The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same orders.
 """
 
 import enum
@@ -22,90 +21,90 @@ from nodeagent.core.numa.node_search import Steps
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 
 _MAX_ENUMERATED = 8
-"""Up to this many NUMA nodes every set is considered; beyond that the single nodes, the listed sets, and the smallest others."""
+"""Limit on NUMA nodes up to which every set is considered. Beyond it, the single nodes, the listed sets and the smallest others are."""
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
-    """What a resource says about a set of NUMA nodes."""
+    """Opinion of a resource on a set of NUMA nodes."""
 
     ANY = "any"
-    """It doesn't care about nodes."""
+    """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """There is enough, but on more nodes than would be needed on an empty machine."""
+    """The set has enough, but more nodes than would be needed on an empty machine."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """At least one resource does not offer it."""
+    """At least one resource doesn't offer the set."""
     NOT_PREFERRED = "not preferred"
-    """At least one resource does not prefer it, and another set is preferred by all, or only preferred sets may be taken."""
+    """At least one resource doesn't prefer the set, and all prefer another one, or only preferred sets are allowed."""
     SEVERAL_NODES = "several nodes"
-    """Policy single-numa-node."""
+    """The set has several nodes under policy single-numa-node."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """prefer-closest-numa-nodes: the distances within it are longer."""
+    """The distances within the set are longer (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """prefer-most-allocated-numa-node."""
+    """Less is allocated on the node (prefer-most-allocated-numa-node)."""
     HIGHER = "higher number"
-    """The last rule between equals: the lower node ids win."""
+    """Between otherwise equal sets the lower node IDs win."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all: those with as many nodes as every resource can be narrowed to take precedence."""
+    """No set is preferred by all, and the set has another size than every resource can be narrowed to."""
 
 
 class Candidate(Struct, frozen=True):
     nodes: NumaSet
     opinions: tuple[tuple[str, Opinion], ...]
-    """By resource, in the order of asking."""
+    """Opinions by resource, in the order of asking."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """The resources that decided the verdict."""
+    """Resources that decided the verdict."""
 
 
 class MergeTrace(Struct, frozen=True):
     container: str | None
-    """None: for the pod as a whole."""
+    """None means the pod as a whole."""
     nodes: NumaSet | None
-    """The result; None: any."""
+    """Result of the merge. None means any nodes."""
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
-    """By size, then by number."""
+    """Candidates by size, then by number."""
     all_sets: bool
-    """Every set that at least one resource offers is among the candidates."""
+    """Whether every set that at least one resource offers is a candidate."""
     overruled: tuple[str, ...] = ()
-    """The devices against whose hints the result is."""
+    """Devices whose hints the result contradicts."""
     silent: tuple[str, ...] = ()
-    """Resources that are requested but gave no hint: what the memory manager (like kubelet's) does when it has too little."""
+    """Requested resources without a hint. Like kubelet's, the memory manager gives none if it has too little."""
     answers: tuple[PluginAnswered, ...] = ()
-    """Of CPU plugins, before the hints: what they have left for these."""
+    """Answers of CPU plugins before the hints: the CPUs that they left for these."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
     """Trace one merge.
 
     Args:
-        managers: that merged.
-        promises: at the time of the merge.
-        report: its result.
-        pod: what it asks for.
+        managers: the managers that merged.
+        promises: the promises at the time of the merge.
+        report: the result of the merge.
+        pod: what the pod requests.
     """
     topology, merged = managers.providers.topology, report.merged
     rules = topology.rules
     ids = [node.id for node in managers.topology.numa]
     every = len(ids) <= _MAX_ENUMERATED
-    listed = {m for _, hints in report.hints for m in _listed(hints)}
+    listed = {m for _, hints in report.hints for m in _listed_masks(hints)}
     single = [NumaMask(1 << node) for node in ids]
     small = (NumaMask(sum(chosen)) for size in range(1, len(ids) + 1) for chosen in combinations(single, size))
     masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
     winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
-    opinions = {mask: tuple((name, _opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
+    opinions = {mask: tuple((name, _opinion_on(hints, mask)) for name, hints in report.hints) for mask in masks}
     seen = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
     if winner is not None and winner not in opinions:
-        opinions[winner] = tuple((name, _opinion(hints, winner)) for name, hints in report.hints)
+        opinions[winner] = tuple((name, _opinion_on(hints, winner)) for name, hints in report.hints)
         seen.append(winner)
     all_sets = every or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
     if not seen and not all_sets:
@@ -121,12 +120,12 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
             for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
         ),
         overruled=report.overruled,
-        silent=_silent(report, pod),
+        silent=_resources_without_hint(report, pod),
         all_sets=all_sets,
     )
 
 
-def _silent(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
+def _resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
     amounts = pod.memory if report.container is None else None
     for container in pod.containers:
         amounts = container.memory if container.name == report.container else amounts
@@ -137,13 +136,13 @@ def _silent(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
 _OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)
 
 
-def _listed(hints: Hints) -> Iterable[NumaMask]:
+def _listed_masks(hints: Hints) -> Iterable[NumaMask]:
     if isinstance(hints, HintFamily):
         return (mask for mask, _ in hints.listed)
     return (mask for mask, _ in hints if mask is not None)
 
 
-def _opinion(hints: Hints, mask: NumaMask) -> Opinion:
+def _opinion_on(hints: Hints, mask: NumaMask) -> Opinion:
     if isinstance(hints, HintFamily):
         if hints.prefers(mask):
             return Opinion.PREFERRED
@@ -181,12 +180,12 @@ class _SetJudge:
             return Verdict.NOT_PREFERRED, reluctant
         assert self._winner is not None, "what every resource prefers would have won"
         if not self._merged.preferred:
-            ranks = non_preferred_rank(self._topology.rules, self._wanted())
+            ranks = non_preferred_rank(self._topology.rules, self._wanted_count())
             if ranks(mask)[:2] != ranks(self._winner)[:2]:
                 return Verdict.OTHER_SIZE, ()
         return self._node_verdict(mask, self._winner), ()
 
-    def _wanted(self) -> int:
+    def _wanted_count(self) -> int:
         listed = wanted_count([hints for hints in self._hints if not isinstance(hints, HintFamily)])
         families = [hints.fewest_nodes(Steps(MAX_STEPS)) for hints in self._hints if isinstance(hints, HintFamily)]
         return max([listed, *families])

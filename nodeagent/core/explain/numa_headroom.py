@@ -1,4 +1,4 @@
-"""What is left on each NUMA node, and what holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
+"""Free resources of each NUMA node, and the holders of the others. Shows why a pod is refused, and how fragmented the node is."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -11,12 +11,13 @@ from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.manager import NOBODY
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
 
 class HeldOnNode(Struct, frozen=True):
-    """A container, or a pod as a whole, that has exclusive CPUs on a NUMA node."""
+    """A container, or a pod as a whole, with exclusive CPUs on a NUMA node."""
 
     pod: str
     container: str | None
@@ -30,25 +31,25 @@ class MemoryHeadroom(Struct, frozen=True):
 
 
 class NodeHeadroom(Struct, frozen=True):
-    """What one NUMA node has left."""
+    """Free resources of one NUMA node."""
 
     id: int
     cpus: CpuSet
     free: CpuSet
-    """What can still be allocated exclusively."""
+    """CPUs that can still be allocated exclusively."""
     whole_cores: int
-    """Cores whose CPUs are all free."""
+    """Number of cores whose CPUs are all free."""
     split: CpuSet
-    """Free CPUs whose core is not wholly free."""
+    """Free CPUs on partly used cores."""
     whole_caches: int
-    """Uncore caches whose CPUs are all free; 0 if the node has none of its own."""
+    """Number of uncore caches whose CPUs are all free. 0 if the node has no cache of its own."""
     caches: int
     reserved: CpuSet
     holders: tuple[HeldOnNode, ...]
     memory: tuple[MemoryHeadroom, ...]
     """Empty under memory manager policy None."""
     group: NumaSet | None
-    """The group of nodes that its memory is allocated from; None: it is not used in a group."""
+    """Group of nodes from which its memory is allocated. None means that it is not used in a group."""
 
 
 def headroom(
@@ -61,11 +62,11 @@ def headroom(
     """Examine every NUMA node, including those without CPUs.
 
     Args:
-        managers: of the node.
-        promises: as they are.
-        pods: the active ones, for their names.
-        lent: CPUs that can be allocated although a pod has them.
-        core_class: whose cores alone count. None: all.
+        managers: the node's managers.
+        promises: the current promises.
+        pods: the active pods, for their names.
+        lent: CPUs that can be allocated although a pod holds them.
+        core_class: the class of the counted cores. None means all.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     held = [
@@ -79,10 +80,17 @@ def headroom(
     free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
     topology = managers.topology
     counted = topology.online if core_class is None else topology.core_classes[core_class]
-    return tuple(_node_headroom(managers, promises, node.id, held, free, counted) for node in topology.numa)
+    return tuple(_examine_node(managers, promises, node.id, held, free, counted) for node in topology.numa)
 
 
-def _node_headroom(
+def largest_usable(managers: Managers, promises: Promises, nodes: Iterable[NodeHeadroom]) -> int:
+    """Return the most exclusive CPUs that a container could get on one of the nodes."""
+    cpu = managers.providers.of(CpuResource).manager
+    anyone = cpu.asking(promises, NOBODY, None, 0, 0)
+    return max((cpu.usable(anyone, node.free.bits).bit_count() for node in nodes), default=0)
+
+
+def _examine_node(
     managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet, counted: CpuSet
 ) -> NodeHeadroom:
     topology = managers.topology

@@ -1,4 +1,6 @@
-"""The pods whose end would admit a refused pod: the fewest, and of equally many those that hold least, as far as can be tried."""
+"""The pods whose end would admit a refused pod: the fewest, and of equally many those that hold least, as far as the budget of trials
+goes.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -8,21 +10,18 @@ from nodeagent.core.admission.node_capacity import Insufficient, usage_of
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 MOST_ALIKE = 8
-"""Up to this many pods that hold equally much and are each enough alone are listed."""
+"""Limit on listed pods that hold equally much and are each sufficient alone."""
 _MOST_ALONE = 150
-"""This many of the pods that hold least, and of those that hold most, are tried one by one."""
+"""Number of the smallest pods, and of the largest ones, that are tried one by one."""
 MOST_SETS = 300
-"""Up to this many sets of pods are all tried, the smallest first; of more, one is improved pod by pod."""
+"""Limit on sets of pods that are all tried, the smallest first. Beyond it, one set is improved pod by pod."""
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the pods of which one is enough, those that hold least; otherwise several that are all needed."""
-    sizes = {pod.uid: _size(attempts, pod) for pod in attempts.what_if.pods}
+    """Find the smallest pods of which one is sufficient, or else several that are all needed."""
+    sizes = {pod.uid: _size_of(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
     holding = [pod for pod in attempts.what_if.pods if counts or any(sizes[pod.uid])]
@@ -34,81 +33,78 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
         if number == _MOST_ALONE and len(alone) < len(pods):
-            attempts.cut_short = True  # one in between may be enough
-        if attempts.admits(what_if=_without(attempts.what_if, [pod])):
+            attempts.cut_short = True  # a pod in between may be sufficient
+        if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
-    several = _several(attempts, pods) if best is None else None
+    several = _find_several(attempts, pods) if best is None else None
     if several is not None:
         yield Remedy(RequestChange.REMOVAL, tuple(sorted(pod.full_name for pod in several)))
 
 
-def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
+def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     """Find the fewest pods, and of equally many those that hold least together.
 
     Args:
-        attempts: for the refused pod.
-        pods: those that hold least first; none of them is enough alone.
+        attempts: the attempts for the refused pod.
+        pods: the pods, the smallest first. None of them is sufficient alone.
     """
-    enough = _enough(attempts, pods)
+    enough = _find_sufficient(attempts, pods)
     if enough is None:
         return None
-    sizes = {pod.uid: _size(attempts, pod) for pod in pods}
+    sizes = {pod.uid: _size_of(attempts, pod) for pod in pods}
     left = MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
         if left < 0:
             attempts.cut_short = True
-            return _exchanged(attempts, pods, enough)
-        for gone in sorted(combinations(pods, count), key=lambda each: _total([sizes[pod.uid] for pod in each])):
-            if attempts.admits(what_if=_without(attempts.what_if, gone)):
+            return _exchange_for_smaller(attempts, pods, enough)
+        for gone in sorted(
+            combinations(pods, count),
+            key=lambda each: tuple(map(sum, zip(*(sizes[pod.uid] for pod in each), strict=True))),
+        ):
+            if attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
                 return gone
     return enough
 
 
-def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Take the largest ones until they are enough, then leave out those that aren't needed; the largest first."""
+def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
+    """Take the largest pods until they suffice, then leave out those that aren't needed. The largest come first."""
     gone = list(reversed(pods))
-    if not attempts.admits(what_if=_without(attempts.what_if, gone)):
+    if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
         return None
     few, enough = 0, len(gone)
     while few + 1 < enough:
         middle = (few + enough) // 2
         few, enough = (
-            (few, middle) if attempts.admits(what_if=_without(attempts.what_if, gone[:middle])) else (middle, enough)
+            (few, middle) if attempts.admits(what_if=_end_pods(attempts.what_if, gone[:middle])) else (middle, enough)
         )
     gone = gone[:enough]
     for pod in reversed(gone[:-1]):
         others = [other for other in gone if other is not pod]
-        if attempts.admits(what_if=_without(attempts.what_if, others)):
+        if attempts.admits(what_if=_end_pods(attempts.what_if, others)):
             gone = others
     return gone
 
 
-def _exchanged(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
-    """Replace each pod with the smallest one that is enough, the largest first."""
+def _exchange_for_smaller(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
+    """Replace each pod with the smallest sufficient one, the largest first."""
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
             others = [smaller if other is pod else other for other in gone]
-            if smaller not in gone and attempts.admits(what_if=_without(attempts.what_if, others)):
+            if smaller not in gone and attempts.admits(what_if=_end_pods(attempts.what_if, others)):
                 gone = others
                 break
     return gone
 
 
-def _total(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*sizes, strict=True)))
-
-
-def _without(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
+def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     return what_if.without(frozenset(pod.uid for pod in pods))
 
 
-def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """What it requests of the resource that the node as a whole lacks, how many CPUs, bytes and devices it holds exclusively, and
-    what else counts.
-    """
+def _size_of(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
+    """Compare pods by what they request of the resource that the node as a whole lacks, then by what they hold of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []
@@ -116,13 +112,7 @@ def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         gate = what_if.managers.placement.gate("PodLevelResources")
         own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
-        others = [own.get(name, 0) for name in sorted(wanted)]  # the resource that it may lack next
+        others = [own.get(name, 0) for name in sorted(wanted)]  # resources that the node may lack next
     held = what_if.promises.of_pod(pod.uid)
-    cpus = 0
-    for _, given in held.of(CpuHoldings).cpus:
-        cpus |= given.bits
-    blocks = held.of(MemoryHoldings).pod_memory or tuple(
-        block for _, each in held.of(MemoryHoldings).memory for block in each
-    )
-    devices = sum(len(each) for _, each in held.of(DeviceHoldings).devices)
-    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks), devices, *others
+    resources = sorted(what_if.managers.providers.resources, key=lambda resource: resource.gives_way)
+    return requested, *(held.of(resource.holdings).size for resource in resources), *others

@@ -1,6 +1,6 @@
-"""The smallest changes that would admit a refused pod: fewer CPUs, less memory, another rule, another pod gone.
+"""The smallest changes that would admit a refused pod: smaller requests, other rules, other pods that end.
 
-Each is tried on the core itself: everything offered here has been admitted. Knows nothing of how it is worded.
+The core itself has admitted the pod with each of these changes. Knows no words for them.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,33 +31,33 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Decisions tried per refusal and kind of change: no kind is left out because another one takes long."""
+"""Decisions tried per refusal and kind of change. Each kind has its own budget, so a slow one doesn't exclude others."""
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
 class Remedies(Struct, frozen=True):
-    """What was found, and whether that is all there is to find."""
+    """The found changes, and whether there may be others."""
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True
-    """False: the search was cut short, so there may be other changes, or smaller ones."""
+    """Whether the search was complete. Otherwise there may be other changes, or smaller ones."""
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
-    """Search for changes, those of the manifest first; several of one kind only if they are equally small.
+    """Search for changes, those of the manifest first. Several of one kind are returned only if they are equally small.
 
     Args:
         what_if: the node that refuses the pod.
-        pod: with defaults applied.
+        pod: the pod with defaults applied.
         tried: called after each decision.
     """
     kinds = {
         RequestChange.REQUEST: smaller_requests,
         RequestChange.CLAIM: smaller_claims,
-        RequestChange.NODE: _other_nodes,
-        RequestChange.CORE_CLASS: _other_classes,
-        RequestChange.DEVICES: _fewer_devices,
-        RequestChange.CONFIGURATION: _configurations,
+        RequestChange.NODE: _try_other_nodes,
+        RequestChange.CORE_CLASS: _try_other_classes,
+        RequestChange.DEVICES: _try_fewer_near_devices,
+        RequestChange.CONFIGURATION: _try_configurations,
         RequestChange.REMOVAL: pods_to_end,
     }
     found: list[Remedy] = []
@@ -65,7 +65,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     refusal = what_if.judge(pod)
     assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
     if isinstance(refusal, UnitTaken):
-        return _free_units(what_if, pod, tried)
+        return _end_unit_holders(what_if, pod, tried)
     for change, search in kinds.items():
         attempts = Attempts(what_if, pod, refusal, tried, BUDGETS[change])
         found += search(attempts)
@@ -73,8 +73,8 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     return Remedies(tuple(found), all_tried)
 
 
-def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
-    """Try the end of the pods that stand for its units: nothing else can help."""
+def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
+    """Try the end of the pods that pin its systemd units. Nothing else can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if {*other.units} & {*pod.units}]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
     tried()
@@ -83,8 +83,8 @@ def _free_units(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedie
     return Remedies((Remedy(RequestChange.REMOVAL, names),) if is_enough else ())
 
 
-def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try the other NUMA nodes; several only if one alone doesn't suffice."""
+def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
+    """Try each other NUMA node, and then no required node."""
     asked = attempts.pod.numa_node
     if asked is None:
         return
@@ -95,8 +95,8 @@ def _other_nodes(attempts: Attempts) -> Iterator[Remedy]:
             return
 
 
-def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to prefer the class instead, then the other classes."""
+def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
+    """Try to prefer the class instead of requiring it, then the other classes."""
     asked = attempts.pod.core_class
     if asked is None:
         return
@@ -107,24 +107,24 @@ def _other_classes(attempts: Attempts) -> Iterator[Remedy]:
             yield Remedy(RequestChange.CORE_CLASS, (), (), asked, other)
 
 
-def _fewer_devices(attempts: Attempts) -> Iterator[Remedy]:
-    """Try without each of what it asks to be near, and without all of it only if no single one is enough."""
+def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
+    """Try to remove each device from `near`, and all of them only if no single one is sufficient."""
     names = attempts.pod.near
-    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_not_near(attempts.pod, (name,)))]
-    if not found and len(names) > 1 and attempts.admits(_not_near(attempts.pod, names)):
+    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_without_near(attempts.pod, (name,)))]
+    if not found and len(names) > 1 and attempts.admits(_without_near(attempts.pod, names)):
         found = [names]
     yield from (Remedy(RequestChange.DEVICES, each) for each in found)
 
 
-def _not_near(pod: Pod, names: tuple[str, ...]) -> Pod:
+def _without_near(pod: Pod, names: tuple[str, ...]) -> Pod:
     kept = (replace(one, near=tuple(name for name in one.near if name not in names)) for one in pod.containers)
     return replace(pod, containers=tuple(kept))
 
 
-def _configurations(attempts: Attempts) -> Iterator[Remedy]:
+def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
     placement = attempts.what_if.managers.placement
     tried = False
-    for field, before, after, changed in _placements(placement, attempts.pod):
+    for field, before, after, changed in _laxer_placements(placement, attempts.pod):
         if field == "topologyManagerPolicy" and tried:
             continue
         other = attempts.what_if.under(changed)
@@ -135,7 +135,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
         allocatable, wanted = attempts.what_if.allocatable, short.used + 1
         narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
-        if len(narrow) == 1:  # only if no single field is enough
+        if len(narrow) == 1:  # only if changing a single field is sufficient
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
             pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
@@ -143,8 +143,8 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 
-def _placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
-    """Return (field, current value, possible value, resulting configuration); of the policies the strictest laxer one first."""
+def _laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
+    """Yield (field, current value, possible value, resulting configuration). Of laxer policies the strictest comes first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

@@ -1,4 +1,4 @@
-"""A change after which a refused pod is admitted, and the attempts that show it. Knows no search."""
+"""A change with which a refused pod is admitted, and the counted trials of a search."""
 
 import enum
 from collections.abc import Callable
@@ -18,45 +18,45 @@ class RequestChange(enum.StrEnum):
     CLAIM = "claim"
     """Fewer devices for a request of a claim."""
     NODE = "node"
-    """Another NUMA node than the one for which the pod asks, or any."""
+    """Another NUMA node than the required one, or any."""
     CORE_CLASS = "core class"
-    """Another class of cores than the one for which the pod asks, or none required."""
+    """Another class of cores than the required one, or a preference instead."""
     DEVICES = "devices"
-    """Without asking to be near a device."""
+    """Removal of devices from those that the pod asks to be near."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
     """Other pods end first."""
 
 
 class Amount(Struct, frozen=True):
-    """Another amount, spelled as in a manifest."""
+    """Another amount, as written in a manifest."""
 
     container: str | None
-    """None: pod-level."""
+    """None means pod-level."""
     resource: str
     before: str
     after: str
 
 
 class Remedy(Struct, frozen=True):
-    """One change after which the pod is admitted."""
+    """One change with which the pod is admitted."""
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for pod-level amounts; CLAIM: the pod's name of it, and its request; NODE and CORE_CLASS:
-    nothing; DEVICES: what it asks to be near; CONFIGURATION: the field; REMOVAL: the pods' names.
+    """REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the pod's name of the claim, and the request. DEVICES: devices
+    of `near`. CONFIGURATION: the field. REMOVAL: names of the pods. Otherwise empty.
     """
     amounts: tuple[Amount, ...] = ()
-    """REQUEST: at least one for each of the containers; CLAIM: CPUs of the container that has those of the claim."""
+    """REQUEST: at least one for each container. CLAIM: CPUs of the container that has the claimed ones."""
     before: str = ""
     after: str = ""
-    """CONFIGURATION: the current and the possible value of the field; empty: without the option. NODE: the same of the NUMA
-    node; empty: any. CLAIM: of how many devices the request is for. CORE_CLASS: of the class; empty: it is only preferred.
+    """CONFIGURATION: current and possible value of the field, where empty means without the option. NODE: NUMA nodes, where empty means
+    any. CLAIM: numbers of devices. CORE_CLASS: classes, where empty means only preferred.
     """
 
 
 class Attempts:
-    """Attempts for one pod, counted. Lives for the search for one kind of change."""
+    """Counted trials for one pod, in the search for one kind of change."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
@@ -67,10 +67,10 @@ class Attempts:
         self.tried = tried
         self.left = budget
         self.cut_short = False
-        """Not everything could be tried."""
+        """Whether the budget was too small to try everything."""
 
     def admits(self, pod: Pod | None = None, what_if: WhatIf | None = None) -> bool:
-        """Whether the core admits it; False if too much was tried already."""
+        """Tell whether the core admits the pod. False if the budget is used up."""
         if pod is not None and not is_within_budget(pod):
             return False
         if self.left <= 0:

@@ -1,7 +1,7 @@
-"""Why was this pod admitted, or refused? The decision on a known pod, repeated on the nearest state to the original one.
+"""The decision on a known pod, repeated on the node as it was then, as far as that is known.
 
-Which pods have gone since is unknown: the answer includes whether the result is the same. A refused pod is judged on the current node,
-because that is what a person can change. Knows no files.
+Pods that have ended since are unknown, so the answer tells whether the result is the same. A refused pod is judged on the current node,
+because that is what people can change.
 """
 
 from msgspec import Struct
@@ -21,23 +21,23 @@ class ReplayedDecision(Struct, frozen=True):
     """A repeated decision."""
 
     before: WhatIf
-    """The node on which it was repeated: without the pod itself."""
+    """The node without the pod, on which the decision was repeated."""
     trace: Trace
     reproduced: bool | None
-    """The result is the original one: the same refusal, or the same CPUs and memory. None: the pod has released them, as it has ended or
-    none of its systemd units is active.
+    """Whether the result is the same refusal, or the same CPUs and memory. None means that the pod has released them, because it has ended
+    or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
-    """Pods that were decided on later, and are therefore not on that node."""
+    """Pods that were decided later, and are therefore not on that node."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:
     """Decide again on a pod of the state.
 
     Args:
-        what_if: the node as it is now.
-        state: the same node's.
-        entry: of the pod.
+        what_if: the current node.
+        state: the state of the same node.
+        entry: the entry of the pod.
     """
     uid = entry.pod.uid
     position = [e.pod.uid for e in state.entries].index(uid)
@@ -52,7 +52,7 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
         found.append(ReplayedDecision(before, again, same, tuple(pod.full_name for pod in pods)))
         if same:
             return found[-1]
-    # Neither is the original result: then the current node says more.
+    # No result is the original one, so the current node says more.
     return found[-1]
 
 
@@ -61,16 +61,16 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
         return None
     match again.decision:
         case Admitted(promises=promises):
-            return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
-                what_if.promises.of_pod(entry.pod.uid), entry
-            )
+            return entry.refusal is None and _lasting_allocations(
+                promises.of_pod(entry.pod.uid), entry
+            ) == _lasting_allocations(what_if.promises.of_pod(entry.pod.uid), entry)
         case Rejected() | Insufficient() | UnitTaken() as refused:
             said = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
             return said == (refused.reason, refused.message)
 
 
-def _lasting(held: PodPromises, entry: PodEntry) -> object:
-    """What doesn't change while the pod runs: init containers return their memory after they have run."""
+def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:
+    """Return what doesn't change while the pod runs. Init containers return their memory after they have run."""
     apps = {c.name for c in entry.pod.apps()}
     return (
         held.of(CpuHoldings).cpus,

@@ -1,4 +1,4 @@
-"""A changed manifest of a running pod of which only amounts change: what it would have while it runs, or whose end would let it through."""
+"""Trial of a resize of a running pod: its new resources, or the pods whose end would admit it."""
 
 from collections.abc import Callable
 
@@ -9,29 +9,29 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 
 MOST_TRIED = 100
-"""Pods whose end is tried, one by one."""
+"""Limit on pods whose end is tried, one by one."""
 
 
 class Resizing(Struct, frozen=True):
-    """One resize that was tried out."""
+    """One tried resize."""
 
     before: WhatIf
     old: Pod
-    """As it runs."""
+    """The pod as it runs."""
     new: Pod
     answer: Fits | NotResized
     freeing: tuple[str, ...] = ()
-    """`namespace/name` of pods of which each one's end would let it through."""
+    """Pods, as `namespace/name`, of which the end of any one would admit the resize."""
     all_tried: bool = True
 
     @property
     def after(self) -> WhatIf:
-        """The node after that decision."""
+        """Return the node after the decision."""
         return self.answer.node if isinstance(self.answer, Fits) else self.before
 
 
 def resizing(what_if: WhatIf, old: Pod, new: Pod, tried: Callable[[], None] = lambda: None) -> Resizing:
-    """Decide on a resize as the daemon does; `tried` is called for each pod whose end is tried."""
+    """Decide on a resize as the daemon does. `tried` is called for each pod whose end is tried."""
     answer = what_if.resize(old, new)
     if isinstance(answer, Fits) or not answer.is_deferred:
         return Resizing(what_if, old, new, answer)

@@ -1,6 +1,7 @@
-"""The smallest change of a refused pod's claims that would admit it: fewer devices for one request, and so many CPUs less for who has them.
+"""The smallest change of a refused pod's claims that would admit it: fewer devices for one request, with as many fewer CPUs for its
+container.
 
-What a request wants, its document says, and how many CPUs a container has, the pod says too: both change together.
+The claim states the number of devices, and the pod states the container's number of CPUs, so both change together.
 """
 
 from collections.abc import Iterator
@@ -16,13 +17,13 @@ from nodeagent.core.model.pod_amounts import MILLI, get_requested, list_differen
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
-    """Change one request of one claim; of requests with alternatives none, as another alternative is one already."""
+    """Change one request of one claim. Requests with alternatives stay, because the alternatives were tried already."""
     for claim in attempts.pod.claims:
         for request in () if claim.spec is None else claim.spec.requests:
-            yield from _fewer(attempts, claim, request)
+            yield from _find_fewer_devices(attempts, claim, request)
 
 
-def _fewer(attempts: Attempts, claim: PodClaim, request: ClaimRequest) -> Iterator[Remedy]:
+def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimRequest) -> Iterator[Remedy]:
     wanted = request.ways[0].count
     if len(request.ways) > 1 or wanted is None:
         return
@@ -51,7 +52,7 @@ def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) ->
 
 
 def _with_fewer_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
-    """Take that many CPUs from the container that has the request's."""
+    """Remove this many CPUs from the container that uses the request."""
     for container in pod.containers:
         if any(one.uses(claim.name, request.name) for one in container.claims):
             left = get_requested(container.resources, CPU) - less * MILLI

@@ -1,6 +1,6 @@
-"""A node to try decisions on: what the daemon would decide on a pod, with the current pods, or other ones, or other rules.
+"""A node for trial decisions: with the current pods or others, under the current rules or others.
 
-The same steps as in a turn of the daemon (core/turn/step.py), on values that are then discarded.
+A trial takes the same steps as a turn of the daemon (core/turn/step.py), and its result is discarded.
 """
 
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from nodeagent.core.admission.managers import (
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.admission.resize import resized
-from nodeagent.core.admission.units import UnitTaken, unit_taken
+from nodeagent.core.admission.units import UnitTaken, find_taken_unit
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
@@ -29,20 +29,20 @@ Refused = Rejected | Insufficient | UnitTaken
 
 
 class WhatIf(Struct, frozen=True):
-    """The state of a node at one moment."""
+    """State of a node at one moment."""
 
     managers: Managers
     promises: Promises
     pods: tuple[Pod, ...] = ()
-    """The active ones, in decision order."""
+    """Active pods, in decision order."""
     allocatable: Allocatable | None = None
-    """None: the node's capacity is not checked before the managers decide."""
+    """Allocatable amounts. None means that the capacity is not checked before the managers decide."""
     usage: Usage = field(default_factory=Usage)
-    """What those pods have asked for."""
+    """Sum of the requests of these pods."""
     idle: tuple[Pod, ...] = ()
-    """Those that hold nothing now, and stand for their systemd units all the same."""
+    """Idle pods, which hold nothing but still pin their systemd units."""
     moving: frozenset[str] = frozenset()
-    """UIDs of pods that are being ended, or replaced together: what units they have is as if they were gone."""
+    """UIDs of pods that are ending or being replaced together, so that their units count as free."""
 
     @classmethod
     def of(
@@ -53,7 +53,7 @@ class WhatIf(Struct, frozen=True):
         allocatable: Allocatable | None = None,
         idle: tuple[Pod, ...] = (),
     ) -> "WhatIf":
-        """Count what the pods have asked for."""
+        """Create the node with the sum of the pods' requests."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 
@@ -65,10 +65,10 @@ class WhatIf(Struct, frozen=True):
         """Decide on one more pod, as the daemon does.
 
         Args:
-            pod: with defaults applied.
-            managers: the node's, with observers.
+            pod: the pod with defaults applied.
+            managers: the node's managers with observers.
         """
-        taken = unit_taken(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
+        taken = find_taken_unit(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
         if taken is not None:
             return taken
         if self.allocatable is not None:
@@ -79,11 +79,11 @@ class WhatIf(Struct, frozen=True):
         return admit(managers or self.managers, self.promises, pod)
 
     def resize(self, old: Pod, new: Pod) -> "Fits | NotResized":
-        """Give a running pod other amounts, as the daemon does (`is_resize`).
+        """Resize a running pod, as the daemon does (`is_resize`).
 
         Args:
-            old: as it runs; its variables don't matter.
-            new: with other amounts.
+            old: the pod as it runs. Its variables don't matter.
+            new: the pod with other amounts.
         """
         answer = resized(self.managers, self.promises, old, new, usage=self.usage, allocatable=self.allocatable)
         if isinstance(answer, NotResized):
@@ -93,7 +93,7 @@ class WhatIf(Struct, frozen=True):
         return Fits(replace(self, promises=answer, pods=pods, usage=usage), self)
 
     def as_admitted(self, pod: Pod) -> Admitted:
-        """Return a pod's place as if that had been decided just now."""
+        """Return a pod's current allocation as a decision."""
         return Admitted(self.promises, (), Report((), container_reports(self.managers, self.promises, pod)))
 
     def after(self, pod: Pod, decision: Admitted | Refused) -> "WhatIf":
@@ -119,13 +119,13 @@ class WhatIf(Struct, frozen=True):
         return replace(self, promises=promises, pods=left, usage=usage, idle=idle)
 
     def making_way(self, pod: Pod) -> "WhatIf":
-        """Return the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
+        """Return the node without the pods that this one replaces. A changed manifest first ends the pod of its name."""
         keys = keys_of(pod)
         replaced = (old.uid for old in (*self.pods, *self.idle) if not keys.isdisjoint(keys_of(old)))
         return self.without(frozenset(replaced))
 
     def under(self, placement: Placement) -> "WhatIf | StartRefused":
-        """Return the node with the same promises and another configuration, if the two are compatible."""
+        """Return the node with the same promises under another configuration, or the reason why they are incompatible."""
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
@@ -140,10 +140,10 @@ class Fits(Struct, frozen=True):
     """A running pod can have other amounts."""
 
     node: WhatIf
-    """With these."""
+    """The node after the resize."""
     before: WhatIf
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Return the identities of a pod that are unique on a node: a later pod with one of these replaces it."""
+    """Return the identities of a pod that are unique on a node. A later pod with one of them replaces it."""
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

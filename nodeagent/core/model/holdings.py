@@ -18,6 +18,10 @@ class Holdings(Protocol):
     def holders(self) -> Iterable[str]:
         """Names of the containers with a part of the holdings."""
 
+    @property
+    def size(self) -> int:
+        """How much it is, to compare pods."""
+
     def without(self, container: str) -> Self:
         """Return the holdings without those of a container."""
 

@@ -48,7 +48,7 @@ RESIZE_INFEASIBLE = "ResizeInfeasible"
 or other memory, which kubelet's static policies refuse as well.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
-"""Reason of a resize that has to wait, because others have what it would need. It is tried again in every turn."""
+"""Reason of a resize that has to wait, because others have what it would need. It is decided again when there is more room."""
 OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 

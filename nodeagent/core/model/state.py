@@ -108,7 +108,7 @@ class Idle(Struct, frozen=True):
     """Mark of a pod that has released all its holdings while none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although a unit is active. Each turn tries again, until the pod resumes or no unit is active."""
+    """Refusal to resume the pod although a unit is active. More room makes it due again. None means that nothing was refused."""
 
 
 MANIFEST_DIRECTORY = "manifests"

@@ -59,17 +59,17 @@ class Waiting(Struct, frozen=True):
             requests_devices: whether the pod requests devices by number.
             for_room: whether the node tries pods again that were refused for room (`retryRefused`).
         """
+        if self.reason == STATE_NOT_SAVED:
+            return (Retry.DISK,)
         match asked:
-            case RequestKind.RESUME:
-                return (Retry.ROOM,)
             case RequestKind.CONTAINER:
                 # kubelet repeats each refused request, so most repeats get the same answer without a decision.
                 return (Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST, Retry.REQUEST)
+            case RequestKind.RESUME:
+                return (Retry.ROOM,)
             case RequestKind.CHANGE:
                 by_itself = self.reason == RESIZE_DEFERRED
                 return (Retry.MANIFEST, Retry.REQUEST, *((Retry.ROOM,) if by_itself else ()))
-            case RequestKind.POD if self.reason == STATE_NOT_SAVED:
-                return (Retry.DISK,)
             case RequestKind.POD:
                 resource = (Retry.RESOURCE,) if requests_devices and self.reason != RELEASED else ()
                 room = (Retry.ROOM,) if for_room and self.is_for_room else ()

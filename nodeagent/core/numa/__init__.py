@@ -1,4 +1,4 @@
-"""NUMA hints, their merge into one, sets of nodes that have enough of everything, and the topology manager's policies.
+"""NUMA hints, their merge into one, the search for sets of nodes with enough resources, and the topology manager's policies.
 
-Knows no resource: CPUs and memory themselves belong in core/resources/cpu and core/resources/memory.
+Knows no resource. Those are in core/resources.
 """

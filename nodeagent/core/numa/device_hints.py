@@ -1,7 +1,7 @@
-"""Hints of devices, by the rules of kubelet's device manager: a set of NUMA nodes is one if a device that will do is on one of them.
+"""Hints for pods that ask to be near devices, by the rules of kubelet's device manager: a set of NUMA nodes with a suitable device.
 
-Preferred are those of as few nodes as could do, which is one. A device of which the node is unknown can't be near to anything, and where
-no other will do there is no opinion. Devices are not given to anybody here: any number of pods may be near one.
+Preferred are single nodes. A device with an unknown node gives no hint, so if no other device is suitable, there is no opinion. Devices are
+not allocated here, and any number of pods may be near one.
 """
 
 from collections.abc import Collection
@@ -13,10 +13,10 @@ from nodeagent.core.numa.node_search import Cover
 
 
 def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
-    """Return the hints of one request for any one of several devices.
+    """Return the hints of one request for any of several devices.
 
     Args:
-        nodes: of these devices. None: unknown.
+        nodes: the node of each device. None means unknown.
         every: all NUMA nodes of the machine.
     """
     there = NumaMask(sum(1 << node for node in {*nodes} - {None} if node is not None) & every)

@@ -1,12 +1,11 @@
-"""Hints of managers on machines with many NUMA nodes: described instead of listed, and merged in that form.
+"""Hints on machines with many NUMA nodes, described instead of listed, and merged in this form.
 
-8 nodes have 255 sets, and three lists of them 16 million combinations; 34 nodes have 17 billion sets. A family defines which sets are
-hints: those that are listed, and all that a cover describes. The merge has the same result as `hints.merge` on the lists; `merge_families`
-says what happens if a search takes more than `MAX_STEPS`.
+8 nodes have 255 sets, and three lists of these have 16 million combinations. 34 nodes have 17 billion sets. A family consists of listed
+sets and of all sets that a cover describes. The merge has the same result as `hints.merge` on the lists. `merge_families` describes the
+result if a search exceeds `MAX_STEPS`.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from msgspec import Struct
 
@@ -15,10 +14,10 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Hints are listed up to this number of NUMA nodes: at most 31, which takes no longer than searching."""
+"""Limit on NUMA nodes for which hints are listed: at most 31 sets, which takes no longer than a search."""
 
 MAX_STEPS = 20_000
-"""Of one merge, or of one choice of nodes: some hundredths of a second."""
+"""Limit on the steps of one merge, or of one choice of nodes: some hundredths of a second."""
 
 
 class HintFamily(Struct, frozen=True):
@@ -26,11 +25,11 @@ class HintFamily(Struct, frozen=True):
     """(mask, preferred)"""
     cover: Cover | None
     preferred_count: int
-    """Sets of the cover with this number of nodes are preferred."""
+    """Number of nodes with which sets of the cover are preferred."""
     sockets: tuple[NumaMask, ...] = ()
-    """The nodes of each socket, where `preferred_sockets` is given."""
+    """Nodes of each socket, if `preferred_sockets` is given."""
     preferred_sockets: int | None = None
-    """Sets of the cover on this number of sockets are preferred, too."""
+    """Number of sockets on which sets of the cover are preferred, too. None means that sockets don't count."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -38,14 +37,14 @@ class HintFamily(Struct, frozen=True):
         )
 
     def is_preferred(self, mask: NumaMask) -> bool:
-        """Of a set of the cover."""
+        """Tell whether a set of the cover is preferred."""
         return mask.bit_count() == self.preferred_count or (
             self.preferred_sockets is not None
             and sum(1 for socket in self.sockets if socket & mask) == self.preferred_sockets
         )
 
     def single_nodes(self) -> HintList:
-        """List the preferred hints of one node."""
+        """List the preferred hints that have one node."""
         masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
         if self.cover is not None:
             nodes = (NumaMask(1 << node) for node, _ in self.cover.amounts)
@@ -53,7 +52,7 @@ class HintFamily(Struct, frozen=True):
         return tuple((mask, True) for mask in sorted(masks))
 
     def fewest_nodes(self, steps: Steps) -> int:
-        """Count the nodes of the narrowest hint."""
+        """Return the number of nodes of the narrowest hint."""
         found = None if self.cover is None else narrowest(self.cover, steps)
         masks = [mask for mask, _ in self.listed] + ([] if found is None else [found])
         return min((mask.bit_count() for mask in masks), default=0)
@@ -69,16 +68,16 @@ def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
 
 
 def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
-    """Whether a set is a preferred hint, or any set is."""
+    """Tell whether a set is a preferred hint, or any set is accepted."""
     return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
 
 
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
-    """Find the best hint that takes one from each list or family, under the policies best-effort and restricted.
+    """Find the best hint that takes one hint from each list or family, under the policies best-effort and restricted.
 
-    Exact while the steps last. After that a preferred hint may be missed (restricted refuses; best-effort uses another one), and a hint
-    that isn't preferred may be worse than another: of the same size, but with higher nodes, if it is the first that a search has found
-    and the steps that are left for a lower one don't do (node_search.py).
+    The result is exact within the limit on steps. Beyond it a preferred hint may be missed (restricted refuses; best-effort uses another
+    one), and a hint that isn't preferred may have higher nodes than another of the same size, if the remaining steps don't suffice to find
+    the lower one (node_search.py).
     """
     preferred = _best_preferred(rules, lists, steps)
     if preferred is not None:
@@ -123,19 +122,20 @@ def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], step
     sockets = next((family.sockets for family in families if family.preferred_sockets is not None), ())
     for count in sorted(strict) or range(cover.fewest(), cover.universe.bit_count() + 1):
         loose = [family for family in families if family.preferred_count != count]
-        condition = partial(_prefer, loose) if loose else None
-        found = fittest_cover(cover, count, steps, distances=rules.distances, sockets=sockets, is_allowed=condition)
+
+        def is_allowed(mask: NumaMask, families: Sequence[HintFamily] = loose) -> bool:
+            return all(family.is_preferred(mask) for family in families)
+
+        found = fittest_cover(
+            cover, count, steps, distances=rules.distances, sockets=sockets, is_allowed=is_allowed if loose else None
+        )
         if found is not None:
             return found
     return None
 
 
-def _prefer(families: Sequence[HintFamily], mask: NumaMask) -> bool:
-    return all(family.is_preferred(mask) for family in families)
-
-
 def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
-    """Rank like `hints.merge`: masks of the size that every list can be narrowed to, then smaller ones, then larger."""
+    """Rank masks as `hints.merge` does: first those of the size that every list can be narrowed to, then smaller ones, then larger."""
     fewest = {each: each.fewest_nodes(steps) for each in _distinct(e for e in lists if isinstance(e, HintFamily))}
     wanted = max(
         fewest[each]
@@ -143,20 +143,25 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
         else min((m.bit_count() for m, _ in each if m is not None), default=0)
         for each in lists
     )
-    choices = _choices(rules, lists)
+    choices = _list_choices(rules, lists)
     most = rules.default_mask.bit_count()
     for count in (*range(wanted, 0, -1), *range(wanted + 1, most + 1)):
-        found = [_remainder(rules, mask, covers, count, steps) for mask, covers in choices]
+        found = []
+        for mask, covers in choices:
+            if mask.bit_count() > count and covers:
+                found.append(fittest_remainder(mask, covers, count, steps, rules.distances))
+            elif mask.bit_count() == count:
+                found.append(mask)
         best = min((mask for mask in found if mask is not None), key=fitness(rules), default=None)
         if best is not None:
             return best
     return rules.default_mask
 
 
-def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Take a listed mask from each list, or its cover: the intersections of the listed masks, each with the covers used.
+def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
+    """Yield a choice from each list, a listed mask or its cover: the intersection of the listed masks, with the chosen covers.
 
-    The masks are narrowed to the nodes that all those covers know.
+    The masks are limited to the nodes that all these covers know.
     """
     covers: dict[Cover, int] = {}
     choices: set[tuple[NumaMask, tuple[int, ...]]] = {(rules.default_mask, ())}
@@ -179,9 +184,3 @@ def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, 
         if common:
             narrowed.append((common, [known[number] for number in taken]))
     return narrowed
-
-
-def _remainder(rules: MergeRules, mask: NumaMask, covers: Sequence[Cover], count: int, steps: Steps) -> NumaMask | None:
-    if mask.bit_count() <= count or not covers:
-        return mask if mask.bit_count() == count else None
-    return fittest_remainder(mask, covers, count, steps, rules.distances)

@@ -1,6 +1,6 @@
-"""NUMA hints of the managers, and their merge into one, by kubelet's rules, without enumerating all combinations.
+"""NUMA hints, and their merge into one by kubelet's rules, without enumerating all combinations.
 
-A hint is a set of NUMA nodes and whether it is preferred. Knows no resources and no pods.
+A hint is a set of NUMA nodes and whether it is preferred.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,22 +11,22 @@ from msgspec import Struct
 from nodeagent.core.model.idset import NumaMask
 
 HintList = tuple[tuple[NumaMask | None, bool], ...]
-"""(mask, preferred) in the order given; a mask of None means any node. An empty list: can't be satisfied."""
+"""(mask, preferred) in the given order. A mask of None means any node. An empty list means that the request can't be met."""
 
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Takes two nodes; returns the one that a manager prefers to use, or None."""
+"""Compares two nodes and returns the one that a manager prefers to use, or None."""
 
 
 class MergeRules(Struct, frozen=True):
     default_mask: NumaMask
     """All NUMA nodes of the machine."""
     single_node: bool
-    """Policy single-numa-node."""
+    """Whether the policy is single-numa-node."""
     distances: Mapping[int, Mapping[int, int]] | None = None
-    """Node → node → distance, where `prefer-closest-numa-nodes` decides between masks of one size."""
+    """Distances between nodes, if `prefer-closest-numa-nodes` decides between masks of the same size."""
 
 
 class Merged(Struct, frozen=True):
@@ -35,28 +35,28 @@ class Merged(Struct, frozen=True):
 
 
 def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
-    """All non-empty sets of these nodes: by size, and in lexicographic order within a size."""
+    """Return all non-empty sets of these nodes by size, in lexicographic order within a size."""
     bits = [1 << node for node in nodes]
     return tuple(NumaMask(sum(chosen)) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
 
 
 def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None) -> Merged:
-    """Find the best hint that takes one from each list (topology-manager merge of kubelet, as a total order).
+    """Find the best hint that takes one hint from each list: the merge of kubelet's topology manager, as a total order.
 
     Args:
-        rules: of the policy.
-        lists: one per resource; missing answers as `DONT_CARE`, empty ones as `UNSATISFIABLE`.
-        compare: which of two single nodes the managers prefer to use; only called under single-numa-node.
+        rules: the rules of the policy.
+        lists: one list per resource. Missing lists are `DONT_CARE`, and empty ones `UNSATISFIABLE`.
+        compare: tells which of two single nodes the managers prefer to use. Only called under single-numa-node.
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
-    preferred = _preferred(rules, lists)
+    preferred = _preferred_masks(rules, lists)
     if preferred:
         best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
-        # Under single-numa-node the whole machine (or its only node) is not a restriction.
+        # Under single-numa-node the whole machine (or its only node) is no restriction.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
-        # Different preferred single nodes have nothing in common.
+        # Different single nodes have no node in common.
         return Merged(None, preferred=False)
     masks = _intersections(rules, lists)
     if not masks:
@@ -64,7 +64,7 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
 
 
-def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
+def _preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Return the masks that all lists prefer."""
     common: set[NumaMask] | None = None
     anywhere: set[NumaMask] = set()
@@ -81,7 +81,7 @@ def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
 
 
 def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Return the possible intersections of one hint out of each list."""
+    """Return the possible intersections of one hint from each list."""
     found = {rules.default_mask}
     for hints in lists:
         masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
@@ -90,13 +90,15 @@ def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Count the nodes that every list can be narrowed to."""
+    """Return the number of nodes that every list can be narrowed to."""
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)
 
 
 def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], tuple[int, int, tuple[int, int, int]]]:
-    """Rank masks: first those of the size that every list can be narrowed to, then smaller ones (the largest first), then larger."""
+    """Return a rank of masks: first those of the size that every list can be narrowed to, then smaller ones (the largest first), then
+    larger.
+    """
     fit = fitness(rules)
 
     def rank(mask: NumaMask) -> tuple[int, int, tuple[int, int, int]]:
@@ -109,14 +111,14 @@ def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], t
 
 
 def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
-    """Rank masks: fewer nodes, then closer ones if distances count, then the lower value. The lowest is the best."""
+    """Return a rank of masks: fewer nodes, then closer ones if distances count, then the lower value. The lowest rank is the best."""
     distances = rules.distances
     if distances is None or rules.single_node:
         return _narrowest
 
     def closest(mask: NumaMask) -> tuple[int, int, int]:
         nodes = [node for node in distances if mask >> node & 1]
-        # For masks of the same size, comparing sums is the same as comparing averages.
+        # Between masks of the same size, sums compare like averages.
         return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), mask
 
     return closest
@@ -127,7 +129,7 @@ def _narrowest(mask: NumaMask) -> tuple[int, int, int]:
 
 
 def _most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
-    """Fold over single nodes in ascending order: pairwise preferences need not be transitive, so the order is part of the rule."""
+    """Fold over single nodes in ascending order. Pairwise preferences need not be transitive, so the order is part of the rule."""
     best: NumaMask | None = None
     for mask in sorted(masks, key=_narrowest):
         if best is None:

@@ -1,9 +1,9 @@
-"""Sets of NUMA nodes that have enough of everything, found without listing them all. Knows masks and amounts, no managers.
+"""Search for sets of NUMA nodes with enough resources, without listing all sets. Works on masks and amounts.
 
-Two questions, one search. A *cover*: which nodes have enough together? A *remainder*: which nodes are left if every other node is given up
-by at least one of several covers? Nodes are decided on from the highest id down, leaving out before keeping, so that results come in
-ascending order of their masks. Three things keep the search short: bounds on what the nodes still ahead can contribute, equivalent nodes
-(of two, the lower one is kept), and remembered dead ends.
+There are two problems with one search. A *cover* asks which nodes have enough together. A *remainder* asks which nodes are left if at least
+one of several covers gives up every other node. The search decides on nodes from the highest ID down, and leaves out before it keeps, so
+that results come in ascending order of their masks. Three things keep it short: bounds on what the nodes still ahead can contribute,
+equivalent nodes (of two, the lower one is kept), and remembered dead ends.
 """
 
 from bisect import bisect_right
@@ -16,20 +16,20 @@ from msgspec import Struct
 from nodeagent.core.model.idset import NumaMask
 
 Distances = Mapping[int, Mapping[int, int]]
-"""Node → node → distance."""
+"""Distances between nodes: node → node → distance."""
 
 AmountsByNode = tuple[int, ...]
 
 State = tuple[Any, ...]
-"""The result of the decisions so far, in the terms of the question asked."""
+"""Result of the decisions so far. Its type depends on the problem."""
 
 
 MORE_STEPS = 500
-"""After a set has been found, for a lower one: some milliseconds, of which few searches need more than one."""
+"""Limit on steps to find a lower set after the first: some milliseconds. Few searches need more than one step."""
 
 
 class Steps(Struct):
-    """Work done, and its limit: a merge looks at this many partial sets of nodes and no more."""
+    """Count of work with a limit on the partial sets of nodes that a merge examines."""
 
     limit: int
     taken: int = 0
@@ -40,11 +40,11 @@ class Steps(Struct):
 
 
 class Cover(Struct, frozen=True):
-    """All sets of nodes out of `universe` that contain `forced`, have at least `least` nodes, and enough of every amount."""
+    """All sets of nodes within `universe` that contain `forced`, have at least `least` nodes, and have enough of every amount."""
 
     universe: NumaMask
     needs: tuple[int, ...]
-    """The amount required of each."""
+    """Required amounts."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
     """(node, its amounts) for every node of the universe, ascending."""
     forced: NumaMask = NumaMask(0)
@@ -52,13 +52,13 @@ class Cover(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether even all nodes together are not enough."""
+        """Tell whether the cover has no set, because even all nodes together don't suffice."""
         return (
             bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Whether these nodes have enough of every amount."""
+        """Tell whether these nodes have enough of every amount."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
@@ -68,12 +68,12 @@ class Cover(Struct, frozen=True):
         )
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
-        """Narrow it down."""
+        """Return the cover within a smaller universe, with further forced nodes."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Return a lower bound on how many nodes are needed: each amount by itself, from the nodes that have most of it."""
+        """Return a lower bound on the number of nodes: the most that any amount needs by itself, taken from the nodes with most of it."""
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
@@ -82,7 +82,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """The sets that all covers have in common."""
+    """Return the sets that all covers have in common."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -110,14 +110,14 @@ def fittest_cover(
     sockets: Sequence[NumaMask] = (),
     is_allowed: Callable[[NumaMask], bool] | None = None,
 ) -> NumaMask | None:
-    """Find the best set of exactly `count` nodes: with the shortest distances if they count, then with the lowest mask.
+    """Find the best set of exactly `count` nodes: the closest if distances count, then the lowest mask.
 
     Args:
-        cover: the set must be in it.
-        count: how many nodes.
+        cover: the cover that contains the set.
+        count: the number of nodes.
         steps: counts the work.
-        distances: given if closer nodes are better.
-        sockets: their nodes, if `is_allowed` distinguishes nodes of different sockets.
+        distances: the distances, if closer nodes are better.
+        sockets: the nodes of each socket, if `is_allowed` depends on sockets.
         is_allowed: a further condition on the set.
     """
     left = count - cover.forced.bit_count()
@@ -129,11 +129,11 @@ def fittest_cover(
         if cover.forced >> node & 1:
             missing = [need - amount for need, amount in zip(missing, amounts, strict=True)]
     problem = _Covering(nodes, tuple(missing), sockets)
-    return _fittest(problem, left, steps, cover.forced, distances, is_allowed)
+    return _find_fittest(problem, left, steps, cover.forced, distances, is_allowed)
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the set of the fewest nodes, and of those the one with the lowest mask."""
+    """Find the set with the fewest nodes, and of these the one with the lowest mask."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:
@@ -144,18 +144,18 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that can be the intersection, within it, of sets taken one from each cover.
+    """Find the best `count` nodes of `universe` that are the intersection, within it, of sets taken one from each cover.
 
-    Every node that isn't kept is missing in at least one set: that cover gives it up, and can't give up more than it can spare. (Covers may
-    repeat. None of them may be empty, and `universe` must lie in all of theirs.)
+    At least one set lacks every node that isn't kept: its cover gives the node up, up to what it can spare. (Covers may repeat. None may be
+    empty, and all their universes must contain `universe`.)
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
         return universe
-    return _fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
+    return _find_fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
 
 
-def _fittest(
+def _find_fittest(
     problem: "_Covering | _GivingUp",
     count: int,
     steps: Steps,
@@ -163,11 +163,11 @@ def _fittest(
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Go through all choices of `count` more nodes, as far as necessary: in ascending order of their masks, but for those that differ in
-    who gives up a node. So there may be a lower one than the first: that is looked for in a few more steps.
+    """Examine the choices of `count` more nodes, as far as necessary, in ascending order of their masks. Choices that differ in the cover
+    that gives up a node can be out of order. So a few more steps look for a lower set than the first.
     """
     ids = problem.ids
-    kinds = _kinds(problem, distances)
+    kinds = _classify_nodes(problem, distances)
     decided = [sum(1 << node for node in ids[:position]) for position in range(len(ids) + 1)]
     best: NumaMask | None = None
     best_cost = 0
@@ -203,19 +203,19 @@ def _fittest(
                 (position + 1, kept | 1 << node, left - 1, problem.with_kept(state, node), kept_kinds | kinds[node])
             )
         if ahead > left and not kept_kinds & kinds[node]:
-            # Tried first: the last one pushed.
+            # Pushed last, and so tried first.
             pending += [(position + 1, kept, left, after, kept_kinds) for after in problem.with_left_out(state, node)]
     return best
 
 
-def _kinds(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
-    """Classify nodes: two of the same kind (one bit) can replace each other in every set."""
+def _classify_nodes(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
+    """Classify nodes by a bit of their kind. Two nodes of the same kind can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
         kind = problem.kind(node)
         for number, (other_kind, other) in enumerate(first):
-            if kind == other_kind and (distances is None or _lie_alike(distances, node, other)):
+            if kind == other_kind and (distances is None or _have_equal_distances(distances, node, other)):
                 kinds[node] = 1 << number
                 break
         else:
@@ -224,7 +224,7 @@ def _kinds(problem: "_Covering | _GivingUp", distances: Distances | None) -> dic
     return kinds
 
 
-def _lie_alike(distances: Distances, a: int, b: int) -> bool:
+def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
     return (
         distances[a][a] == distances[b][b]
         and distances[a][b] == distances[b][a]
@@ -237,7 +237,7 @@ def _lie_alike(distances: Distances, a: int, b: int) -> bool:
 
 
 def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
-    """Bound the sum of distances between all ordered pairs, if `left` of the nodes ahead are kept too."""
+    """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the nodes ahead are kept, too."""
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
     if not left:
@@ -248,7 +248,7 @@ def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int
 
 
 class _Covering:
-    """Nodes that have enough together. The state: what is missing of each amount."""
+    """Search problem for a cover: nodes that have enough together. A state holds the amounts that are still missing."""
 
     def __init__(
         self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[NumaMask]
@@ -280,7 +280,9 @@ class _Covering:
 
 
 class _GivingUp:
-    """Nodes that are given up by one cover each. The state: (cover, nodes it can still spare, amounts it has over) of each."""
+    """Search problem for a remainder: each node that is left out is given up by one cover. A state holds for each cover the nodes and the
+    amounts that it can still spare.
+    """
 
     def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:
         self.ids = ids

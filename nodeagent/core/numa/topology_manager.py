@@ -1,4 +1,4 @@
-"""The topology manager's configuration: policy, scope and options, and whether a merged hint admits a pod. Knows no managers."""
+"""Configuration of the topology manager (policy, scope and options), and whether a merged hint admits a pod."""
 
 import enum
 from collections.abc import Sequence
@@ -47,18 +47,18 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Of two single nodes, take the one that the managers have already allocated more of."""
+    """Whether of two single nodes the one with more allocated resources is chosen."""
     prefer_cpus_node: bool = False
-    """Where devices and the rest have no preferred set in common, take a single node that the rest prefers."""
+    """Whether CPUs have precedence if devices and other resources have no preferred set in common."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether the policy insists on the NUMA nodes of its hint."""
+        """Tell whether the policy requires the NUMA nodes of its hint."""
         return self.policy in {TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE}
 
     @property
     def stays(self) -> str:
-        """End of a message about a container that can't leave its NUMA nodes."""
+        """Return the end of a message about a container that can't leave its NUMA nodes."""
         return (
             f": there it stays while it runs (topologyManagerPolicy {self.policy.value}); "
             "end the pod, and start it anew, to let the topology manager choose again"
@@ -73,14 +73,14 @@ class TopologyManager(Struct, frozen=True):
         return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
 
     def despite_devices(self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints]) -> Merged | None:
-        """Return what counts instead of a merge that isn't preferred (`preferCPUsNumaNode`). None: nothing.
+        """Return what replaces a merge that isn't preferred (`preferCPUsNumaNode`). None means that nothing does.
 
-        A single node that CPUs prefer, and that the rest prefers, too, or doesn't care about; of several the one that most devices prefer,
-        and then the fittest.
+        It is a single node that CPUs prefer, and that the other resources prefer or accept; of several the node that most devices prefer,
+        and then the best by the merge's order.
 
         Args:
-            devices: the hints of each.
-            cpus: the CPU manager's.
+            devices: the hints of each device.
+            cpus: the CPU manager's hints.
             rest: all other hints.
         """
         if not self.prefer_cpus_node:
@@ -103,12 +103,12 @@ class TopologyManager(Struct, frozen=True):
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int | None = _DEFAULT_MAX_NODES
-    """None: the configured text isn't a valid number."""
+    """Configured limit. None means that the text isn't a valid number."""
     prefer_most_allocated: bool = False
 
 
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the topology manager. Texts and order are kubelet's; it stops at the first error."""
+    """Judge the configuration of the topology manager, with kubelet's texts, and stop at kubelet's first error."""
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Scope and options are ignored.
@@ -151,7 +151,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
 
 
 def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
-    """Word the refusal of a merge that doesn't admit."""
+    """Return the refusal of a pod whose merge doesn't admit it."""
     if not is_managed_pod:
         return Refusal(Reason.TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
     detail = (
@@ -159,12 +159,12 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
         if scope is Scope.POD
         else "failed admission with a container-level topology manager"
     )
-    # The message says "Pod Scope" in container scope, too.
+    # kubelet's message says "Pod Scope" in container scope, too.
     return Refusal(Reason.TOPOLOGY_AFFINITY, f"Pod Scope pod with pod-level resources {detail}")
 
 
 def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
-    """Judge the names; under policy `none` the scope is ignored."""
+    """Judge the names of policy and scope. Under policy `none` the scope is ignored."""
     policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
     refused = []
     if policy not in tuple(TopologyPolicy):
@@ -175,10 +175,10 @@ def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
-    """Judge the configured options as far as possible without a machine; under policy `none` they are ignored.
+    """Judge the configured options as far as possible without a machine. Under policy `none` they are ignored.
 
     Returns:
-        The valid options, and what is wrong with the others, in the order in which kubelet looks.
+        The valid options, and the errors of the others in kubelet's order.
     """
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         return _Options(), ()

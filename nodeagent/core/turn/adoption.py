@@ -19,12 +19,14 @@ from nodeagent.core.model.claims import ClaimAllocation, format_card_name
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
-from nodeagent.core.model.promises import NOTHING, PodPromises, UnrecoveredPod
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
+from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.lifecycle import Run, Runs, record_unit_settings
@@ -154,7 +156,7 @@ def _find_held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, r
     )
     held = replace(recorded, hints=()) if is_contradicted else recorded
     for resource in resources:
-        found = resource.found(entry, demand, groups, observed, by_pod=by_pod)
+        found = resource.find_in_cgroups(entry, demand, groups, observed, by_pod=by_pod)
         if found is None:
             continue
         # A skipped pod may have got exclusive CPUs before its gate was turned off. They look like a small shared pool.
@@ -183,6 +185,13 @@ def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
                     own = {*devices.devices_of(container.name), card}
                     devices = devices.with_devices(container.name, own)
     return recorded.having(devices, ClaimHoldings(tuple(claims)))
+
+
+def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
+    """Allocate to a pod what a record says that it has, except for devices that other pods have."""
+    held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
+    held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
+    return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:

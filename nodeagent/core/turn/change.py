@@ -27,7 +27,7 @@ def follow_changes(draft: Draft, world: World) -> Draft:
     tried = [
         (entry, draft.changed[entry.pod.uid])
         for entry in draft.state.entries
-        if entry.pod.uid in draft.changed and is_to_try(entry, draft.changed[entry.pod.uid], world)
+        if entry.pod.uid in draft.changed and is_to_try(draft, entry, draft.changed[entry.pod.uid], world)
     ]
     refusals = _find_refused_changes(draft.state, tried, draft.changed, world) if tried else {}
     for entry, manifest in tried:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit
 from nodeagent.core.admission.node_capacity import Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.admission.resize import resized
+from nodeagent.core.admission.room import Room
 from nodeagent.core.model.cgroup import unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.idset import CpuSet
@@ -61,6 +62,20 @@ def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises |
         usage=usage_of(state.holding_pods(), pod_level_resources=world.pod_level_resources),
         allocatable=world.allocatable if world.config.check_allocatable else None,
         occupied=find_orphan_cpus(state, world),
+    )
+
+
+def find_room(state: NodeState, world: World) -> Room:
+    """Return the room that a decision would see now."""
+    return Room(
+        topology=world.managers.topology,
+        config=world.config,
+        allocatable=world.allocatable,
+        usage=usage_of(state.holding_pods(), pod_level_resources=world.pod_level_resources),
+        held=state.promises.pods,
+        unrecovered=state.promises.unrecovered,
+        orphans=find_orphan_cpus(state, world),
+        plugged=world.managers.plugged,
     )
 
 

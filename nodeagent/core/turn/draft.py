@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Report, remove_pod
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry, RefusedChange
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.decision import find_room
+from nodeagent.core.turn.due import list_unmet
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.world import EventKind, TurnEvent, World
+from nodeagent.core.turn.world import EventKind, SeenRoom, TurnEvent, World
 
 
 class Draft(Struct, frozen=True):
@@ -30,6 +31,8 @@ class Draft(Struct, frozen=True):
     """Manifests of new pods that are still to be decided."""
     postponed: tuple[tuple[Pod, str], ...] = ()
     """Pods that the next turn decides, each with the reason."""
+    seen_room: SeenRoom = {}
+    """With the decisions of this turn."""
     is_unfinished: bool = False
     """Whether another turn can at once decide something that this turn could not."""
 
@@ -40,6 +43,17 @@ class Draft(Struct, frozen=True):
     def postponing(self, pod: Pod, why: str) -> "Draft":
         """Leave the decision on a pod to the next turn."""
         return replace(self, postponed=(*self.postponed, (pod, why)))
+
+    def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
+        """Whether to decide an unmet request again."""
+        now = find_room(self.state, world)
+        return any(one.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
+
+    def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
+        """Note the room in which a request was refused, so that it isn't due before there is more."""
+        if all(one.kind is not kind for one in list_unmet(entry, world)):
+            return self
+        return replace(self, seen_room={**self.seen_room, (entry.pod.uid, kind): find_room(self.state, world)})
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
         """Begin to end a pod."""
@@ -90,11 +104,11 @@ def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:
         yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.origin, None, (("problem", note),))
 
 
-def is_to_try(entry: PodEntry, changed: Manifest, world: World) -> bool:
+def is_to_try(draft: Draft, entry: PodEntry, changed: Manifest, world: World) -> bool:
     """Whether to decide a pod's changed manifest in this turn."""
     if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == changed.pod:
         return False
     known = entry.refused_change
     if known is None or known.pod != changed.pod or entry.pod.uid in world.retried:
         return True
-    return known.refusal.reason == RESIZE_DEFERRED
+    return draft.is_due(entry, RequestKind.CHANGE, world)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Rejected, remove_pod
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.model.state import Idle, NodeState, PodEntry
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import Decide, admit_off_orphans, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_refusal_event
@@ -38,12 +38,14 @@ def rest(draft: Draft, world: World) -> Draft:
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
     """Decide inactive pods with an active unit again, before new pods.
 
-    Without enough resources, the unit runs in the shared pool. Each turn tries again, and reports a refusal whose reason has changed.
+    Without enough resources, the unit runs in the shared pool until there is more room. A refusal for another reason is reported.
     """
     for entry in _list_pinning(draft.state):
         if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.inactive_units):
             continue
         known = entry.idle.refusal
+        if known is not None and not draft.is_due(entry, RequestKind.RESUME, world):
+            continue
         usage = usage_of(draft.state.holding_pods(), pod_level_resources=world.pod_level_resources)
         orphans = find_orphan_cpus(draft.state, world)
         decision = decide_pod(
@@ -58,8 +60,10 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
             draft = draft.postponing(entry.pod, decision.message)
             continue
         if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
+            draft = draft.having_refused(entry, RequestKind.RESUME, world)
             continue
         refusal = Waiting(decision.reason, decision.message, world.now_ms)
         event = make_refusal_event(entry, refusal, kind=EventKind.RESUME_REFUSED)
-        draft = draft.plus(draft.state.with_entry(replace(entry, idle=Idle(refusal))), event)
+        refused = replace(entry, idle=Idle(refusal))
+        draft = draft.plus(draft.state.with_entry(refused), event).having_refused(refused, RequestKind.RESUME, world)
     return draft

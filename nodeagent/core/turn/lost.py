@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.units import unit_taken
+from nodeagent.core.admission.units import find_taken_unit
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.adoption import find_admitted, find_populated_pods, find_possibly_running
@@ -70,7 +70,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
 def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
     """Whether all units of a pod have settings that an earlier, unknown pod has made."""
-    if not entry.pins_units or unit_taken(entry.pod, state.pods_of_units()) is not None:
+    if not entry.pins_units or find_taken_unit(entry.pod, state.pods_of_units()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]
     return all(unit is not None and unit.unit_before not in {None, unit.unit} for unit in units)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.state import MANIFEST_DIRECTORY, ContainerStatus, NodeState, Origin, PodEntry
+from nodeagent.core.model.state import MANIFEST_DIRECTORY, ContainerStatus, Idle, NodeState, Origin, PodEntry
 
 
 class Manifest(Struct, frozen=True):
@@ -87,24 +87,21 @@ def needs_device_scan(
     retried: frozenset[str],
     *,
     gives: bool = False,
-    for_room: bool = False,
 ) -> bool:
     """Whether the decisions of this turn may need a scan of the machine's devices.
 
     Args:
         manifests: all manifests.
         state: the state before the turn.
-        retried: UIDs of pods to decide again on request.
+        retried: UIDs of pods to decide again.
         gives: whether the node allocates devices. Otherwise only pods near devices and pods with claims need a scan.
-        for_room: whether pods that were refused for room are decided again.
     """
 
     def needs(pod: Pod) -> bool:
         return bool(pod.near or pod.claims) or (gives and pod.asks_for_devices)
 
     def is_tried(entry: PodEntry) -> bool:
-        waits = for_room and entry.refusal is not None and entry.refusal.is_for_room
-        return waits or entry.idle is not None or entry.pod.uid in retried
+        return entry.idle == Idle() or entry.pod.uid in retried
 
     if any(needs(entry.pod) and is_tried(entry) for entry in state.entries):
         return True

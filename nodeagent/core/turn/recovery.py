@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.model.demand import Gates, demand_of
@@ -18,6 +17,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import TopologyPolicy
+from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.cpu.invariants import pod_violations
@@ -109,7 +109,7 @@ def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) 
         demand = demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
     for resource in managers.providers.resources:
         promises = resource.keep(promises, recovered.pod, demand, recovered.held)
-    held = with_held_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
+    held = drop_released_claims(promises.of_pod(recovered.pod.uid).having(recovered.held.of(ClaimHoldings)))
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         names = {c.name for c in recovered.pod.containers}
         nodes = managers.topology.node_ids

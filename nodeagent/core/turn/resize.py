@@ -11,7 +11,7 @@ from nodeagent.core.admission.resize import (
     restarted,
 )
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import resize_pod
 from nodeagent.core.turn.draft import Draft, is_to_try, make_note_events
@@ -34,7 +34,7 @@ def resize(draft: Draft, world: World) -> Draft:
     for entry, manifest in sorted(found, key=lambda one: not lowers_request(one[0].pod, one[1].pod)):
         uid, state = entry.pod.uid, draft.state
         left = {other: changed for other, changed in draft.changed.items() if other != uid}
-        if not is_to_try(entry, manifest, world):
+        if not is_to_try(draft, entry, manifest, world):
             draft = replace(draft, changed=left)
             continue
         answer = resize_pod(state, entry.pod, manifest.pod, world)
@@ -46,6 +46,8 @@ def resize(draft: Draft, world: World) -> Draft:
             said = (answer.reason, answer.message)
             if known is None or known.pod != manifest.pod or (known.refusal.reason, known.refusal.message) != said:
                 draft = draft.with_refused_change(entry, manifest, Waiting(*said, world.now_ms))
+            refused = next(one for one in draft.state.entries if one.pod.uid == uid)
+            draft = draft.having_refused(refused, RequestKind.CHANGE, world)
             continue
         changes = "; ".join(differences(state.promises, answer, entry.pod, manifest.pod))
         after = replace(entry, pod=manifest.pod, origin=manifest.origin, refused_change=None)

@@ -11,6 +11,7 @@ from nodeagent.core.turn.advance import advance
 from nodeagent.core.turn.change import follow_changes
 from nodeagent.core.turn.decision import Decide, admit_off_orphans
 from nodeagent.core.turn.draft import Draft
+from nodeagent.core.turn.due import note_room
 from nodeagent.core.turn.ending import end_pods
 from nodeagent.core.turn.files import find_new, follow_files
 from nodeagent.core.turn.idle import note_settings, rest, resume
@@ -30,23 +31,24 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
         world: the observations.
         decide: decides each new pod. Callers with a clock measure the decision.
     """
-    draft = observe(Draft(state), world)
+    draft = observe(Draft(state, seen_room=world.seen_room), world)
     draft = follow_files(draft, world)
     draft = release_lost(draft, world)
     draft = end_pods(draft, world)
     draft = release_ended(draft, world)
-    draft = resume(rest(draft, world), world, decide)
-    draft = resize(draft, world)
-    draft = retry_refused(draft, state.promises, world, has_room=world.has_room)
-    tried_with = draft.state.promises
     draft = adopt_running(find_new(draft), world)
+    draft = rest(draft, world)
+    before = draft.state
+    draft = resume(draft, world, decide)
+    draft = resize(draft, world)
+    draft = retry_refused(draft, world, decide)
     draft = admit_new(draft, world, decide)
     draft = follow_changes(draft, world)
     draft = advance(draft, world)
     draft = rest(note_settings(draft, world), world)
-    draft = retry_refused(draft, tried_with, world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
     if draft.is_unfinished:
         moments.append(world.now_ms)
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
-    return Turn(draft.state, draft.events, draft.deltas, wake_at_ms, draft.postponed)
+    turn = Turn(draft.state, draft.events, draft.deltas, wake_at_ms, draft.postponed, draft.seen_room)
+    return note_room(turn, before, world)

@@ -1,19 +1,25 @@
 """Values of one turn: its observations and its result."""
 
 import enum
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, Report
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.admission.room import Room
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
+
+SeenRoom = Mapping[tuple[str, RequestKind], Room]
+"""The room that the last decision on each unmet request has seen, by UID of the pod and kind of the request."""
 
 
 class World(Struct, frozen=True):
@@ -38,8 +44,8 @@ class World(Struct, frozen=True):
     """False while a container runtime has not reported its pods yet."""
     asked_to_end: frozenset[str] = frozenset()
     """IDs of the runs whose processes this process has sent SIGTERM, even in vain."""
-    has_room: bool = False
-    """Whether room was made outside of turns: by a larger machine, or by a domain since the last turn's decision."""
+    seen_room: SeenRoom = {}
+    """Of saved decisions."""
     kernel: Kernel | None = None
     """Features of the kernel's cgroups. None means that no domain needs them."""
 
@@ -92,3 +98,5 @@ class Turn(Struct, frozen=True):
     """Time at which time alone changes something."""
     postponed: tuple[tuple[Pod, str], ...] = ()
     """Pods that the next turn decides, each with the reason."""
+    seen_room: SeenRoom = {}
+    """Without requests that only a changed manifest or a user brings back."""

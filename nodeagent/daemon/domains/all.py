@@ -15,7 +15,7 @@ from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.domains.own.cgroups import OwnDomain, SourceReader
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd
 from nodeagent.daemon.domains.systemd.units import SystemdDomain
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 if TYPE_CHECKING:
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
@@ -37,7 +37,7 @@ def make_domains(
     return (
         OwnDomain(tree, readers),
         SystemdDomain(config, tree, systemd),
-        *(() if jobs is None else (JobsDomain(jobs, tree),)),
+        *(() if jobs is None else (JobsDomain(jobs, tree.processes),)),
         *(() if runtime is None else (runtime,)),
     )
 

@@ -12,7 +12,13 @@ from msgspec import Struct
 from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel import irqbalance, kernel_threads
-from nodeagent.edge.kernel.host_settings import HostSettingsFiles, count_uevents, host_cpus, online_cpus, possible_cpus
+from nodeagent.edge.kernel.host_settings import (
+    HostSettingsFiles,
+    count_uevents,
+    read_host_cpus,
+    read_online_cpus,
+    read_possible_cpus,
+)
 from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
@@ -99,11 +105,11 @@ class HostEdges:
             found |= self._read_irqbalance(asked) if asked else {}
         except NodeAgentError as err:
             failed |= dict.fromkeys(asked, err)
-        facts = dict(self._files.facts(found))
+        facts = dict(self._files.read_facts(found))
         for setting, thread in threads.items():
             if handled := _INTERRUPT_THREAD.match(thread.name):
                 interrupt = Setting(SettingKind.IRQ, handled[1])
-                facts[setting] = Facts(interrupt=interrupt, follows=self._files.effective_cpus(interrupt))
+                facts[setting] = Facts(interrupt=interrupt, follows=self._files.read_effective_cpus(interrupt))
         released = frozenset(Setting(SettingKind.UNIT, name) for name in self._beside)
         settings = found | {setting: thread.cpus for setting, thread in threads.items()}
         return Reading(settings, facts, failed, released & settings.keys())
@@ -119,18 +125,18 @@ class HostEdges:
         nested = (setting.name for setting in known if setting.kind is SettingKind.UNIT)
         within = {slice_ for path in (*beside, *nested) for slice_ in slices_around(path)}
         there = units.read_units(
-            possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
+            read_possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
         )
         found = {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
         return {unit: cpus for unit, cpus in found.items() if unit.name not in self._beside or unit in known}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
-        there, possible = irqbalance.read(self._irqbalance), possible_cpus(self._root)
+        there, possible = irqbalance.read(self._irqbalance), read_possible_cpus(self._root)
         if there is None:
             return {}
         found = {_IRQBALANCE: possible - there.banned} if SettingKind.IRQBALANCE in kinds else {}
         if SettingKind.BALANCING in kinds:
-            for number in self._files.interrupt_numbers():
+            for number in self._files.list_interrupt_numbers():
                 name = Setting(SettingKind.BALANCING, str(number))
                 found[name] = CpuSet() if number in there.left_alone else possible
         return found
@@ -141,9 +147,9 @@ class HostEdges:
         Raises:
             HostFileError: the kernel's files can't be read.
         """
-        possible, root = possible_cpus(self._root), self._root
-        hidden, offline = possible - host_cpus(root), possible - online_cpus(root)
-        return Cpus(possible, host, hidden, offline, nodes=self._files.nodes(), uevents=count_uevents(root))
+        possible, root = read_possible_cpus(self._root), self._root
+        hidden, offline = possible - read_host_cpus(root), possible - read_online_cpus(root)
+        return Cpus(possible, host, hidden, offline, nodes=self._files.read_node_cpus(), uevents=count_uevents(root))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
@@ -161,7 +167,7 @@ class HostEdges:
         refused = {
             setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
         }
-        possible = possible_cpus(self._root)
+        possible = read_possible_cpus(self._root)
         if systems:
             until = units.start_deadline()  # one deadline for all, so that a hanging systemd costs it only once
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:

@@ -77,7 +77,7 @@ class CpuCounters:
         if now >= self._read_at + _READ_AGAIN_SECONDS or (held and not self._was_held):
             self._read_at, self._was_held = now, bool(held)
             interrupts, softirqs = self._files
-            numbers = self._settings.interrupt_numbers_of
+            numbers = self._settings.find_interrupt_numbers
             rows = {
                 holder: frozenset(str(number) for device in devices for number in numbers(device))
                 for holder, devices in claims.items()

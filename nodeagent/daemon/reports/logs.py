@@ -14,10 +14,9 @@ import structlog
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.world import EventKind, TurnEvent
 from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
+from nodeagent.views.holdings.by_resource import promised_fields
 
 AgentEvent = Literal[
     "started",
@@ -170,11 +169,13 @@ def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, 
         **dict(event.fields),
     }
     if event.kind in {EventKind.POD_ADMITTED, EventKind.POD_RESUMED}:
-        own = {c.name: own_set_of(state.promises, event.pod.uid, c.name) for c in event.pod.containers}
-        fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"
-        fields["numa"] = " ".join(
-            f"{name}={nodes}" for name in own if (nodes := memory_nodes_of(state.promises, event.pod.uid, name))
+        held = state.promises.of_pod(event.pod.uid)
+        promised = {c.name: promised_fields(held, c.name) for c in event.pod.containers}
+        cpus, nodes = (
+            " ".join(f"{name}={own[key]}" for name, own in promised.items() if own[key] is not None)
+            for key in ("cpus", "mems")
         )
+        fields |= {"cpus": cpus or "shared", "numa": nodes}
         if event.report is not None:
             fields["why_shared"] = "; ".join(
                 f"{c.name}: {c.why_shared}" for c in event.report.containers if c.why_shared is not None

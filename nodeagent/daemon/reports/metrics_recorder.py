@@ -21,7 +21,6 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.world import EventKind, Turn
@@ -29,6 +28,7 @@ from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.edge.observability.metrics import Exposition
 from nodeagent.formats.node_view import NodeView
+from nodeagent.views.holdings.by_resource import promised_fields
 
 
 class Stopwatch(Struct):
@@ -137,11 +137,11 @@ class MetricsRecorder:
 
 
 def _container_info_series(promises: Promises, pod: Pod, container: str) -> Series:
-    cpus, mems = own_set_of(promises, pod.uid, container), memory_nodes_of(promises, pod.uid, container)
+    promised = promised_fields(promises.of_pod(pod.uid), container)
     labels = {
         "container": container,
-        "cpus": "" if cpus is None else str(cpus),
-        "mems": "" if mems is None else str(mems),
+        "cpus": promised["cpus"] or "",
+        "mems": promised["mems"] or "",
         "namespace": pod.namespace,
         "pod": pod.name,
     }

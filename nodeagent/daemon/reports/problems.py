@@ -10,9 +10,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.world import TurnEvent
 from nodeagent.errors import printable
+from nodeagent.views.holdings.devices import list_unrecovered
 
 
 def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
@@ -94,9 +94,7 @@ def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
 def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
     """Describe lost pods whose devices are known from records. Empty if there are none."""
     said = "; ".join(
-        f"pod {pod.name or pod.uid} has {', '.join(sorted({card.id for _, own in pod.held.of(DeviceHoldings).devices for card in own}))}"
-        for pod in lost
-        if pod.held.of(DeviceHoldings).devices
+        f"pod {pod.name or pod.uid} has {', '.join(devices)}" for pod in lost if (devices := list_unrecovered((pod,)))
     )
     return (
         f"{said}, according to records, as the state was lost: no other pod gets these devices before the pod is known again or has no "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import misconfigured
+from nodeagent.core.admission.managers import find_misconfigurations
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
@@ -40,7 +40,7 @@ def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...
     """Explain which settings don't fit a machine or name plugins that can't be loaded. The configuration may be invalid in other ways."""
     config, missing = load_plugins(config)
     node = on_machine(config, topology)
-    known = misconfigured(config.placement)
+    known = find_misconfigurations(config.placement)
     found = () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
     return (*found, *missing)
 

@@ -46,7 +46,8 @@ from nodeagent.daemon.start.strict_recovery import decode_checkpoints, decode_re
 from nodeagent.daemon.turn.claim_statuses import read_recorded_claims
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
 

@@ -34,11 +34,11 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles
-from nodeagent.edge.kernel.host_settings import boot_id
+from nodeagent.edge.kernel.host_settings import read_boot_id
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.host_record import HostRecordError
@@ -116,7 +116,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         host_settings=HostSettings(
-            HostEdges(write_directly, str(pods.tree.root)), config.state_directory, boot_id(), log
+            HostEdges(write_directly, str(pods.tree.root)), config.state_directory, read_boot_id(), log
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
         claim_statuses=ClaimStatuses(config),
@@ -160,7 +160,7 @@ def restore_host_settings(config: Config, *, forget: bool = False) -> int:
     path = str(Path(config.state_directory) / HOST_SETTINGS)
     edges = HostEdges(write_directly, config.cgroup_root or "")
     try:
-        count, problems = put_back(edges, config.state_directory, boot_id())
+        count, problems = put_back(edges, config.state_directory, read_boot_id())
     except HostRecordError:
         if forget:
             state_files.set_aside(path)

@@ -7,18 +7,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.held_claims import with_held_claims
 from nodeagent.core.admission.managers import start, sweep
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.records import Records
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.model.promises import PodPromises, Promises, UnrecoveredPod, with_pod
+from nodeagent.core.model.promises import PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.devices.keep import kept_devices
-from nodeagent.core.turn.adoption import add_record, assign_claim_devices, merge_records
+from nodeagent.core.turn.adoption import give_back, merge_records
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
@@ -97,9 +94,7 @@ def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: di
     for manifest in kept:
         pod = manifest.pod
         if pod.uid in records:
-            held = assign_claim_devices(add_record(promises.of_pod(pod.uid), records.pop(pod.uid).held), pod)
-            held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
-            promises = with_pod(promises, pod.uid, with_held_claims(held))
+            promises = give_back(promises, pod, records.pop(pod.uid).held)
     return replace(promises, unrecovered=tuple(records.values()))
 
 

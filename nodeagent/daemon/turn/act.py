@@ -22,7 +22,7 @@ from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem, as_problem, owner_fields, problem_if_failed
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 
 
 class Acted(Struct, frozen=True):
@@ -46,14 +46,14 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
             case Terminate(run_id) | TerminateAll(run_id):
                 if isinstance(action, TerminateAll):
                     owner = owner_fields(state, action.path)
-                    failed = problem_if_failed(partial(tree.terminate, action.path), owner)
+                    failed = problem_if_failed(partial(tree.processes.terminate, action.path), owner)
                 else:
                     failed = runner.terminate(run_id)
                 asked |= {run_id}
                 signalled |= {run_id} if failed is None else frozenset()
                 problems.append(failed)
             case KillCgroup(path):
-                problems.append(problem_if_failed(partial(tree.kill, path), owner_fields(state, path)))
+                problems.append(problem_if_failed(partial(tree.processes.kill, path), owner_fields(state, path)))
             case KillMain(run_id):
                 problems.append(runner.kill(run_id))
             case Forget(run_ids):
@@ -81,9 +81,9 @@ def _reattach(edges: Edges, memory: TurnMemory, world: World, ready: frozenset[s
             if status.stop_by_ms is not None:
                 continue
             try:
-                if not edges.tree.has_left(path, run.pid, run.start_ticks):
+                if not edges.tree.processes.has_left(path, run.pid, run.start_ticks):
                     continue
-                edges.tree.bring_back(path, run.pid, run.start_ticks)
+                edges.tree.processes.bring_back(path, run.pid, run.start_ticks)
             except CgroupError as err:
                 problems.append(
                     f"the main process of {entry.pod.full_name} {status.name} is outside its cgroup: {err.message} ({err.hint})"

@@ -9,7 +9,7 @@ from nodeagent.core.model.claims import shorten_name
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.resources.claims.holdings import taken_claims
+from nodeagent.core.resources.claims.holdings import list_claim_owners
 from nodeagent.daemon.turn.machine import node_name
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.synced_files import sync_files
@@ -38,7 +38,7 @@ class ClaimStatuses:
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
         """Write the status documents of all allocated claims, and remove others. Return the problems, one for each cause."""
         wanted: dict[str, bytes] = {}
-        if taken_claims(state.promises):
+        if list_claim_owners(state.promises):
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
                 allocated_claims,
                 claim_text,

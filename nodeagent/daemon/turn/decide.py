@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
-from nodeagent.core.model.refusals import RELEASED, StartRefused
+from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.due import list_due, list_unmet, note_room
 from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
-from nodeagent.core.turn.room import has_released
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import decide_all
@@ -37,8 +37,6 @@ class Decided(Struct, frozen=True):
     turn: Turn
     world: World
     memory: TurnMemory
-    has_room: bool
-    """Whether a domain has released resources for refused pods in the next turn."""
     took_ms: tuple[int, ...]
     """Duration of the decision on each new pod."""
 
@@ -51,63 +49,55 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     if edges.plugins is not None:
         edges.plugins.begin_turn(edges.alive)
     plugged = edges.plugin_pools()
-    resources = frozenset(pool.resource for pool in plugged if pool.healthy)
-    waiting = _pods_waiting_for(memory.state, resources - memory.plugin_resources)
-    memory = replace(memory, plugin_resources=resources, to_retry=memory.to_retry | waiting)
-    retried = memory.to_retry.union(*(request.retried for request in requests))
-    asks = needs_device_scan(
-        list_manifests(seen.sources),
-        memory.state,
-        retried,
-        gives=bool(node.config.placement.devices),
-        for_room=node.config.retries_for_room,
-    )
-    managers = node.managers
-    if node.config.placement.devices:
-        if asks or seen.rescan or memory.devices is None:
-            memory = replace(memory, devices=edges.machine.devices(node.topology))
-        managers = managers.knowing(memory.devices, plugged)
-    elif asks or plugged:
-        managers = managers.knowing(edges.machine.devices(node.topology) if asks else None, plugged)
-    world = World(
-        config=node.config,
-        managers=managers,
-        allocatable=node.allocatable,
-        sources=seen.sources,
-        runs=seen.runs,
-        observed=seen.domains.cgroups,
-        now_ms=seen.now_ms,
-        retried=retried,
-        released=frozenset[str]().union(*(request.released for request in requests)),
-        inactive_units=seen.domains.inactive_units,
-        has_reported_all=seen.domains.has_reported_all,
-        asked_to_end=memory.asked,
-        has_room=memory.has_room or memory.adapted_to is not node.managers,
-        kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
-    )
     state = memory.state
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
         assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
         state = replace(state, promises=promises)  # a proposal until it is saved
+    world = World(
+        config=node.config,
+        managers=replace(node.managers, plugged=plugged),
+        allocatable=node.allocatable,
+        sources=seen.sources,
+        runs=seen.runs,
+        observed=seen.domains.cgroups,
+        now_ms=seen.now_ms,
+        retried=frozenset[str]().union(*(request.retried for request in requests)),
+        released=frozenset[str]().union(*(request.released for request in requests)),
+        inactive_units=seen.domains.inactive_units,
+        has_reported_all=seen.domains.has_reported_all,
+        asked_to_end=memory.asked,
+        seen_room=memory.seen_room,
+        kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
+    )
+    memory, managers = _with_devices(edges, seen, memory, state, world)
+    world = replace(world, managers=managers)
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)
     turn = decide_all(edges.domains, stepped, world)
-    has_room = has_released(stepped.state.promises, turn.state.promises)
-    if has_room and node.config.retries_for_room:
-        turn = replace(turn, wake_at_ms=world.now_ms)
-    return Decided(turn, world, memory, has_room, tuple(watch.took_ms))
+    if turn.state is not stepped.state:
+        turn = note_room(turn, stepped.state, world)
+    return Decided(turn, world, memory, tuple(watch.took_ms))
 
 
-def _pods_waiting_for(state: NodeState, resources: frozenset[str]) -> frozenset[str]:
-    """Return the refused pods that ask for resources of which a device plugin now has healthy devices."""
-    return frozenset(
-        entry.pod.uid
-        for entry in (state.own_entries() if resources else ())
-        if entry.refusal is not None
-        and entry.refusal.reason != RELEASED
-        and any(name in resources for container in entry.pod.containers for name, _ in container.devices)
+def _with_devices(
+    edges: Edges, seen: Seen, memory: TurnMemory, state: NodeState, world: World
+) -> tuple[TurnMemory, Managers]:
+    """Return the managers with the devices that the decisions need. Scan the devices only if the last scan isn't sufficient."""
+    managers, gives = world.managers, bool(world.config.placement.devices)
+    due = {one.entry.pod.uid for one in list_due(state, world.seen_room, world)}
+    is_new = needs_device_scan(list_manifests(seen.sources), state, world.retried | due, gives=gives)
+    # Some requests may become due within the turn.
+    is_used = (
+        is_new
+        or gives
+        or any((entry.pod.near or entry.pod.claims) and any(list_unmet(entry, world)) for entry in state.entries)
     )
+    if is_new or (is_used and (seen.rescan or memory.devices is None)):
+        memory = replace(memory, devices=edges.machine.devices(world.managers.topology))
+    if is_used or managers.plugged:
+        managers = managers.knowing(memory.devices if is_used else None, managers.plugged)
+    return memory, managers
 
 
 def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:

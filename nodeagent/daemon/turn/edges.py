@@ -13,7 +13,7 @@ from nodeagent.daemon.turn.machine import Machine
 from nodeagent.daemon.turn.placements import Placements
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.pools import DevicePool

@@ -27,7 +27,7 @@ from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_pinned, is_within, payload_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.turn.problem import Problem
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, MemoryInUseError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, MemoryInUseError
 
 _RETRY_SECONDS = 1.0
 

@@ -21,7 +21,7 @@ from nodeagent.daemon.turn.machine import adapt_to_topology
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 
@@ -67,7 +67,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     No wake-up reports withheld CPUs, so they are read in every turn.
     """
     try:
-        chain = edges.tree.chain() or memory.ancestor_cpus
+        chain = edges.tree.read_chain() or memory.ancestor_cpus
         if chain == memory.ancestor_cpus and not rescan and not memory.machine_problems:
             return memory
         memory = replace(memory, full_topology=edges.machine.look(memory.full_topology), ancestor_cpus=chain)

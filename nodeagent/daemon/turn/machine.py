@@ -9,7 +9,8 @@ from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, find_withheld
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.kernel.sysfs import read_devices, read_fingerprint_files, read_machine
 from nodeagent.formats.kernel.machine_fingerprint import MachineFingerprint, fingerprint_of
 from nodeagent.formats.kernel.sysfs import topology_of
@@ -65,7 +66,7 @@ def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, t
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Adapt a node to the CPUs withheld by cgroups above. Unreadable cgroups count as withholding nothing; the first turn reports them."""
     try:
-        kept = find_withheld(tree.chain() or ())
+        kept = find_withheld(tree.read_chain() or ())
     except CgroupError:
         return node, NOTHING
     return (adapt_to_topology(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_setup import NodeSetup
@@ -15,6 +16,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.pod_sources import ManifestProblem
+from nodeagent.core.turn.world import SeenRoom
 from nodeagent.daemon.turn.execution import FailureResponse
 from nodeagent.daemon.turn.problem import Problem
 
@@ -56,7 +58,7 @@ class TurnMemory(Struct, frozen=True):
     save_failed: bool = False
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
-    """Pods whose admission could not be saved. Each is refused for that."""
+    """Pods with a request that would have been met if the decision had been saved, each refused for that."""
     ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
     """CPUs of the pods' cgroup and of each cgroup above it."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
@@ -66,12 +68,8 @@ class TurnMemory(Struct, frozen=True):
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
     """Devices of the last scan. None means that none was needed yet."""
-    plugin_resources: frozenset[str] = frozenset()
-    """Resources with healthy devices of device plugins at the last decision."""
-    to_retry: frozenset[str] = frozenset()
-    """UIDs of refused pods to decide again, until a saved turn has done so."""
-    has_room: bool = True
-    """Whether a domain has released resources after the last decision, or no turn has decided yet."""
+    seen_room: SeenRoom = field(default_factory=dict)
+    """Of saved decisions. A restart begins without them, and decides the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups with their desired values at the end of the last turn, by path."""
     pod_cgroups: PodCgroups = PodCgroups()
@@ -96,8 +94,8 @@ class TurnMemory(Struct, frozen=True):
 
     @property
     def shown_state(self) -> NodeState:
-        """State including the pods that are refused only because they could not be saved."""
+        """State including the requests that are refused only because they could not be saved."""
         if not self.unsaved:
             return self.state
-        entries = (*self.state.entries, *self.unsaved)
-        return NodeState(self.state.promises, entries, self.state.generation, self.state.runtime)
+        entries = {entry.pod.uid: entry for entry in (*self.state.entries, *self.unsaved)}
+        return replace(self.state, entries=tuple(entries.values()))

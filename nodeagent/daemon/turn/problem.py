@@ -5,7 +5,7 @@ from typing import Self
 
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.reports.logs import pod_fields
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
 

@@ -1,13 +1,13 @@
 """Save: make the decision durable before anything acts on it. A decision that can't be saved has no effect."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import NodeState, apply_endings
+from nodeagent.core.model.state import Idle, NodeState, PodEntry, RefusedChange, apply_endings
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
@@ -57,28 +57,39 @@ def save(edges: Edges, decided: Decided) -> Saved:
         is_saved=True,
         save_failed=False,
         unsaved=(),
-        to_retry=memory.to_retry & undone.keys(),
-        has_room=decided.has_room,
+        seen_room=turn.seen_room,
     )
     return Saved(memory, turn, decided.took_ms, undone)
 
 
 def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
-    """Keep only the endings of a decision. Pods that it would have admitted are refused until saving works again (E22)."""
+    """Keep only the endings of a decision. Requests that it would have met are refused until saving works again (E22)."""
     memory, turn, problem = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, problem)
-    known = {entry.pod.uid for entry in memory.state.entries}
-    why = f"the admission could not be saved: {problem}"
-    unsaved = tuple(
-        replace(entry, refusal=Waiting(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
-        for entry in turn.state.entries
-        if entry.pod.uid not in known and entry.is_active
-    )
+    unsaved = tuple(_list_unsaved(memory.state, decided, f"could not be saved: {problem}"))
     state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
     # The next turn saves again even without a new decision, which shows whether the problem is over.
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
     return Saved(memory, turn, (), _unfulfilled(state, decided, problem), problem, err.errno)
+
+
+def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
+    """Return the pods with a request that the decision would have met, each with the refusal."""
+    known = {entry.pod.uid: entry for entry in state.entries}
+    for entry in decided.turn.state.entries:
+        if not entry.is_active or entry.deleting_since_ms is not None:
+            continue
+        before = known.get(entry.pod.uid)
+        if before is None:
+            refusal = Waiting(STATE_NOT_SAVED, f"the admission {why}", entry.decided_at_ms)
+            yield replace(entry, refusal=refusal, containers=())
+        elif before.is_active and not before.is_requested_per_container and entry.pod != before.pod:
+            refusal = Waiting(STATE_NOT_SAVED, f"the change {why}", decided.world.now_ms)
+            yield replace(before, refused_change=RefusedChange(entry.pod, refusal))
+        elif before.idle is not None and entry.idle is None:
+            refusal = Waiting(STATE_NOT_SAVED, f"the resume {why}", decided.world.now_ms)
+            yield replace(before, idle=Idle(refusal))
 
 
 def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:

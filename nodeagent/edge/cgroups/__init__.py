@@ -1,1 +1,1 @@
-"""cgroup v2: reading and writing the tree, entering a cgroup, watching it."""
+"""cgroup v2: reading and writing the tree of cgroups, entering a cgroup, and watching the tree."""

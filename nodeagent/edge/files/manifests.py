@@ -112,7 +112,7 @@ class _Listing(Struct, frozen=True):
 
 
 @contextmanager
-def locked_manifests(path: str, hint: str) -> Iterator[None]:
+def lock_manifests(path: str, hint: str) -> Iterator[None]:
     """Lock the manifests against other commands. Wait for another command LOCK_SECONDS at most.
 
     The lock is on a temporary file that only its owner can open. Any reader of the directory could lock the directory itself.
@@ -294,7 +294,7 @@ def _make_printable(name: str) -> str:
 def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
     file = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        with _lease(file) as has_no_writer:
+        with _hold_lease(file) as has_no_writer:
             if not has_no_writer:
                 problem = f"{path} is being written: it is read when its writer closes it"
                 return ManifestFile(name, None, problem, being_written=True)
@@ -312,7 +312,7 @@ def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
 
 
 @contextmanager
-def _lease(file: int) -> Iterator[bool]:
+def _hold_lease(file: int) -> Iterator[bool]:
     """Take a read lease (fcntl(2), F_SETLEASE), and yield False if a process has the file open for writing.
 
     A later writer waits until the lease is returned, so that no half-written file is read. Without leases (network file systems, files of

@@ -69,13 +69,13 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
     """
     temporary = temporary_path(path)
     try:
-        Path(temporary).unlink(missing_ok=True)
+        _remove_if_there(temporary)
         try:
             _write_new(temporary, content, mode)
             os.replace(temporary, path)  # noqa: PTH105 - system calls are named as such here
         except OSError:
             with contextlib.suppress(OSError):  # report the first failure; the next write removes the file anyway
-                Path(temporary).unlink(missing_ok=True)
+                _remove_if_there(temporary)
             raise
         _sync_directory(str(Path(path).parent))
     except OSError as err:
@@ -89,10 +89,15 @@ def remove(path: str) -> None:
         StateFileError: the file is still there.
     """
     try:
-        Path(path).unlink(missing_ok=True)
-        Path(temporary_path(path)).unlink(missing_ok=True)
+        _remove_if_there(path)
+        _remove_if_there(temporary_path(path))
     except OSError as err:
         raise _make_error("remove", path, err) from err
+
+
+def _remove_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - as above
 
 
 def _write_new(path: str, content: bytes, mode: int) -> None:
@@ -253,7 +258,7 @@ def lock_directory(path: str) -> DirectoryLock:
     with contextlib.suppress(OSError):  # the agent starts even if the disk is full
         file = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, f"{os.getpid()}\n".encode())
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         finally:
             os.close(file)
     return DirectoryLock(path, descriptor)

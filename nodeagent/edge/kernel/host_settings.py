@@ -52,12 +52,12 @@ class HostSettingsFiles:
                     raise _make_error(path, err) from err
         return found
 
-    def facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
+    def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
         """Return facts of interrupts and network queues that identify their instance, and the CPUs near an interrupt's device.
 
         An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
         """
-        numbers = _parse_numbers(self._names(_NODES), "node")
+        numbers = _parse_numbers(self._list_names(_NODES), "node")
         cpus_near = {str(number): _read_cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist")) for number in numbers}
         indices: dict[str, int | None] = {}
         found = {}
@@ -78,30 +78,30 @@ class HostSettingsFiles:
                 found[setting] = Facts(indices[interface])
         return found
 
-    def effective_cpus(self, interrupt: Setting) -> CpuSet:
+    def read_effective_cpus(self, interrupt: Setting) -> CpuSet:
         """Return the CPUs to which the kernel delivers an interrupt. An empty set means that they are unknown, or the interrupt is gone."""
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
                 return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
         return CpuSet()
 
-    def nodes(self) -> tuple[CpuSet, ...]:
+    def read_node_cpus(self) -> tuple[CpuSet, ...]:
         """Return the CPUs of each NUMA node, including offline ones. Nodes without CPUs are left out.
 
         Raises:
             HostFileError: a directory can't be listed.
         """
-        names = (self._names(f"{_NODES}/{node}") for node in self._names(_NODES))
+        names = (self._list_names(f"{_NODES}/{node}") for node in self._list_names(_NODES))
         found = (CpuSet.from_ids(_parse_numbers(of_node, "cpu")) for of_node in names)
         return tuple(cpus for cpus in found if cpus)
 
-    def interrupt_numbers(self) -> tuple[int, ...]:
+    def list_interrupt_numbers(self) -> tuple[int, ...]:
         """Return the numbers of all interrupts.
 
         Raises:
             HostFileError: /proc/irq can't be listed.
         """
-        return tuple(int(name) for name in self._names(IRQS) if name.isdigit())
+        return tuple(int(name) for name in self._list_names(IRQS) if name.isdigit())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device (an address such as `0000:3b:00.0`) or of a network interface.
@@ -116,7 +116,7 @@ class HostSettingsFiles:
             return frozenset()
         place = place.resolve()
         for at in (place, *place.parents):
-            names = self._names(str((at / "msi_irqs").relative_to(self._root or "/")))
+            names = self._list_names(str((at / "msi_irqs").relative_to(self._root or "/")))
             if not names:
                 with suppress(OSError):  # a device without message-signalled interrupts
                     line = (at / "irq").read_text(encoding="ascii").strip()
@@ -127,7 +127,7 @@ class HostSettingsFiles:
                 break
         return frozenset()
 
-    def interrupt_numbers_of(self, device: str) -> frozenset[int]:
+    def find_interrupt_numbers(self, device: str) -> frozenset[int]:
         """Return the numbers of a device's interrupts, for display. The set is empty if they can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
@@ -150,18 +150,18 @@ class HostSettingsFiles:
 
     def _list_settings(self, kinds: AbstractSet[SettingKind]) -> Iterator[Setting]:
         if SettingKind.IRQ in kinds:
-            yield from (Setting(SettingKind.IRQ, str(number)) for number in self.interrupt_numbers())
+            yield from (Setting(SettingKind.IRQ, str(number)) for number in self.list_interrupt_numbers())
         if SettingKind.NEW_IRQS in kinds:
             yield NEW_IRQS
         if SettingKind.QUEUE in kinds:
-            for interface in self._names(QUEUES):
-                for queue in self._names(f"{QUEUES}/{interface}/queues"):
+            for interface in self._list_names(QUEUES):
+                for queue in self._list_names(f"{QUEUES}/{interface}/queues"):
                     file = "rps_cpus" if queue.startswith("rx-") else "xps_cpus"
                     yield Setting(SettingKind.QUEUE, f"{interface}/queues/{queue}/{file}")
         if SettingKind.WORKQUEUE in kinds:
             yield Setting(SettingKind.WORKQUEUE)
 
-    def _names(self, directory: str) -> list[str]:
+    def _list_names(self, directory: str) -> list[str]:
         path = Path(f"{self._root}/{directory}")
         try:
             return sorted(entry.name for entry in path.iterdir())
@@ -177,7 +177,7 @@ def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
     return [int(number) for number in numbers if number.isdigit()]
 
 
-def possible_cpus(root: str = "/") -> CpuSet:
+def read_possible_cpus(root: str = "/") -> CpuSet:
     """Read the CPUs that the machine can ever have.
 
     Raises:
@@ -186,7 +186,7 @@ def possible_cpus(root: str = "/") -> CpuSet:
     return _read_cpus(Path(root, "sys/devices/system/cpu/possible"))
 
 
-def online_cpus(root: str = "/") -> CpuSet:
+def read_online_cpus(root: str = "/") -> CpuSet:
     """Read the online CPUs.
 
     Raises:
@@ -195,7 +195,7 @@ def online_cpus(root: str = "/") -> CpuSet:
     return _read_cpus(Path(root, "sys/devices/system/cpu/online"))
 
 
-def host_cpus(root: str = "/") -> CpuSet:
+def read_host_cpus(root: str = "/") -> CpuSet:
     """Read the CPUs of the root cgroup, which are online and in no partition.
 
     Raises:
@@ -224,7 +224,7 @@ def _make_error(path: Path, err: Exception) -> HostFileError:
     return HostFileError(f"cannot read {path}: {reason}", hint=hint)
 
 
-def boot_id(root: str = "/") -> str:
+def read_boot_id(root: str = "/") -> str:
     """Return the id of this boot. Empty means unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

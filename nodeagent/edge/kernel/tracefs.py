@@ -52,7 +52,7 @@ class TracefsError(NodeAgentError):
 
 
 class CpuRecording:
-    """Counters of one tracefs instance. Made by `recording`."""
+    """Counters of one tracefs instance. Made by `record`."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance
@@ -125,7 +125,7 @@ class CpuRecording:
 
 
 @contextmanager
-def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
+def record(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
     """Make a tracefs instance with prepared counters of these CPUs, and remove it afterwards.
 
     Raises:
@@ -134,14 +134,14 @@ def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
     _check_tracefs(tracefs)
     remove_abandoned(tracefs)
     name = f"{_PREFIX}{os.getpid()}-{_read_start_ticks(os.getpid())}"
-    with temporary_directory(tracefs / "instances" / name) as instance:
+    with make_temporary_directory(tracefs / "instances" / name) as instance:
         counters = CpuRecording(instance, cpus)
         counters.prepare()
         yield counters
 
 
 @contextmanager
-def temporary_directory(path: Path) -> Iterator[Path]:
+def make_temporary_directory(path: Path) -> Iterator[Path]:
     """Make a directory that is removed afterwards, even if this process is killed.
 
     Raises:

@@ -13,7 +13,7 @@ class UsageText(Struct, frozen=True):
     numa_stat: str | None
 
 
-def cpu_times_us() -> tuple[tuple[int, int], ...]:
+def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
     """Return busy and total time of every online CPU, in id order, in microseconds since boot. I/O wait doesn't count as busy."""
     import psutil  # noqa: PLC0415 - the report of a job doesn't need it
 

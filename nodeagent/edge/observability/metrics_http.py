@@ -53,7 +53,7 @@ class MetricsPages:
             return _response("200 OK", b"ok\n", with_body=with_body)
         return _response("503 Service Unavailable", f"{problem}\n".encode(), with_body=with_body)
 
-    def refusal(self, why: Broken) -> bytes:
+    def make_refusal(self, why: Broken) -> bytes:
         return _response(_BROKEN[why], f"{why.value}\n".encode())
 
 

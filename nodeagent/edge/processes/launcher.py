@@ -29,7 +29,6 @@ T = TypeVar("T")
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
 ANSWER_SECONDS = 20.0  # the launcher gives up a start that hangs for 10 seconds
 ACKS_PER_REQUEST = 1000  # ids of at most 120 characters
-
 WRITES_BYTES = 128 * 1024  # per request: leaves room for JSON's quotes and escapes
 MOVES_CPUS = 2**20  # sum of the CPUs of all thread moves in a request; the launcher refuses more
 
@@ -58,7 +57,7 @@ class LauncherClient:
         """Start a container's process, and return after execve or the failure. An id that was started before only returns its status."""
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
-            raise self._refusal(answer)
+            raise self._make_refusal(answer)
         return answer
 
     def list(self) -> tuple[RunStatus, ...]:
@@ -166,10 +165,10 @@ class LauncherClient:
 
     def _check_served(self, answer: T | Refused) -> T:
         if isinstance(answer, Refused):
-            raise self._refusal(answer)
+            raise self._make_refusal(answer)
         return answer
 
-    def _refusal(self, refused: Refused) -> LauncherError:
+    def _make_refusal(self, refused: Refused) -> LauncherError:
         return LauncherError(self._path, f"it refuses: {refused.message} ({refused.code})")
 
 

@@ -101,26 +101,21 @@ class Plugin(Protocol):
     @property
     def index(self) -> int:
         """0 to 99, the plugin's place in the order of plugins."""
-        ...
 
     @property
     def events(self) -> frozenset[Event]:
         """Events to subscribe to. At least one must be known to every version of NRI."""
-        ...
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
         """Take the running pods and containers, before any other call, and return updates of containers."""
-        ...
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:
         """Take note that the runtime is about to end, while its containers keep running."""
-        ...
 
     def note(self, answered: Answered) -> None:
         """Take note of an answer that has been sent."""
-        ...
 
 
 class _Phase(IntEnum):
@@ -154,12 +149,12 @@ class _NriCalls:
             MuxError: the runtime lists too many pods and containers.
         """
         if frame.stream % 2 == 0 or frame.stream <= self._last_stream:
-            return _invalid(f"stream {frame.stream} after {self._last_stream}: they are odd and ascend")
+            return _make_invalid_argument(f"stream {frame.stream} after {self._last_stream}: they are odd and ascend")
         self._last_stream = frame.stream
         try:
             call = read_call(request.method, request.payload) if request.service == messages.PLUGIN else None
         except NriCallError as err:
-            return _invalid(str(err))
+            return _make_invalid_argument(str(err))
         if call is None or frame.flags:
             method = f"{request.service}/{request.method}, flags {frame.flags}"
             return TtrpcResponse(code=TtrpcCode.UNIMPLEMENTED, message=f"there is no {method:.200}")
@@ -271,7 +266,7 @@ class NriConnection:
                 has_ended = not pieces.get().data
             reader.join()
         if not self._closed:
-            raise self._gone()
+            raise self._make_closed_error()
 
     def _handle_pieces(self, channel: socket.socket, pieces: "Queue[_Piece]") -> None:
         reassembly = Reassembly()
@@ -297,17 +292,17 @@ class NriConnection:
                     else:
                         self._handle_registration(frame)
             except MuxError as err:
-                raise self._nonsense(str(err)) from err
+                raise self._make_protocol_error(str(err)) from err
 
     def _handle_registration(self, frame: TtrpcFrame) -> None:
         if frame.kind != TtrpcFrameType.RESPONSE or frame.stream != 1 or self._registered:
-            raise self._nonsense(
+            raise self._make_protocol_error(
                 f"message {frame.kind} on stream {frame.stream}, where only RegisterPlugin is answered"
             )
         try:
             response = read_response(frame)
         except TtrpcError as err:
-            raise self._nonsense(str(err)) from err
+            raise self._make_protocol_error(str(err)) from err
         if response.code != TtrpcCode.OK:
             raise NriError(
                 self._path,
@@ -322,7 +317,7 @@ class NriConnection:
         try:
             request = read_request(frame)
         except TtrpcError as err:
-            self._send(channel, PLUGIN_SERVICE, encode_response(frame.stream, _invalid(str(err))))
+            self._send(channel, PLUGIN_SERVICE, encode_response(frame.stream, _make_invalid_argument(str(err))))
             return
         until = arrived + (request.timeout_ns / 1e9 if request.timeout_ns else self._calls.timeout_seconds)
         response = self._calls.answer(frame, request, until)
@@ -358,7 +353,7 @@ class NriConnection:
 
     def _make_error(self, err: OSError) -> NriError:
         if isinstance(err, BrokenPipeError | ConnectionResetError):
-            return self._gone()
+            return self._make_closed_error()
         if isinstance(err, BlockingIOError):
             reason = f"it has not read an answer within {self._send_seconds:g} s"
             hint = "`systemctl status containerd`: it may be stopped or overloaded; see `journalctl -u containerd`"
@@ -367,14 +362,14 @@ class NriConnection:
             hint = 'is it running (`systemctl status containerd`), with NRI on (`disable = false` in [plugins."io.containerd.nri.v1.nri"])?'
         return NriError(self._path, reason, hint)
 
-    def _gone(self) -> NriError:
+    def _make_closed_error(self) -> NriError:
         return NriError(
             self._path,
             "it closed the connection",
             "see `journalctl -u containerd`: it has ended, or has dropped the plugin after a late or wrong answer",
         )
 
-    def _nonsense(self, reason: str) -> NriError:
+    def _make_protocol_error(self, reason: str) -> NriError:
         return NriError(
             self._path,
             f"it does not speak NRI: {reason}",
@@ -393,5 +388,5 @@ def _read_pieces(channel: socket.socket, pieces: "Queue[_Piece]") -> None:
         pieces.put(_Piece(data, time.monotonic()))
 
 
-def _invalid(reason: str) -> TtrpcResponse:
+def _make_invalid_argument(reason: str) -> TtrpcResponse:
     return TtrpcResponse(code=TtrpcCode.INVALID_ARGUMENT, message=reason)

@@ -34,19 +34,15 @@ class ServiceManager:
             )
         self._watchdog_usec = _read_watchdog_usec(environment)
 
-    @property
-    def is_there(self) -> bool:
-        return self._path != ""
-
     def watchdog_period_seconds(self) -> float | None:
         """Return half of the watchdog timeout (sd_watchdog_enabled(3)). None means that there is no watchdog."""
         return None if self._watchdog_usec is None else self._watchdog_usec / 2_000_000
 
-    def ready(self, status: str) -> None:
+    def notify_ready(self, status: str) -> None:
         """Announce that the start or a reload is finished."""
         self._send(f"READY=1\nSTATUS={_join_lines(status)}")
 
-    def status(self, status: str) -> None:
+    def set_status(self, status: str) -> None:
         self._send(f"STATUS={_join_lines(status)}")
 
     def ping_watchdog(self) -> None:
@@ -56,11 +52,11 @@ class ServiceManager:
         """Extend the start timeout to this many seconds from now."""
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
 
-    def reloading(self) -> None:
-        """Announce that a reload begins, which `ready` ends. systemd 253 needs the time of the message for Type=notify-reload."""
+    def notify_reloading(self) -> None:
+        """Announce that a reload begins, which `notify_ready` ends. systemd 253 needs the time of the message for Type=notify-reload."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
-    def stopping(self, status: str) -> None:
+    def notify_stopping(self, status: str) -> None:
         self._send(f"STOPPING=1\nSTATUS={_join_lines(status)}")
 
     def _send(self, message: str) -> None:

@@ -68,7 +68,7 @@ class GrpcError(NodeAgentError):
         """gRPC status of a refusal. None means that the server hasn't sent a status."""
 
 
-def load() -> None:
+def load_h2() -> None:
     """Import h2, which takes a moment, before the first call."""
     import h2.connection  # noqa: F401, PLC0415 - that is what it is for
 
@@ -122,9 +122,9 @@ class GrpcClient:
         answers = self.watch(method, message, metadata)
         answer = next(answers, None)
         if answer is None:
-            raise self._nonsense("an answer without a message")
+            raise self._make_protocol_error("an answer without a message")
         for _ in answers:
-            raise self._nonsense("more than one message in an answer")
+            raise self._make_protocol_error("more than one message in an answer")
         return answer
 
     def watch(self, method: str, message: bytes, metadata: Iterable[tuple[str, str]] = ()) -> Iterator[bytes]:
@@ -153,7 +153,7 @@ class GrpcClient:
             self._unsent = add_frame(message)
             yield from self._receive_messages(stream)
         except (H2Error, UnicodeDecodeError) as err:
-            raise self._nonsense(str(err) or type(err).__name__) from err
+            raise self._make_protocol_error(str(err) or type(err).__name__) from err
 
     def _connect(self) -> None:
         try:
@@ -165,9 +165,9 @@ class GrpcClient:
         except FileNotFoundError as err:
             raise GrpcError(self._kind, self._path, "there is no such socket", is_absent=True) from err
         except BlockingIOError as err:
-            raise self._late() from err
+            raise self._make_late_error() from err
         except OSError as err:
-            raise self._failed(err.strerror or str(err)) from err
+            raise self._make_error(err.strerror or str(err)) from err
         from h2.config import H2Configuration  # noqa: PLC0415 - only where there is a server
         from h2.connection import H2Connection  # noqa: PLC0415 - as above
 
@@ -197,18 +197,18 @@ class GrpcClient:
                 data = self._channel.recv(_PIECE_BYTES)
             received += len(data)
             if not data:
-                raise self._failed("it closed the connection before it had answered")
+                raise self._make_error("it closed the connection before it had answered")
             if received > self._max_bytes + _MORE_BYTES:
-                raise self._nonsense(f"an answer of more than {self._max_bytes} bytes")
+                raise self._make_protocol_error(f"an answer of more than {self._max_bytes} bytes")
             if not self._bound.allows(data):
-                raise self._nonsense(f"a frame of more than {MAX_FRAME_BYTES} bytes")
+                raise self._make_protocol_error(f"a frame of more than {MAX_FRAME_BYTES} bytes")
             for event in self._h2.receive_data(data):
                 match event:
                     case ResponseReceived(stream_id=at, headers=headers) if at == stream:
                         received_headers |= _decode_headers(headers)
                         status = received_headers.get(":status")
                         if status != "200":
-                            raise self._nonsense(f"it answers with HTTP's status {status}")
+                            raise self._make_protocol_error(f"it answers with HTTP's status {status}")
                     case TrailersReceived(stream_id=at, headers=headers) if at == stream:
                         received_headers |= _decode_headers(headers)
                     case DataReceived(stream_id=at, data=piece) if at == stream:
@@ -217,9 +217,9 @@ class GrpcClient:
                     case StreamEnded(stream_id=at) if at == stream:
                         is_over = True
                     case StreamReset(stream_id=at) if at == stream:
-                        raise self._nonsense("it broke the call off")
+                        raise self._make_protocol_error("it broke the call off")
                     case ConnectionTerminated():
-                        raise self._failed("it ended the connection")
+                        raise self._make_error("it ended the connection")
                     case _:
                         pass
             while (message := self._pop_message(body)) is not None:
@@ -227,9 +227,9 @@ class GrpcClient:
                 yield message
         self._check_status(received_headers)
         if body:
-            raise self._nonsense("an answer that ends within a message")
+            raise self._make_protocol_error("an answer that ends within a message")
         if self._unsent:
-            raise self._nonsense("an answer to a part of the request")
+            raise self._make_protocol_error("an answer to a part of the request")
 
     def _queue_request(self, stream: int) -> None:
         """Give h2 as much of the request as a frame and the server's flow control window allow."""
@@ -244,10 +244,10 @@ class GrpcClient:
     def _check_status(self, headers: dict[str, str]) -> None:
         status = parse_status(headers.get("grpc-status", ""))
         if status is None:
-            raise self._nonsense("an answer without gRPC's status")
+            raise self._make_protocol_error("an answer without gRPC's status")
         is_time_up = self._until is not None and time.monotonic() > self._until - _CLOCKS_DIFFER_SECONDS
         if status == Status.DEADLINE_EXCEEDED and is_time_up:
-            raise self._late()
+            raise self._make_late_error()
         if status != Status.OK:
             text = headers.get("grpc-message", "")[:_MAX_TEXT]
             raise GrpcError(self._kind, self._path, f"it refuses: {text} ({status})", status=status)
@@ -257,10 +257,10 @@ class GrpcClient:
         if len(body) < _PREFIX_BYTES:
             return None
         if body[0] != 0:
-            raise self._nonsense("a compressed message")
+            raise self._make_protocol_error("a compressed message")
         size = int.from_bytes(body[1:_PREFIX_BYTES])
         if size > self._max_bytes:
-            raise self._nonsense(f"an answer of more than {self._max_bytes} bytes")
+            raise self._make_protocol_error(f"an answer of more than {self._max_bytes} bytes")
         if len(body) < _PREFIX_BYTES + size:
             return None
         message = bytes(body[_PREFIX_BYTES : _PREFIX_BYTES + size])
@@ -274,17 +274,17 @@ class GrpcClient:
             self._channel.settimeout(None if self._until is None else self._seconds_left(self._until))
             yield
         except TimeoutError as err:
-            raise self._late() from err
+            raise self._make_late_error() from err
         except OSError as err:
-            raise self._failed(err.strerror or str(err)) from err
+            raise self._make_error(err.strerror or str(err)) from err
 
     def _seconds_left(self, until: float) -> float:
         seconds = until - time.monotonic()
         if seconds <= 0:
-            raise self._late()
+            raise self._make_late_error()
         return seconds
 
-    def _late(self) -> GrpcError:
+    def _make_late_error(self) -> GrpcError:
         return GrpcError(
             self._kind,
             self._path,
@@ -292,11 +292,11 @@ class GrpcClient:
             is_late=True,
         )
 
-    def _failed(self, what: str) -> GrpcError:
+    def _make_error(self, what: str) -> GrpcError:
         return GrpcError(self._kind, self._path, what)
 
-    def _nonsense(self, what: str) -> GrpcError:
-        return self._failed(f"it does not speak gRPC as it should: {what[:_MAX_TEXT]}")
+    def _make_protocol_error(self, what: str) -> GrpcError:
+        return self._make_error(f"it does not speak gRPC as it should: {what[:_MAX_TEXT]}")
 
 
 def _decode_headers(headers: Iterable[tuple[str | bytes, str | bytes]] | None) -> dict[str, str]:

@@ -85,13 +85,13 @@ class LocalApi:
         if request.op in self._reads:
             if is_owner or self._group in peer.gids:
                 return self._reads[request.op](request.arguments)
-            raise _forbidden(
+            raise _make_permission_error(
                 request.op, peer, "run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)"
             )
         if request.op in self._writes:
             if is_owner:
                 return await self._writes[request.op](request.arguments)
-            raise _forbidden(request.op, peer, "run as root (`sudo nodeagent …`)")
+            raise _make_permission_error(request.op, peer, "run as root (`sudo nodeagent …`)")
         if request.op in self._open_to_all:
             return await self._open_to_all[request.op](request.arguments, peer)
         known = ", ".join(sorted({*self._reads, *self._writes, *self._open_to_all}))
@@ -100,11 +100,11 @@ class LocalApi:
             hint=f"this nodeagent knows: {known}; does its version differ from the command's? see `nodeagent --version`",
         )
 
-    def refusal(self, reason: Broken) -> bytes:
+    def make_refusal(self, reason: Broken) -> bytes:
         return format_failure(
             Failure(reason.value, _NEXT_STEPS.get(reason, "at most 64 KiB within 5 s, one request a connection"))
         )
 
 
-def _forbidden(op: str, peer: Peer, hint: str) -> NodeAgentError:
+def _make_permission_error(op: str, peer: Peer, hint: str) -> NodeAgentError:
     return NodeAgentError(f"user {peer.uid} may not ask for '{op}'", hint=hint)

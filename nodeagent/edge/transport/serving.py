@@ -49,13 +49,11 @@ class Service(Protocol):
     @property
     def terminator(self) -> bytes:
         """The bytes that end a request."""
-        ...
 
     def answer(self, request: bytes, peer: Peer | None) -> Awaitable[bytes]:
         """Answer a request, which includes its terminator. A peer of None means that the client is unknown (TCP)."""
-        ...
 
-    def refusal(self, reason: Broken, /) -> bytes: ...
+    def make_refusal(self, reason: Broken, /) -> bytes: ...
 
 
 class Dialogue(NamedTuple):
@@ -167,7 +165,7 @@ class Server:
         connection.setblocking(False)
         peer = _read_peer(connection)
         user = None if peer is None else peer.uid
-        task = loop.create_task(self._attend(connection, peer, self._make_room(user)))
+        task = loop.create_task(self._serve_connection(connection, peer, self._make_room(user)))
 
         def close_connection(done: asyncio.Task[None]) -> None:
             connection.close()  # also if the task was cancelled before its first step
@@ -180,7 +178,7 @@ class Server:
     def _make_room(self, newcomer: SlotHolder) -> bool:
         """Make room for a connection of a user, if necessary by dropping the slowest one of the user with most connections.
 
-        Return False if the new client's own user has most, and the requests of all connections of that user have arrived.
+        Of the new client's own user, only a connection whose request is arriving is dropped. Return False if none can be dropped.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:
@@ -200,7 +198,7 @@ class Server:
         for tasks in (self._reading, self._answering, self._parting):
             tasks.pop(task, None)
 
-    async def _attend(self, connection: socket.socket, peer: Peer | None, has_room: bool) -> None:
+    async def _serve_connection(self, connection: socket.socket, peer: Peer | None, has_room: bool) -> None:
         task = asyncio.current_task()
         assert task is not None
         writer = None
@@ -212,7 +210,7 @@ class Server:
             elif has_room:
                 await self._exchange(self._service, task, peer, reader, writer)
             else:
-                await self._part(writer, self._service.refusal(Broken.BUSY), unread=reader)
+                await self._send_and_close(writer, self._service.make_refusal(Broken.BUSY), unread=reader)
         except OSError:
             pass  # (includes timeouts) the client is gone, or doesn't read its answer
         finally:
@@ -234,21 +232,21 @@ class Server:
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
-            await self._part(writer, service.refusal(Broken.TOO_LARGE), unread=reader)
+            await self._send_and_close(writer, service.make_refusal(Broken.TOO_LARGE), unread=reader)
             return
         except TimeoutError:
-            await self._part(writer, service.refusal(Broken.TOO_SLOW), unread=reader)
+            await self._send_and_close(writer, service.make_refusal(Broken.TOO_SLOW), unread=reader)
             return
         self._answering[task] = self._reading.pop(task)
         try:
             answer = await service.answer(request, peer)
         except Exception as err:  # noqa: BLE001 - a bug in one answer must not end the thread that serves all others
             self._on_failure("answering a request", err)
-            answer = service.refusal(Broken.BUG)
+            answer = service.make_refusal(Broken.BUG)
         self._parting[task] = self._answering.pop(task)
-        await self._part(writer, answer)
+        await self._send_and_close(writer, answer)
 
-    async def _part(
+    async def _send_and_close(
         self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
     ) -> None:
         """Send the answer and close the connection."""

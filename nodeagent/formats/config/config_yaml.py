@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import misconfigured
+from nodeagent.core.admission.managers import find_misconfigurations
 from nodeagent.core.admission.node_capacity import reservation
 from nodeagent.core.model.config import (
     ANY_CLASS,
@@ -92,7 +92,7 @@ def judge_config(content: bytes, source: str, judge: Judge = lambda _: ()) -> tu
         return None, findings.all()
     config = _ConfigReader(Fields(root, "", findings), findings).read()
     wrong = {re.split(r"[.\[]", path)[0] for path in findings.fields()}
-    options = [refused for refused in misconfigured(config.placement) if refused.about in _OPTIONS]
+    options = [refused for refused in find_misconfigurations(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
             field, entry = refused.about, refused.entry

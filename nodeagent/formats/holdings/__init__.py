@@ -1,1 +1,1 @@
-"""What pods hold, and what each resource keeps of the node, as JSON in the state file: one module for each resource."""
+"""What pods hold, and the accounts of the node, as JSON in the state file, with one module for each resource."""

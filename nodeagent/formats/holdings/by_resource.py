@@ -1,7 +1,6 @@
-"""All that a pod holds, and all books of the node, in the state file.
+"""All that a pod holds, and all accounts of the node, in the state file.
 
-The resources of the first version have layouts of their own, which stay. A further one is formatted by the fields of its type, under its
-name.
+The resources of the first version keep their own layouts. Any other resource is formatted by the fields of its type, under its name.
 """
 
 from typing import Any
@@ -32,32 +31,34 @@ _OF_THE_FIRST_VERSION = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldi
 
 
 def encode_holdings(pod: PodPromises) -> Document:
-    """Return the fields of what a pod holds of each resource."""
+    """Encode what a pod holds of each resource."""
     document = {
         **encode_cpus(pod.of(CpuHoldings)),
         **encode_memory(pod.of(MemoryHoldings)),
         **encode_devices(pod.of(DeviceHoldings)),
         **encode_claims(pod.of(ClaimHoldings)),
     }
-    for kind in _further():
+    for kind in _further_kinds():
         if (held := pod.of(kind.holdings)) != kind.holdings():
             document[kind.name] = msgspec.to_builtins(held)
     return document
 
 
 def decode_holdings(document: JsonValue) -> PodPromises:
-    """Read what a pod holds of each resource."""
-    further = (_held(kind, found) for kind in _further() if (found := document.optional(kind.name)) is not None)
+    """Decode what a pod holds of each resource."""
+    further = (
+        _decode_further(kind, found) for kind in _further_kinds() if (found := document.optional(kind.name)) is not None
+    )
     return NOTHING.having(
         decode_cpus(document), decode_memory(document), decode_devices(document), decode_claims(document), *further
     )
 
 
-def _further() -> tuple[ResourceKind, ...]:
+def _further_kinds() -> tuple[ResourceKind, ...]:
     return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
 
 
-def _held(kind: ResourceKind, document: JsonValue) -> Holdings:
+def _decode_further(kind: ResourceKind, document: JsonValue) -> Holdings:
     try:
         return msgspec.convert(document.value, kind.holdings)
     except msgspec.ValidationError as err:
@@ -65,10 +66,10 @@ def _held(kind: ResourceKind, document: JsonValue) -> Holdings:
 
 
 def encode_books(promises: Promises) -> Document:
-    """Return the fields of each resource's books."""
+    """Encode the accounts of each resource."""
     return {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
 
 
 def decode_books(document: JsonValue, promises: Promises) -> Promises:
-    """Return promises with the books of each resource."""
+    """Return the promises with the decoded accounts of each resource."""
     return promises.having(decode_cpu_books(document), decode_memory_books(document))

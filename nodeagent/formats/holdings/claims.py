@@ -10,29 +10,31 @@ Document = dict[str, Any]
 
 
 def encode_claims(held: ClaimHoldings) -> Document:
-    """Return the fields of what a pod holds."""
-    return {"claims": [_claim_document(claim) for claim in held.claims]} if held.claims else {}
+    """Encode the claims of a pod."""
+    claims = [
+        {
+            "claim": claim.claim,
+            "name": claim.name,
+            "devices": [[each.request, each.driver, each.device, dict(each.capacity)] for each in claim.devices],
+        }
+        | ({"own": True} if claim.is_own else {})
+        for claim in held.claims
+    ]
+    return {"claims": claims} if claims else {}
 
 
 def decode_claims(document: JsonValue) -> ClaimHoldings:
-    """Read what a pod holds."""
+    """Decode the claims of a pod."""
     claims = document.optional("claims")
-    return ClaimHoldings(() if claims is None else claims.each(_claim))
+    return ClaimHoldings(() if claims is None else claims.each(_decode_claim))
 
 
-def _claim_document(claim: ClaimAllocation) -> Document:
-    devices = [[each.request, each.driver, each.device, dict(each.capacity)] for each in claim.devices]
-    own = {"own": True} if claim.is_own else {}
-    return {"claim": claim.claim, "name": claim.name, "devices": devices} | own
-
-
-def _claim(document: JsonValue) -> ClaimAllocation:
-    devices = document.field("devices").each(_allocated_device)
+def _decode_claim(document: JsonValue) -> ClaimAllocation:
+    rows = document.field("devices").each(lambda item: item.row(4))
+    devices = tuple(
+        AllocatedDevice(request.text(), driver.text(), device.text(), capacity.by_name(JsonValue.whole))
+        for request, driver, device, capacity in rows
+    )
     own = document.optional("own")
     name, claim = document.field("name").text(), document.field("claim").text()
     return ClaimAllocation(claim, name, devices, own is not None and own.flag())
-
-
-def _allocated_device(item: JsonValue) -> AllocatedDevice:
-    request, driver, device, capacity = item.row(4)
-    return AllocatedDevice(request.text(), driver.text(), device.text(), capacity.by_name(JsonValue.whole))

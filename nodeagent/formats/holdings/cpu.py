@@ -9,7 +9,7 @@ Document = dict[str, Any]
 
 
 def encode_cpus(held: CpuHoldings) -> Document:
-    """Return the fields of what a pod holds."""
+    """Encode the CPUs of a pod."""
     document: Document = {}
     if held.cpus:
         document["cpus"] = {name: str(cpus) for name, cpus in held.cpus}
@@ -21,7 +21,7 @@ def encode_cpus(held: CpuHoldings) -> Document:
 
 
 def decode_cpus(document: JsonValue) -> CpuHoldings:
-    """Read what a pod holds."""
+    """Decode the CPUs of a pod."""
     cpus, whole, first = (document.optional(name) for name in ("cpus", "podCpus", "firstCpus"))
     return CpuHoldings(
         cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
@@ -31,7 +31,7 @@ def decode_cpus(document: JsonValue) -> CpuHoldings:
 
 
 def encode_cpu_books(books: CpuBooks) -> Document:
-    """Return the fields of the node's books."""
+    """Encode the CPU manager's accounts of the node."""
     reuse = books.reuse
     return {"default": str(books.default)} | (
         {} if reuse is None else {"cpuReuse": {"pod": reuse.pod_uid, "cpus": str(reuse.cpus)}}
@@ -39,7 +39,7 @@ def encode_cpu_books(books: CpuBooks) -> Document:
 
 
 def decode_cpu_books(document: JsonValue) -> CpuBooks:
-    """Read the node's books."""
+    """Decode the CPU manager's accounts of the node."""
     reuse = document.optional("cpuReuse")
     return CpuBooks(
         document.field("default").cpus(),

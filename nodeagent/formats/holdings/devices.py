@@ -11,10 +11,10 @@ Document = dict[str, Any]
 
 
 def encode_devices(held: DeviceHoldings) -> Document:
-    """Return the fields of what a pod holds."""
+    """Encode the devices of a pod."""
     document: Document = {}
     if held.devices:
-        document["devices"] = {name: [_device_document(one) for one in devices] for name, devices in held.devices}
+        document["devices"] = {name: [_encode_device(one) for one in devices] for name, devices in held.devices}
     if held.answers:
         document["deviceAnswers"] = {
             name: {resource: base64.b64encode(answer).decode() for resource, answer in answers}
@@ -24,27 +24,27 @@ def encode_devices(held: DeviceHoldings) -> Document:
 
 
 def decode_devices(document: JsonValue) -> DeviceHoldings:
-    """Read what a pod holds."""
+    """Decode the devices of a pod."""
     devices, answers = document.optional("devices"), document.optional("deviceAnswers")
     return DeviceHoldings(
-        devices=() if devices is None else devices.by_name(lambda own: own.each(_device)),
-        answers=() if answers is None else answers.by_name(lambda own: own.by_name(_answer)),
+        devices=() if devices is None else devices.by_name(lambda own: own.each(_decode_device)),
+        answers=() if answers is None else answers.by_name(lambda own: own.by_name(_decode_answer)),
     )
 
 
-def _answer(document: JsonValue) -> bytes:
+def _decode_answer(document: JsonValue) -> bytes:
     try:
         return base64.b64decode(document.text(), validate=True)
     except ValueError as err:
         raise document.misfit("base64") from err
 
 
-def _device_document(device: HeldDevice) -> Document:
+def _encode_device(device: HeldDevice) -> Document:
     rest = {"nodes": str(device.nodes), "kind": device.kind, "names": list(device.names), "claim": device.claim}
     return {"resource": device.resource, "id": device.id} | {key: value for key, value in rest.items() if value}
 
 
-def _device(document: JsonValue) -> HeldDevice:
+def _decode_device(document: JsonValue) -> HeldDevice:
     nodes, kind, names, claim = (document.optional(key) for key in ("nodes", "kind", "names", "claim"))
     return HeldDevice(
         document.field("resource").text(),

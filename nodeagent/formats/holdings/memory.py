@@ -17,29 +17,37 @@ Document = dict[str, Any]
 
 
 def encode_memory(held: MemoryHoldings) -> Document:
-    """Return the fields of what a pod holds."""
+    """Encode the memory of a pod."""
     document: Document = {}
     if held.memory:
-        document["memory"] = {name: _blocks_document(blocks) for name, blocks in held.memory}
+        document["memory"] = {name: _encode_blocks(blocks) for name, blocks in held.memory}
     if held.pod_memory is not None:
-        document["podMemory"] = _blocks_document(held.pod_memory)
+        document["podMemory"] = _encode_blocks(held.pod_memory)
     return document
 
 
 def decode_memory(document: JsonValue) -> MemoryHoldings:
-    """Read what a pod holds."""
+    """Decode the memory of a pod."""
     memory, whole = document.optional("memory"), document.optional("podMemory")
     return MemoryHoldings(
-        memory=() if memory is None else memory.by_name(_blocks),
-        pod_memory=None if whole is None else _blocks(whole),
+        memory=() if memory is None else memory.by_name(_decode_blocks),
+        pod_memory=None if whole is None else _decode_blocks(whole),
     )
 
 
 def encode_memory_books(books: MemoryBooks) -> Document:
-    """Return the fields of the node's books."""
+    """Encode the memory manager's accounts of the node."""
     document: Document = {}
     if books.nodes:
-        document["memory"] = [_memory_node_document(node) for node in books.nodes]
+        document["memory"] = [
+            {
+                "id": node.id,
+                "assignments": node.assignments,
+                "cells": str(node.cells),
+                "tables": {r: [t.total, t.system_reserved, t.allocatable, t.reserved, t.free] for r, t in node.tables},
+            }
+            for node in books.nodes
+        ]
     if books.reuse is not None:
         amounts = [[str(nodes), resource, size] for (nodes, resource), size in books.reuse.amounts]
         document["memoryReuse"] = {"pod": books.reuse.pod_uid, "amounts": amounts}
@@ -47,47 +55,32 @@ def encode_memory_books(books: MemoryBooks) -> Document:
 
 
 def decode_memory_books(document: JsonValue) -> MemoryBooks:
-    """Read the node's books."""
-    nodes, reuse = document.optional("memory"), document.optional("memoryReuse")
-    return MemoryBooks(
-        nodes=() if nodes is None else nodes.each(_memory_node),
-        reuse=None if reuse is None else _memory_reuse(reuse),
-    )
+    """Decode the memory manager's accounts of the node."""
+    listed, lent = document.optional("memory"), document.optional("memoryReuse")
+    nodes = () if listed is None else listed.each(_decode_node)
+    if lent is None:
+        return MemoryBooks(nodes)
+    rows = lent.field("amounts").each(lambda row: row.row(3))
+    amounts = tuple(((group.nodes(), resource.text()), size.whole()) for group, resource, size in rows)
+    return MemoryBooks(nodes, MemoryReuse(lent.field("pod").text(), amounts))
 
 
-def _memory_reuse(document: JsonValue) -> MemoryReuse:
-    rows = document.field("amounts").each(lambda row: row.row(3))
-    amounts = tuple(((nodes.nodes(), resource.text()), size.whole()) for nodes, resource, size in rows)
-    return MemoryReuse(document.field("pod").text(), amounts)
-
-
-def _blocks_document(blocks: Blocks) -> list[list[str | int]]:
+def _encode_blocks(blocks: Blocks) -> list[list[str | int]]:
     return [[str(b.nodes), b.resource, b.size_bytes] for b in blocks]
 
 
-def _blocks(items: JsonValue) -> Blocks:
-    return items.each(_block)
+def _decode_blocks(items: JsonValue) -> Blocks:
+    rows = items.each(lambda item: item.row(3))
+    return tuple(Block(nodes.nodes(), resource.text(), size.whole()) for nodes, resource, size in rows)
 
 
-def _block(item: JsonValue) -> Block:
-    nodes, resource, size = item.row(3)
-    return Block(nodes.nodes(), resource.text(), size.whole())
-
-
-def _memory_node_document(node: MemoryNode) -> Document:
-    tables = {r: [t.total, t.system_reserved, t.allocatable, t.reserved, t.free] for r, t in node.tables}
-    return {"id": node.id, "assignments": node.assignments, "cells": str(node.cells), "tables": tables}
-
-
-def _memory_node(document: JsonValue) -> MemoryNode:
+def _decode_node(document: JsonValue) -> MemoryNode:
     return MemoryNode(
         id=document.field("id").whole(),
         assignments=document.field("assignments").whole(),
         cells=document.field("cells").nodes(),
-        tables=document.field("tables").by_name(_memory_table),
+        # More memory may be allocated than a node has, so free and allocatable bytes may be negative.
+        tables=document.field("tables").by_name(
+            lambda item: MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
+        ),
     )
-
-
-def _memory_table(item: JsonValue) -> MemoryTable:
-    # More may be promised than there is: what is free, or allocatable, is then negative.
-    return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))

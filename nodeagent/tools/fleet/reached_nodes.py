@@ -33,9 +33,9 @@ def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tupl
         for place, content in _read_contents(words, options):
             found[place] = _decode_node(words[place], content, options.config)
             progress.step()
-    in_order = [found[place] for place in range(len(words))]
-    nodes = name_apart(one for one in in_order if isinstance(one, FleetNode))
-    return nodes, tuple(one for one in in_order if isinstance(one, UnreadNode))
+    sort_devices = [found[place] for place in range(len(words))]
+    nodes = name_apart(one for one in sort_devices if isinstance(one, FleetNode))
+    return nodes, tuple(one for one in sort_devices if isinstance(one, UnreadNode))
 
 
 def _read_contents(

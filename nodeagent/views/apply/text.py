@@ -6,8 +6,8 @@ from typing import Any
 from nodeagent.core.model.pod import OWN, SYSTEMD
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.views.explain.text import format_container
+from nodeagent.views.holdings.cpu import format_place
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.refusal_advice import advise_next_step
 
@@ -92,11 +92,7 @@ def format_decision(entry: PodEntry, promises: Promises, *, restarts: bool) -> s
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_POD_STAYS if restarts else ''}\n"
-    places = []
-    for container in pod.containers:
-        own = own_set_of(promises, pod.uid, container.name)
-        shared = " + shared pool" if container.is_mixed else ""
-        places.append(f"{container.name} shared" if own is None else f"{container.name} {own}{shared}")
+    places = [format_place(promises.of_pod(pod.uid), container) for container in pod.containers]
     return f"pod {pod.full_name} admitted: {_list_some(places)}\n"
 
 

@@ -17,22 +17,24 @@ from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
-from nodeagent.core.explain.trace import CpuChoice, CpuStep, DeviceStep, MemoryStep, ResourceStep, Trace, TraceStep
+from nodeagent.core.explain.trace import ResourceStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import RequestKind
-from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.observing import PluginAnswered
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
+from nodeagent.core.resources.cpu.steps import CpuChoice, CpuStep
+from nodeagent.core.resources.devices.steps import DeviceStep
+from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.formats.config.config_text import plugin_entries
 from nodeagent.views.explain.words import explain_refusal, format_remedy
+from nodeagent.views.holdings.by_resource import decided_fields, promised_fields
 from nodeagent.views.wording.runtime_pods import describe_known_amounts
 
 if TYPE_CHECKING:
@@ -139,12 +141,8 @@ def _describe_pod(
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
-    optional: Document = {}
-    if pod.claims:
-        from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
-
-        held = decision.promises.of_pod(pod.uid).of(ClaimHoldings).claims if isinstance(decision, Admitted) else ()
-        optional["claims"] = describe_claims(held)
+    held = decision.promises.of_pod(pod.uid) if isinstance(decision, Admitted) else NOTHING
+    optional = decided_fields(pod, held)
     if explained.refused_resize is not None:
         optional["refusedResize"] = explained.refused_resize
     nodes = (
@@ -275,7 +273,6 @@ def describe_placed_containers(
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
         report = reports[container.name]
         level = isolation(managers, promises, pod, container.name)
-        nodes = memory_nodes_of(promises, pod.uid, container.name)
         found.append(
             {
                 "coreClasses": list(managers.topology.classes_of(report.cpus or CpuSet())),
@@ -283,7 +280,7 @@ def describe_placed_containers(
                 "exclusiveCpus": demand.cpus,
                 "isolation": level.value,
                 "kind": container.kind.value,
-                "memoryNodes": None if nodes is None else str(nodes),
+                "memoryNodes": promised_fields(promises.of_pod(pod.uid), container.name)["mems"],
                 "name": container.name,
                 "numaNodes": None if report.cpus is None else str(managers.topology.numa_of(report.cpus)),
                 "whyShared": None if report.why_shared is None else report.why_shared.value,

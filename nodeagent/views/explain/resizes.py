@@ -5,14 +5,10 @@ from typing import Any
 
 from nodeagent.core.admission.managers import container_reports
 from nodeagent.core.explain.resizing import Resizing
-from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.pod import Container, Pod, qos_class
-from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.views.explain.document import Document, describe_placed_containers
+from nodeagent.views.holdings.by_resource import resized_fields
 
 
 def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
@@ -52,23 +48,14 @@ def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 def describe_resize_changes(one: Resizing) -> Document:
     """Describe the changes of a resize, and the pods whose end would admit it."""
-    answer, uid = one.answer, one.new.uid
-    changes = []
-    for was, now in zip(one.old.containers, one.new.containers, strict=True):
-        if was.resources != now.resources:
-            old, new = (own_set_of(promises, uid, now.name) for promises in (one.before.promises, one.after.promises))
-            changes.append(
-                {
-                    "cpus": None if new is None else str(new),
-                    "cpusBefore": None if old is None else str(old),
-                    "memory": _format_memory(one.after.promises, uid, now),
-                    "memoryBefore": _format_memory(one.before.promises, uid, was),
-                    "name": now.name,
-                }
-            )
+    answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
-        "changes": changes,
+        "changes": [
+            {"name": now.name} | resized_fields(one.before.promises.of_pod(uid), was, promises.of_pod(uid), now)
+            for was, now in zip(one.old.containers, one.new.containers, strict=True)
+            if was.resources != now.resources
+        ],
         "freeing": list(one.freeing),
         "isDeferred": isinstance(answer, NotResized) and answer.is_deferred,
         "whole": _format_pod_level(one.new, one.old),
@@ -100,18 +87,6 @@ def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
     if is_final and answer.is_deferred:
         lines[0] = f"the pod keeps running unchanged; {by_hand}"
     return [f"tried again now: {answer.reason}: {answer.message}", *lines]
-
-
-def _format_memory(promises: Promises, uid: str, container: Container) -> str | None:
-    """Format the allocated memory with its NUMA nodes, or the limit if no memory is allocated."""
-    blocks = promises.of_pod(uid).of(MemoryHoldings).blocks(container.name) or ()
-    parts = [
-        f"{Quantity.of_bytes(block.size_bytes)} on NUMA {NumaSet(block.nodes.bits)}"
-        for block in blocks
-        if block.resource == "memory"
-    ]
-    limit = container.resources.limits.get("memory")
-    return ", ".join(parts) or (None if limit is None else str(limit))
 
 
 def format_resize(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, format_node_sets
+from nodeagent.views.holdings.claims import format_claim
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import format_known_amount
@@ -115,8 +116,6 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield ""
         yield from _indent(format_table([format_container(c) for c in pod["containers"]], width - len(_INDENT)))
         if pod.get("claims"):
-            from nodeagent.views.wording.claims import format_claim  # noqa: PLC0415 - few pods have claims
-
             for claim in pod["claims"]:
                 yield from break_text(f"{_INDENT}claim {format_claim(claim)}", width)
         for closed in pod["closedToHost"]:

@@ -5,14 +5,14 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
-from nodeagent.core.explain.trace import CpuStep, DeviceStep, MemoryStep, Trace
+from nodeagent.core.explain.trace import Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuSet
@@ -23,9 +23,12 @@ from nodeagent.core.model.refusals import Reason
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.steps import CpuStep
+from nodeagent.core.resources.devices.steps import DeviceStep
 from nodeagent.core.resources.memory.holdings import MemoryBooks
 from nodeagent.core.resources.memory.pods import check_pod as check_memory
 from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
     describe_shortages,
@@ -59,7 +62,7 @@ def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
     if decision.reason is Reason.CORE_CLASS and trace.demand.asks_for_cpus:
         return ["see the message"]
     # If the pod requires a class of cores, only these cores count from here on.
-    own = seen_by(before.managers.providers, trace.demand)
+    own = limit_to_pod(before.managers.providers, trace.demand)
     before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
     there = decision.attempted  # including the allocations of the pod's earlier containers

@@ -5,7 +5,6 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.node_rules import NodeRules, count_lacking_cpus, isolation
-from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.cgroups.closing import Closing
 from nodeagent.core.model.cgroup import (
     Attribute,
@@ -23,11 +22,10 @@ from nodeagent.core.model.pod_resources import container_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.formats.kernel.cgroup_values import format_value
 from nodeagent.formats.node_view import NodeView
+from nodeagent.views.holdings.by_resource import container_fields, promised_fields
 from nodeagent.views.wording.cpu_places import Places
 
 Document = dict[str, Any]
@@ -84,7 +82,6 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     uid, topology = entry.pod.uid, observed.view.node.topology
     own = own_set_of(observed.promises, uid, container.name)
     level = isolation(observed.rules, observed.promises, entry.pod, container.name) if entry.is_active else None
-    nodes = memory_nodes_of(observed.promises, uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
@@ -93,13 +90,11 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
         closed = "partition"
     held = observed.promises.of_pod(uid)
-    further = describe_further_holdings(held, container.name)
     return {
         "cgroup": observed.view.shown_cgroup(observed.path),
-        **({"further": further} if further else {}),
+        **container_fields(observed.view, held, container.name),
         "closedToHost": closed,
         "near": list(observed.container.near),
-        "devices": _describe_devices(observed),
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
@@ -116,31 +111,13 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.find(lie)] if lie else [],
         "processes": observed.process_count,
-        "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
+        "promised": promised_fields(held, container.name),
         "restarts": status.restarts,
         "starved": observed.is_starved,
         "state": _describe_state(observed),
         "unit": container.unit or None,
         "whyShared": _explain_sharing(observed, level),
     }
-
-
-def _describe_devices(observed: ContainerView) -> list[Document]:
-    """Describe the container's devices, whether or not they still exist."""
-    held = observed.promises.of_pod(observed.entry.pod.uid).of(DeviceHoldings).devices_of(observed.container.name)
-    there = {(pool.resource, one.id): one.is_healthy for pool in observed.view.pools for one in pool.devices}
-    known = {pool.resource for pool in observed.view.pools}
-    return [
-        ({"claim": one.claim} if one.claim else {})
-        | {
-            "id": one.id,
-            "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
-            "names": list(one.names),
-            "numaNodes": str(one.nodes),
-            "resource": one.resource,
-        }
-        for one in held
-    ]
 
 
 def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:

@@ -9,9 +9,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from nodeagent.core.admission.node_rules import free_cpus
 from nodeagent.core.cgroups.closing import find_closings
-from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups, shared_pool
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import is_within, pod_path
@@ -19,10 +18,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.waiting import RequestKind
-from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.formats.node_view import NodeView
+from nodeagent.views.holdings.by_resource import node_fields, pod_fields
+from nodeagent.views.holdings.devices import list_unrecovered
 from nodeagent.views.inspect.containers import ContainerView, describe_container, describe_kernel_values
 from nodeagent.views.inspect.differences import Difference, find_differences
 from nodeagent.views.wording.cpu_places import Places
@@ -144,11 +142,7 @@ def _summarise(view: NodeView, pods: Sequence[Document], found: Sequence[Differe
 
 
 def _describe_node(view: NodeView) -> Document:
-    topology, promises = view.node.topology, view.state.promises
-    placement = view.node.config.placement
-    shared = shared_pool(view.node.rules, promises, topology.online)
-    available = free_cpus(view.node.rules, promises) & topology.online
-    exclusive = exclusive_cpus(promises)
+    topology, placement = view.node.topology, view.node.config.placement
     return {
         "agent": {
             "known": view.is_agent_known,
@@ -160,21 +154,7 @@ def _describe_node(view: NodeView) -> Document:
         "coreClasses": {name: str(cpus) for name, cpus in topology.core_classes.items()},
         "copied": not view.is_here,
         "copiedAt": view.copied_at,
-        "cpus": {
-            "available": str(available),
-            "availableCount": len(available),
-            "exclusive": str(exclusive),
-            "exclusiveCount": len(exclusive),
-            "isolated": str(topology.isolated),
-            "offline": str(topology.offline),
-            "online": str(topology.online),
-            "onlineCount": len(topology.online),
-            "reserved": str(view.node.rules.reserved),
-            "reservedCount": len(view.node.rules.reserved),
-            "shared": str(shared),
-            "sharedMillicores": 1000 * len(shared),
-        },
-        "devices": _describe_devices(view),
+        **node_fields(view),
         "generation": view.state.generation,
         "hostname": view.hostname,
         "numaNodes": len(topology.numa),
@@ -195,20 +175,6 @@ def _describe_node(view: NodeView) -> Document:
         "recovery": None if view.recovery is None else dict(view.recovery),
         "sockets": len(topology.sockets),
     }
-
-
-def _describe_devices(view: NodeView) -> list[Document]:
-    """Describe the number of free and unhealthy devices of each extended resource."""
-    taken = taken_devices(view.state.promises)
-    return [
-        {
-            "resource": pool.resource,
-            "count": len(pool.devices),
-            "free": sum(1 for one in pool.healthy if one.held(pool.resource).key not in taken),
-            "unhealthy": len(pool.devices) - len(pool.healthy),
-        }
-        for pool in view.pools
-    ]
 
 
 def _describe_pod(
@@ -250,10 +216,9 @@ def _describe_pod(
             closing=closed.get(container.name),
         )
         containers.append(describe_container(subject, places))
-    pool = view.state.promises.of_pod(pod.uid).of(CpuHoldings).pod_cpus
     return {
         "cgroup": None if entry.refusal is not None else entry.own_cgroup,
-        **({"claims": _describe_claims(view, entry)} if pod.claims else {}),
+        **pod_fields(pod, view.state.promises.of_pod(pod.uid)),
         "containers": containers,
         "coreClass": pod.core_class,
         "decidedAtMs": entry.decided_at_ms,
@@ -269,7 +234,6 @@ def _describe_pod(
         else entry.phase.value
         if entry.refusal is None
         else "Refused",
-        "podCpus": None if pool is None else str(pool),
         "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,
         "refusal": _describe_waiting(view, entry, RequestKind.POD),
@@ -278,12 +242,6 @@ def _describe_pod(
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
-
-
-def _describe_claims(view: NodeView, entry: PodEntry) -> list[Document]:
-    from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
-
-    return describe_claims(view.state.promises.of_pod(entry.pod.uid).of(ClaimHoldings).claims)
 
 
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
@@ -316,6 +274,4 @@ def _find_lost_devices(state: NodeState, path: str) -> list[str]:
     pods = (
         one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
     )
-    return sorted(
-        {device.id for one in pods for _, devices in one.held.of(DeviceHoldings).devices for device in devices}
-    )
+    return list_unrecovered(pods)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
+from nodeagent.views.holdings.claims import format_claim
 from nodeagent.views.wording.columns import break_text, format_rows, format_table
 from nodeagent.views.wording.words import (
     format_age,
@@ -386,8 +387,6 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
     if pod.get("claims"):
-        from nodeagent.views.wording.claims import format_claim  # noqa: PLC0415 - few pods have claims
-
         rows += [("claim", format_claim(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
         values = "" if there is None else f": {_format_limits(there)}"

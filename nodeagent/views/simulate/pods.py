@@ -8,20 +8,15 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
-from nodeagent.core.explain.numa_headroom import headroom
+from nodeagent.core.explain.numa_headroom import headroom, largest_usable
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.promises import NOTHING, Isolation, PodPromises
+from nodeagent.core.model.promises import NOTHING, Isolation
 from nodeagent.core.model.refusals import NotResized
-from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.cpu.manager import NOBODY
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.views.explain.document import (
     describe_configuration,
     describe_headroom,
@@ -29,6 +24,7 @@ from nodeagent.views.explain.document import (
     describe_placed_containers,
 )
 from nodeagent.views.explain.resizes import describe_resize_changes
+from nodeagent.views.holdings.by_resource import decided_fields
 
 Document = dict[str, Any]
 VERSION = 1
@@ -154,8 +150,6 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
     that fits on one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
-    cpu = what_if.managers.providers.of(CpuResource).manager
-    anyone = cpu.asking(what_if.promises, NOBODY, None, 0, 0)
     nodes = []
     for node in left:
         split_percent = 100 * len(node.split) // len(node.free) if node.free else 0
@@ -163,7 +157,7 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
     return (
         nodes,
         sum(len(node.free) for node in left),
-        max((cpu.usable(anyone, node.free.bits).bit_count() for node in left), default=0),
+        largest_usable(what_if.managers, what_if.promises, left),
     )
 
 
@@ -174,17 +168,14 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
     if isinstance(decision, Admitted):
         held = (decision.promises if replaced else run.after.promises).of_pod(pod.uid)
     resize = next((one for one in run.resizes if one.new is pod), None)
-    further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     return {
         "containers": []
         if not isinstance(decision, Admitted)
         else describe_placed_containers(
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
-        **({"claims": _describe_claims(held)} if held.of(ClaimHoldings).claims else {}),
         "decision": "admitted" if refusal is None else "refused",
-        **({"devices": _describe_devices(held)} if held.of(DeviceHoldings).devices else {}),
-        **({"further": further} if further else {}),
+        **decided_fields(pod, held),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
@@ -193,23 +184,3 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
         **({} if resize is None else {"resize": describe_resize_changes(resize)}),
         "uid": pod.uid,
     }
-
-
-def _describe_devices(held: PodPromises) -> list[Document]:
-    return [
-        {
-            "container": name,
-            "id": device.id,
-            "names": list(device.names),
-            "numaNodes": str(device.nodes) if device.nodes else None,
-            "resource": device.claim or device.resource,
-        }
-        for name, own in held.of(DeviceHoldings).devices
-        for device in own
-    ]
-
-
-def _describe_claims(held: PodPromises) -> list[Document]:
-    from nodeagent.views.wording.claims import describe_claims  # noqa: PLC0415 - few pods have claims
-
-    return describe_claims(held.of(ClaimHoldings).claims)

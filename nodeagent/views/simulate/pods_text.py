@@ -12,6 +12,7 @@ from nodeagent.views.explain.text import (
     format_machine,
     format_rules,
 )
+from nodeagent.views.holdings.claims import format_claim
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.words import format_bytes, format_count
 
@@ -160,8 +161,6 @@ def _format_devices(pod: Document) -> Iterator[str]:
     for name, further in pod.get("further", {}).items():
         yield f", container {name}: {', '.join(f'{resource} {said}' for resource, said in further.items())}"
     if claims:
-        from nodeagent.views.wording.claims import format_claim  # noqa: PLC0415 - few pods have claims
-
         for claim in claims:
             yield f", claim {format_claim(claim)}"
 

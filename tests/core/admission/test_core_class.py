@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.admission.asked_for import seen_by
+from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import (
     Admitted,
     Managers,
@@ -241,7 +241,7 @@ def test_a_pod_that_runs_keeps_what_it_has() -> None:
 
 def test_others_are_decided_by_the_same_managers() -> None:
     node = managers(SMALL, reserved="0")
-    assert seen_by(node.providers, demand_of(node.rules, pod("other", app(cpu="2")))) is node.providers
+    assert limit_to_pod(node.providers, demand_of(node.rules, pod("other", app(cpu="2")))) is node.providers
     assert managers(MACHINE_A).providers.of(CpuResource).manager.classes == ()
 
 

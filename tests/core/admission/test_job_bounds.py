@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeagent.core.admission.job_bounds import passed_bound
+from nodeagent.core.admission.job_bounds import find_exceeded_bound
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.quantity import Quantity
 from tests.support.pods import cgroup_only, pod
@@ -26,11 +26,11 @@ SMALL = pod("small", cgroup_only("main", cpu="1500m", memory="256Mi"))
 )
 def test_what_a_user_may_have(bounds: JobBounds, held: int, cpu: str, memory: str, said: str | None) -> None:
     asked = pod("asked", cgroup_only("main", cpu=cpu, memory=memory))
-    answer = passed_bound(bounds, [SMALL] * held, asked)
+    answer = find_exceeded_bound(bounds, [SMALL] * held, asked)
     assert (answer is None) == (said is None)
     assert (said or "") in (answer or "")
 
 
 def test_huge_pages_count_as_memory() -> None:
     asked = pod("asked", cgroup_only("main", cpu="1", memory="512Mi", hugepages_2Mi="514Mi"))
-    assert "1026Mi of memory and huge pages" in (passed_bound(FOUR, (), asked) or "")
+    assert "1026Mi of memory and huge pages" in (find_exceeded_bound(FOUR, (), asked) or "")

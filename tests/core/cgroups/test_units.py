@@ -16,7 +16,7 @@ from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.daemon.reports.problems import describe_units_without_cpus
 from nodeagent.daemon.turn.execution import execute, unvacated_cpus
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, Unit, started
 from tests.support.pods import app, burstable, pod, unit

@@ -13,7 +13,7 @@ from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.explain.merge_trace import Candidate, MergeTrace, Opinion, Verdict
 from nodeagent.core.explain.remedies import BUDGETS, MAX_ATTEMPTS, remedies
 from nodeagent.core.explain.remedy import Remedy, RequestChange
-from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace, trace
+from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
@@ -23,6 +23,8 @@ from nodeagent.core.model.pod_amounts import MIB
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.resources.cpu.observing import Rule, Source
+from nodeagent.core.resources.cpu.steps import CpuStep
+from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, admitted, hybrid, machine, managers, pod
 from tests.support.decision_vectors import FILES, FOLDER

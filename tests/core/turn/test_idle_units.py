@@ -102,6 +102,23 @@ def test_without_room_it_shares_says_so_once_and_comes_when_there_is_some() -> N
     assert [*describe_waiting_units(agent.state)] == []
 
 
+def test_without_more_room_it_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, agent = begun(db())
+    machine.units["db.service"].is_active = False
+    agent.rest()
+    agent.want(db(), pod("a", app(cpu="6")))
+    agent.rest()
+    machine.units["db.service"].is_active = True
+    agent.settle()
+    assert waits(agent) == "OutOfcpu"
+    decided: list[object] = []
+    with monkeypatch.context() as watching:
+        watching.setattr("nodeagent.core.turn.idle.decide_pod", lambda *arguments: decided.append(arguments))
+        for _ in range(3):
+            agent.turn()
+    assert decided == []
+
+
 def test_a_unit_that_ends_again_waits_for_nothing() -> None:
     machine, agent = begun(db(), is_active=False)
     agent.want(db(), pod("a", app(cpu="6")))

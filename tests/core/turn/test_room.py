@@ -1,14 +1,22 @@
 """Pods that were refused for room come back when room is made, where the node says so. Each turn is judged by the model."""
 
+from functools import partial
+
 import pytest
 
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.model.config import RETRY_FOR_ROOM
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
+from nodeagent.core.turn.decision import admit_off_orphans
+from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import EventKind
 from tests.support.node_model import Agent, started
-from tests.support.pods import app, job, pod
+from tests.support.pods import app, burstable, job, pod
 from tests.support.world import SMALL, node
 
 NODE = node(SMALL, config={"retry_refused": RETRY_FOR_ROOM})
@@ -65,6 +73,114 @@ def test_a_pod_that_finishes_makes_room_too() -> None:
     assert entry(agent, "second").is_active
 
 
+BIG = app("app", resources=burstable("5"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "waits", "max_pods"),
+    [
+        (pod("first", BIG), None, pod("second", BIG), 110),
+        (pod("first", BIG), pod("first", app("app", resources=burstable("1"))), pod("second", BIG), 110),
+        (pod("first", app(cpu="3500m")), None, pod("second", app(cpu="4")), 110),
+        (pod("first"), None, pod("second"), 1),
+    ],
+    ids=["removed", "resized", "fractional", "pods"],
+)
+def test_a_pod_without_exclusive_cpus_makes_room_too(before: Pod, after: Pod | None, waits: Pod, max_pods: int) -> None:
+    _, agent = started(node(SMALL, max_pods=max_pods, config={"retry_refused": RETRY_FOR_ROOM}), before)
+    agent.want(before, waits)
+    agent.settle()
+    assert entry(agent, "second").refusal is not None
+    agent.want(*([] if after is None else [after]), waits)
+    agent.settle()
+    assert entry(agent, "second").is_active
+
+
+def test_a_finished_pod_without_exclusive_cpus_makes_room_at_once() -> None:
+    ends, waits = job("ends", BIG), pod("second", BIG)
+    machine, agent = started(NODE, ends)
+    agent.want(ends, waits)
+    agent.settle()
+    assert entry(agent, "second").refusal is not None
+    machine.exit(machine.run_of("app"), 0)
+    agent.settle()
+    assert entry(agent, "second").is_active
+
+
+@pytest.mark.parametrize("how", ["blind", "partial", "unreadable"])
+def test_room_that_was_made_while_the_manifest_could_not_be_read_is_not_forgotten(how: str) -> None:
+    ends = job("ends", app(cpu="6"))
+    machine, agent = started(NODE, ends)
+    agent.want(ends, SECOND)
+    agent.settle()
+    agent.want(ends)
+    agent.is_blind, agent.is_partial = how == "blind", how == "partial"
+    agent.unreadable = frozenset({"second.yaml"} if how == "unreadable" else ())
+    machine.exit(machine.run_of("app"), 0)
+    agent.settle()
+    assert entry(agent, "second").refusal is not None
+    assert agent.last.wake_at_ms is None, "a request that can't be decided keeps nobody awake"
+    agent.want(ends, SECOND)
+    agent.is_blind = agent.is_partial = False
+    agent.unreadable = frozenset()
+    agent.settle()
+    assert entry(agent, "second").is_active
+
+
+def test_room_that_was_made_while_nothing_could_be_saved_is_not_forgotten() -> None:
+    _, agent = started(NODE, FIRST)
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    agent.want(SECOND)
+    agent.disk_is_full = True
+    for _ in range(5):
+        agent.turn()
+    agent.disk_is_full = False
+    agent.settle()
+    assert entry(agent, "second").is_active
+
+
+def test_nothing_is_decided_again_without_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    grows = pod("grows", app(cpu="1"))
+    _, agent = started(NODE, FIRST, grows)
+    larger = pod("grows", app(cpu="4"))
+    agent.want(FIRST, larger, SECOND)
+    agent.settle()
+    change = entry(agent, "grows").change_refusal
+    assert change is not None
+    assert change.reason == RESIZE_DEFERRED
+    decided: list[object] = []
+
+    def refuse(*arguments: object) -> None:
+        decided.append(arguments)
+
+    monkeypatch.setattr("nodeagent.core.turn.resize.resize_pod", refuse)
+    monkeypatch.setattr("nodeagent.core.turn.room.decide_pod", refuse)
+    for _ in range(3):
+        agent.turn()
+    assert decided == []
+    monkeypatch.undo()
+    agent.want(larger, SECOND)
+    agent.settle()
+    assert entry(agent, "grows").pod == larger
+
+
+def test_a_retry_is_measured_like_a_first_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, agent = started(NODE, FIRST)
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    decided: set[str] = set()
+
+    def decide(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
+        decided.add(pod.name)
+        return admit_off_orphans(managers, promises, pod, orphans)
+
+    monkeypatch.setattr("tests.support.node_model.step", partial(step, decide=decide))
+    agent.want(SECOND)
+    agent.settle()
+    assert decided == {"second"}
+
+
 def test_otherwise_it_stays_refused_as_by_kubelet() -> None:
     _, agent = started(node(SMALL), FIRST)
     agent.want(FIRST, SECOND)
@@ -91,6 +207,8 @@ def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
     ("reason", "kind", "retries"),
     [
         (STATE_NOT_SAVED, RequestKind.POD, (Retry.DISK,)),
+        (STATE_NOT_SAVED, RequestKind.CHANGE, (Retry.DISK,)),
+        (STATE_NOT_SAVED, RequestKind.RESUME, (Retry.DISK,)),
         (RELEASED, RequestKind.POD, (Retry.MANIFEST, Retry.REQUEST)),
         (RESIZE_DEFERRED, RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),

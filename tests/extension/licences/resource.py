@@ -14,7 +14,6 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import NotResized, defer_resize, wrap_unexpected
 from nodeagent.core.model.violations import Shortage, Violation
-from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, allocate_each
@@ -30,6 +29,10 @@ class LicenceHoldings(Struct, frozen=True):
     @property
     def holders(self) -> list[str]:
         return [name for name, _ in self.licences]
+
+    @property
+    def size(self) -> int:
+        return sum(count for _, counts in self.licences for _, count in counts)
 
     def without(self, container: str) -> "LicenceHoldings":
         return LicenceHoldings(remove_item(self.licences, container))
@@ -50,9 +53,9 @@ class Licences(Struct, frozen=True):
 
     def _free(self, promises: Promises) -> dict[int | None, int]:
         free = dict(self.pool)
-        for _, pod in promises.all_pods():
-            for node, count in (one for _, counts in pod.of(LicenceHoldings).licences for one in counts):
-                free[node] = free.get(node, 0) - count
+        held = (own for _, pod in promises.all_pods() for own in pod.of(LicenceHoldings).licences)
+        for node, count in (one for _, counts in held for one in counts):
+            free[node] = free.get(node, 0) - count
         return free
 
     def _wanted(self, container: ContainerDemand) -> int:
@@ -70,8 +73,7 @@ class Licences(Struct, frozen=True):
         if not wanted or not nodes:
             return ()
         fit = [m for m in masks_by_size(nodes) if sum(free[node] for node in nodes if m >> node & 1) >= wanted]
-        hints: Hints = tuple((mask, mask.bit_count() == fit[0].bit_count()) for mask in fit) or UNSATISFIABLE
-        return ((LICENCE, hints),)
+        return ((LICENCE, tuple((mask, mask.bit_count() == fit[0].bit_count()) for mask in fit) or UNSATISFIABLE),)
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         return self._hints(promises, self._wanted(container))
@@ -97,24 +99,25 @@ class Licences(Struct, frozen=True):
         return with_pod(promises, uid, held.having(LicenceHoldings(own)))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        wanted = self._wanted(container)
-        if not wanted or self.has_container(promises.of_pod(pod.uid), container):
+        if self.has_container(promises.of_pod(pod.uid), container):
             return Allocation(promises)
-        given = self._with(promises, pod.uid, container.name, wanted, promises.hint(pod.uid, container.name).mask)
+        mask, wanted = promises.hint(pod.uid, container.name).mask, self._wanted(container)
+        given = self._with(promises, pod.uid, container.name, wanted, mask)
         return Allocation(promises, refusal=wrap_unexpected(given)) if isinstance(given, str) else Allocation(given)
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         return promises
 
     def is_asked(self, container: ContainerDemand) -> bool:
         return self._wanted(container) > 0
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        own = sum(count for _, count in held.of(LicenceHoldings).of_container(container.name))
-        return own == self._wanted(container)
+        return sum(count for _, count in held.of(LicenceHoldings).of_container(container.name)) == self._wanted(
+            container
+        )
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return all(self.has_container(held, container) for container in pod.containers)
@@ -143,13 +146,12 @@ class Licences(Struct, frozen=True):
         return defer_resize(f"container {now.name}: {given}") if isinstance(given, str) else given
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        held = promises.of_pod(uid)
-        return with_pod(promises, uid, held.having(held.of(LicenceHoldings).without(name))), ()
+        return with_pod(promises, uid, promises.of_pod(uid).without(name)), ()
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return promises, ()
 
-    def found(self, *_: object, by_pod: bool) -> None:
+    def find_in_cgroups(self, *_: object, by_pod: bool) -> None:
         return None
 
     def is_contradicted(self, *_: object, is_mixed: bool) -> bool:
@@ -157,9 +159,8 @@ class Licences(Struct, frozen=True):
 
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         for name, counts in before.of(LicenceHoldings).licences:
-            kept = self._with(
-                promises, pod.uid, name, sum(count for _, count in counts), self.numa_nodes_of(before, name)
-            )
+            wanted = sum(count for _, count in counts)
+            kept = self._with(promises, pod.uid, name, wanted, self.numa_nodes_of(before, name))
             promises = promises if isinstance(kept, str) else kept
         return promises
 
@@ -180,7 +181,7 @@ class Licences(Struct, frozen=True):
         if had != has:
             yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
 
-    def validated(self, promises: Promises) -> Promises:
+    def validate(self, promises: Promises) -> Promises:
         return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
@@ -195,5 +196,4 @@ class Licences(Struct, frozen=True):
         return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
-        given = sum(count for _, count in self.pool) - sum(self._free(promises).values())
-        return ((Series(GIVEN.name), given),)
+        return ((Series(GIVEN.name), sum(dict(self.pool).values()) - sum(self._free(promises).values())),)

@@ -16,7 +16,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 
 NAME = "supervisor"
 _SUFFIX = ".scope"

@@ -24,7 +24,7 @@ from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.edge.kernel.usage import cpu_times_us, read_usage
+from nodeagent.edge.kernel.usage import read_cpu_times_us, read_usage
 from nodeagent.formats.kernel.usage import (
     NO_RATES,
     ContainerRate,
@@ -101,11 +101,11 @@ def test_remote_is_what_lies_on_nodes_without_any_of_its_cpus() -> None:
 
 
 def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
-    before = cpu_times_us()
+    before = read_cpu_times_us()
     until = time.process_time() + 0.05
     while time.process_time() < until:
         pass
-    after = cpu_times_us()
+    after = read_cpu_times_us()
     assert len(before) == len(after) == len(CpuSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip()))
     assert sum(busy for busy, _ in after) > sum(busy for busy, _ in before)
     assert all(busy <= whole for busy, whole in after)

@@ -11,7 +11,8 @@ from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.node_view import NodeView, Observation
 
 
@@ -54,7 +55,7 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
     try:
         observed = dict(read_cgroups(tree, units, view.state.pods_of_units()))
         elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
-        found = ((path, tree.read_of_others(path)) for path in elsewhere)
+        found = ((path, tree.read_foreign(path)) for path in elsewhere)
         observed = {**observed, **{path: cgroup for path, cgroup in found if cgroup is not None}}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
@@ -77,8 +78,8 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
     found, beside = {}, {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
-            found[path] = tree.processes(view.cgroup_of(path))
-            beside[path] = tree.beside(path)
+            found[path] = tree.processes.list_pids(view.cgroup_of(path))
+            beside[path] = tree.processes.find_misplaced(path)
         except CgroupError:
             continue
     return found, {path: pid for path, pid in beside.items() if pid is not None}

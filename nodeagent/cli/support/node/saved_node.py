@@ -13,7 +13,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.daemon.reports.problems import describe_withheld
 from nodeagent.daemon.start.node_builder import discover
 from nodeagent.daemon.turn.machine import remove_withheld_cpus
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.transport.local_api_client import ApiUnavailable

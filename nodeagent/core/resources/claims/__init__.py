@@ -1,4 +1,4 @@
-"""Resource claims: the devices of a node as dynamic resource allocation describes them, CEL selectors, and which a claim may have.
+"""Resource claims: the devices of a node in terms of dynamic resource allocation (DRA), CEL selectors, and ways to meet claims.
 
-Loaded for pods with claims, and to print ResourceSlices. CPUs and memory are chosen by their managers, among those that a claim allows.
+Loaded for pods with claims, and to write ResourceSlices. The managers choose CPUs and memory among those that a claim allows.
 """

@@ -1,4 +1,4 @@
-"""What the resource claims of pods have got."""
+"""Allocations of the resource claims of pods."""
 
 from collections.abc import Iterator
 
@@ -10,34 +10,38 @@ from nodeagent.core.model.promises import PodPromises, Promises
 
 
 class ClaimHoldings(Struct, frozen=True):
-    """What one pod holds."""
+    """Allocations of the claims of one pod."""
 
     claims: tuple[ClaimAllocation, ...] = ()
-    """In the order of the pod. The same is among the CPUs, memory and devices of its containers."""
+    """Allocations in the order of the pod's claims. The CPUs, memory and devices are also among the holdings of its containers."""
 
     @property
     def holders(self) -> Iterator[str]:
         return iter(())
 
+    @property
+    def size(self) -> int:
+        return 0  # counted as CPUs, memory and devices
+
     def without(self, container: str) -> "ClaimHoldings":  # noqa: ARG002 -- claims are the pod's
         return self
 
 
-def taken_claims(promises: Promises) -> frozenset[tuple[str, str]]:
+def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
     """Return all resource claims that pods have: `namespace/name`, and the pod's UID."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered
-    return claims.union(*(_claims(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
+    return claims.union(*(_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
-    """Return what a pod's claims have got, be it unrecovered or not."""
+    """Return the allocations of the claims of a pod, which may be an unrecovered one."""
     unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 
 
-def _claims(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _claims_of_pod(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset((claim.claim, uid) for claim in pod.of(ClaimHoldings).claims)
 
 
-_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims, frozenset.__or__)
+_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims_of_pod, frozenset.__or__)

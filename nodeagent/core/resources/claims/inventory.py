@@ -1,6 +1,6 @@
-"""What can be claimed on a node: CPUs one by one, as dra-driver-cpu has them in its individual mode, memory by NUMA node, cards.
+"""Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and cards.
 
-Names and attributes are those that drivers of the field give. What is taken is no part of it.
+Names and attributes are those of existing drivers. Whether a device is allocated is not part of the inventory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,32 +14,32 @@ from nodeagent.core.model.topology import Cpu, Topology
 
 DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
-"""Of an attribute (DeviceAttributeMaxValueLength)."""
+"""Limit on the length of an attribute (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
-"""The capacity of memory, in bytes."""
+"""Name of the capacity of memory, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
-"""dra-driver-cpu's words."""
+"""Words of dra-driver-cpu for the types of cores."""
 
 Value = int | str | bool | tuple[str, ...]
-"""Several of them: an attribute matches by any of these (KEP-5491)."""
+"""Value of an attribute. A tuple matches by any of its values (KEP-5491)."""
 
 
 class ClaimableDevice(Struct, frozen=True):
     driver: str
     name: str
     attributes: tuple[tuple[str, Value], ...]
-    """By qualified name, sorted."""
+    """Attributes by qualified name, sorted."""
     capacity: tuple[tuple[str, int], ...] = ()
-    """By qualified name."""
+    """Capacities by qualified name."""
     cpu: int | None = None
-    """The CPU that it is."""
+    """Number of the CPU. None for other devices."""
     memory: tuple[int, str] | None = None
-    """The NUMA node, and the resource, `memory` or `hugepages-<size>`, that it is."""
+    """NUMA node and resource (`memory` or `hugepages-<size>`) of memory. None for other devices."""
     address: str = ""
-    """The PCI function that it is."""
+    """Address of the PCI function. Empty for other devices."""
 
     def attribute(self, name: str) -> Value | None:
         return next((value for key, value in self.attributes if key == name), None)
@@ -48,25 +48,25 @@ class ClaimableDevice(Struct, frozen=True):
 def claimable(
     topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]]
 ) -> tuple[ClaimableDevice, ...]:
-    """Return everything that can be claimed, in order.
+    """Return all claimable devices, in order.
 
     Args:
-        topology: the machine as it is now.
-        reserved: CPUs that nobody gets alone.
-        cards: PCI devices, each with its NUMA node, if that is known.
+        topology: the current machine.
+        reserved: CPUs that are never allocated exclusively.
+        cards: PCI devices, each with its NUMA node if known.
     """
     cards = tuple(cards)
-    roots = _near_roots(topology, cards)
+    roots = _cpus_near_roots(topology, cards)
     has_siblings = len({(cpu.socket, cpu.numa, cpu.core) for cpu in topology.cpus}) < len(topology.cpus)
     return (
-        *(_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
-        *_memory(topology),
-        *(_card(device, node) for device, node in cards),
+        *(_claimable_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
+        *_claimable_memory(topology),
+        *(_claimable_card(device, node) for device, node in cards),
     )
 
 
-def _near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
-    """Return the CPUs near each PCI root: those of its cards' NUMA nodes, or else those that the kernel calls local to them."""
+def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
+    """Return the CPUs near each PCI root: those of its cards' NUMA nodes, or else those that the kernel calls local to the cards."""
     found: dict[str, CpuSet] = {}
     for card, node in cards:
         local = card.local_cpus if node is None else topology.nodes.get(node)
@@ -75,7 +75,7 @@ def _near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) 
     return found
 
 
-def _cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
+def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CPU_DRIVER}/coreID": cpu.core,
         f"{CPU_DRIVER}/coreType": _CORE_TYPES[cpu.core_class],
@@ -93,7 +93,7 @@ def _cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> Claima
     return ClaimableDevice(CPU_DRIVER, format_cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
 
 
-def _memory(topology: Topology) -> Iterator[ClaimableDevice]:
+def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
     for node in topology.numa:
         for resource, size in (("memory", node.memory_bytes), *node.hugepages):
             if not size:
@@ -111,7 +111,7 @@ def _memory(topology: Topology) -> Iterator[ClaimableDevice]:
             yield ClaimableDevice(MEMORY_DRIVER, name, _sorted(attributes), ((SIZE, size),), memory=place)
 
 
-def _card(device: Device, node: int | None) -> ClaimableDevice:
+def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CARD_DRIVER}/kind": device.kind.value,
         _BUS_ID: device.address,

@@ -1,8 +1,7 @@
-"""Which devices each request of a pod's claims may have: selectors, counts, alternatives, and attributes that are to match.
+"""Devices that each request of a pod's claims may have, by selectors, counts, alternatives and constraints on attributes.
 
-All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first, be it one that
-all have or one for each. That the devices left suffice for all requests at once is certain (a bipartite matching); which of them are taken
-is not decided here.
+All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. A way is certain
+to have enough devices for all requests at once (bipartite matching). Which of these devices are allocated is not decided here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,35 +14,35 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice, Value
 from nodeagent.core.resources.claims.selectors import meets
 
 MOST_TRIED = 4096
-"""Combinations of alternatives and values that are looked at for one pod."""
+"""Limit on the combinations of alternatives and values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Questions of a selector about a device for one pod: some ten seconds. 32 requests of 8 alternatives with 32 selectors each are more."""
+"""Limit on evaluations of selectors for one pod: about ten seconds. 32 requests of 8 alternatives with 32 selectors each exceed it."""
 MOST_LOOKS = 20_000_000
-"""Devices that are looked at to match requests with them, for one pod: some two seconds."""
+"""Limit on devices that are examined to match them with requests, for one pod: about two seconds."""
 _LOOKS_OF_VALUE = 8
-"""So many looks a device's value of an attribute counts, which takes as much longer."""
+"""Cost of reading an attribute of a device, in looks."""
 
 
 class Wish(Struct, frozen=True):
     """A request of one of a pod's claims."""
 
     claim: str
-    """`namespace/name` of the claim."""
+    """Name of the claim as `namespace/name`."""
     name: str
-    """By which the pod's containers refer to it."""
+    """Name by which the pod's containers refer to the claim."""
     spec: ClaimSpec
     request: ClaimRequest
 
 
 class Allowed(Struct, frozen=True):
-    """What a request may have, in one way."""
+    """The devices that a request may have, in one way."""
 
     wish: Wish
     way: DeviceRequest
     devices: tuple[ClaimableDevice, ...]
     count: int
-    """So many of these."""
+    """Number of these devices that the request needs."""
 
     @property
     def result_name(self) -> str:
@@ -51,39 +50,39 @@ class Allowed(Struct, frozen=True):
 
 
 class NoWayError(Exception):
-    """The claims can't be met. The text says which, and why."""
+    """The claims can't be met. The text names the claims and the reason."""
 
 
 class Looks(Struct):
-    """What is left of a pod's looks at devices. Taking too many ends the search."""
+    """Looks at devices that a pod has left. The search ends when it needs more."""
 
     left: int = MOST_LOOKS
 
     def take(self, count: int) -> None:
-        """Raises NoWayError."""
+        """Use up looks. Raises NoWayError if there are too few."""
         self.left -= count
         if self.left < 0:
             raise NoWayError("its claims can be met in too many ways to look at all, and none so far fits")
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Whether nobody has a device, or enough of it is left for a request."""
+"""Tells whether a device is free, or has enough left for a request."""
 
 
 def ways_to_meet(
     wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
-    """Return what each request may have, way by way.
+    """Yield what each request may have, way by way.
 
     Args:
         wishes: the requests.
-        devices: all there are.
-        is_free: whether one can be given.
-        looks: how many are left. None: as many as for a pod that begins.
+        devices: all devices of the node.
+        is_free: tells whether a device can be allocated.
+        looks: the looks that are left. None means as many as for a new pod.
 
     Raises:
-        SelectorError: an expression has no answer about a device.
-        NoWayError: there is no way, or too many to look at.
+        SelectorError: an expression has no result for a device.
+        NoWayError: there is no way, or there are too many to examine.
     """
     meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
     asking = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
@@ -101,27 +100,34 @@ def ways_to_meet(
                     if meets(device, way.selectors) and {key for key, _ in way.capacity} <= dict(device.capacity).keys()
                 )
     looks = looks or Looks()
-    each_way = [[_offered(wish, way, meeting[way], is_free) for way in wish.request.ways] for wish in wishes]
+    each_way = [
+        [
+            Allowed(
+                wish,
+                way,
+                tuple(device for device in meeting[way] if is_free(device, way)),
+                max(len(meeting[way]), 1) if way.count is None else way.count,
+            )
+            for way in wish.request.ways
+        ]
+        for wish in wishes
+    ]
     tried, found = 0, False
     for offered in product(*each_way):
-        for allowed in _matched(offered, _constraints(offered), looks):
+        for groups in _narrowed([(each,) for each in offered], _constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
+            allowed = None if groups is None else tuple(each for group in groups for each in group)
             if allowed is not None and matching(allowed, looks=looks) is not None:
                 found = True
                 yield allowed
     if not found:
-        raise NoWayError(_why(wishes, meeting, is_free))
-
-
-def _offered(wish: Wish, way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> Allowed:
-    free = tuple(device for device in meeting if is_free(device, way))
-    return Allowed(wish, way, free, max(len(meeting), 1) if way.count is None else way.count)
+        raise NoWayError(_explain_no_way(wishes, meeting, is_free))
 
 
 class _About(Struct, frozen=True):
-    """An attribute that is to match, or to be distinct, and the places of the requests that it is about."""
+    """An attribute that must match, or be distinct, with the positions of the requests that it applies to."""
 
     attribute: str
     places: tuple[int, ...]
@@ -129,7 +135,7 @@ class _About(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""What each request may have, by its place: one set of devices for all that it wants, or one for each."""
+"""Devices that each request may have, by its position: one set for all that it needs, or a set for each."""
 
 
 def _constraints(offered: Sequence[Allowed]) -> list[_About]:
@@ -146,15 +152,8 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
     return found
 
 
-def _matched(
-    offered: Sequence[Allowed], constraints: Sequence[_About], looks: Looks
-) -> Iterator[tuple[Allowed, ...] | None]:
-    """Return what is left by each combination of values; None: a combination that leaves too little."""
-    for groups in _narrowed([(each,) for each in offered], constraints, looks):
-        yield None if groups is None else tuple(each for group in groups for each in group)
-
-
 def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> Iterator[_Groups | None]:
+    """Yield the devices that remain for each combination of values. None marks a combination with too few devices."""
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return
@@ -163,15 +162,15 @@ def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> I
         return
     about, *rest = constraints
     looks.take(_LOOKS_OF_VALUE * sum(len(each.devices) for place in about.places for each in groups[place]))
-    for narrowed in (_distinct if about.is_distinct else _alike)(groups, about):
+    for narrowed in (_assign_distinct_values if about.is_distinct else _match_values)(groups, about):
         if narrowed is None:
             yield None
         else:
             yield from _narrowed(narrowed, rest, looks)
 
 
-def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
-    """Leave the devices of one value, value by value."""
+def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+    """Keep only the devices with one value of the attribute, value by value."""
     shared = None
     for place in about.places:
         for each in groups[place]:
@@ -180,20 +179,22 @@ def _alike(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
     if not shared:
         yield None
         return
-    for value in sorted(shared, key=_in_order):
+    for value in sorted(shared, key=_value_order):
         narrowed = list(groups)
         for place in about.places:
             narrowed[place] = tuple(
-                _with(each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count)
+                _with_devices(
+                    each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count
+                )
                 for each in groups[place]
             )
         yield narrowed
 
 
-def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
-    """Leave each device that is wanted those of a value of its own, choice by choice."""
+def _assign_distinct_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
+    """Give each needed device its own value of the attribute, assignment by assignment."""
     parts = [(place, each) for place in about.places for each in groups[place]]
-    for chosen in _values_of_their_own(parts, about.attribute, frozenset()):
+    for chosen in _distinct_value_assignments(parts, about.attribute, frozenset()):
         if chosen is None:
             yield None
             continue
@@ -203,10 +204,10 @@ def _distinct(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
         yield narrowed
 
 
-def _values_of_their_own(
+def _distinct_value_assignments(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
-    """Return each way to give values; None: one that comes to no end."""
+    """Yield every assignment of distinct attribute values. None marks a dead end, which also counts towards the limit."""
     if not parts:
         yield []
         return
@@ -221,24 +222,24 @@ def _values_of_their_own(
         yield None
         return
     for values in combinations(sorted(having, key=str), each.count):
-        own = [(place, _with(each, tuple(having[value]), 1)) for value in values]
-        for others in _values_of_their_own(rest, attribute, taken | {*values}):
+        own = [(place, _with_devices(each, tuple(having[value]), 1)) for value in values]
+        for others in _distinct_value_assignments(rest, attribute, taken | {*values}):
             yield None if others is None else [*own, *others]
 
 
-def _with(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
+def _with_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
     return Allowed(each.wish, each.way, devices, count)
 
 
 def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
-    """Return a device's values of an attribute, each with its type: 1, "1" and true are three."""
+    """Return the values of a device's attribute, each with its type, because 1, "1" and true differ."""
     value = device.attribute(attribute)
     if value is None:
         return set()
     return {(type(one).__name__, one) for one in (value if isinstance(value, tuple) else (value,))}
 
 
-def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
+def _value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
     kind, one = value
     return kind, one if isinstance(one, int) else 0, str(one)
 
@@ -246,24 +247,24 @@ def _in_order(value: tuple[str, Value]) -> tuple[str, int, str]:
 def matching(
     allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
 ) -> Mapping[str, int] | None:
-    """Return devices for all requests at once, by name, each with the place of the request that has it; None: they don't suffice.
+    """Match devices with all requests at once. Return the position of the request by device name, or None if there are too few devices.
 
-    Memory is shared, and judged when it is given.
+    Memory is shared between requests, and judged when it is allocated.
 
     Raises:
-        NoWayError: it would take more looks than are left.
+        NoWayError: the search needs more looks than are left.
     """
     looks = looks or Looks()
     owner: dict[str, int] = {}
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     had = [0] * len(names)
-    """So many of each request's devices, the first of them, are somebody's: none is given back while this looks."""
+    """Number of each request's first devices that already have an owner. No owner gives one back during this search."""
 
     def give(place: int) -> bool:
-        """Find a device for a request, moving those of others where that is possible."""
+        """Find a device for a request, moving those of other requests where possible."""
         moved: dict[int, tuple[int, str]] = {}
-        """From whom a device would be taken: for whom, and which."""
+        """Devices that would move, by their present request: the request that takes one, and the device."""
         asked = [place]
         for who in asked:
             there = names[who]
@@ -272,7 +273,7 @@ def matching(
             if had[who] < len(there):
                 taker, name = who, there[had[who]]
                 owner[name] = taker
-                while taker != place:  # back along the way
+                while taker != place:  # follow the moves back
                     taker, name = moved[taker]
                     owner[name] = taker
                 return True
@@ -293,14 +294,16 @@ def matching(
     return owner
 
 
-def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free) -> str:
+def _explain_no_way(
+    wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
+) -> str:
     for wish in wishes:
         if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
-            return f"claim {wish.claim}, request {wish.request.name}: {_short(wish.request.ways, meeting, is_free)}"
+            return f"claim {wish.claim}, request {wish.request.name}: {_describe_shortage(wish.request.ways, meeting, is_free)}"
     for wish in wishes:
         for constraint in wish.spec.constraints:
             about = [
-                _having(one.request, constraint.attribute, meeting, is_free)
+                _describe_values(one.request, constraint.attribute, meeting, is_free)
                 for one in wishes
                 if one.claim == wish.claim
                 and any(constraint.applies_to(one.request.name, w.name) for w in one.request.ways)
@@ -314,7 +317,7 @@ def _why(wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[Claimable
     return f"claim {claims}: its requests are for the same devices, and together for more than are free"
 
 
-def _having(
+def _describe_values(
     request: ClaimRequest,
     attribute: str,
     meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]],
@@ -333,7 +336,7 @@ def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free:
     return 0 < len(meeting) == free if way.count is None else free >= way.count
 
 
-def _short(
+def _describe_shortage(
     ways: tuple[DeviceRequest, ...], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
 ) -> str:
     found = []

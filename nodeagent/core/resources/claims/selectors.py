@@ -1,7 +1,7 @@
-"""CEL selectors (cel.dev): does a device meet an expression? What they see is what Kubernetes shows them of a device.
+"""CEL selectors (cel.dev): whether a device meets an expression, which sees of a device what Kubernetes shows.
 
-Of Kubernetes' environment there are `device.driver`, `device.attributes`, `device.capacity` and quantities; `cel.bind` and optional fields
-(`.?`) are not known to the library.
+The environment has `device.driver`, `device.attributes`, `device.capacity` and quantities. The library lacks `cel.bind` and optional fields
+(`.?`).
 """
 
 import re
@@ -17,67 +17,68 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice
 from nodeagent.errors import printable
 
 LONGEST = 10 * 1024
-"""Bytes of an expression (CELSelectorExpressionMaxLength)."""
+"""Limit on the bytes of an expression (CELSelectorExpressionMaxLength)."""
 _LONGEST_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
-"""A domain that an expression asks about: where a device has none of it, it is there and empty."""
+"""Finds a domain in an expression. A device without attributes of this domain gets an empty one."""
 _DEEPEST = 64
-"""Brackets within each other, long before the parser's stack ends."""
+"""Limit on nested brackets, far below the depth of the parser's stack."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
-"""One that goes through a list. A comment may stand before its bracket."""
+"""Finds a macro that iterates over a list. A comment may precede its bracket."""
 MOST_STEPS = 10_000
-"""Of lists within lists that an expression may go through, for one device: the library doesn't count them."""
+"""Limit on the steps of nested iterations for one device, because the library doesn't count them."""
 
 
 class SelectorError(Exception):
-    """An expression can't be read, or has no answer about a device. The text says why."""
+    """An expression is invalid, or has no result for a device. The text says why."""
 
 
 def check(expression: str) -> None:
     """Judge an expression before any device is known.
 
     Raises:
-        SelectorError: it is no CEL, or names a variable that there is none of. Of functions the library says so only when it runs them:
-            then the pod is refused with that.
+        SelectorError: the expression is not valid CEL, or uses an unknown variable. The library reports unknown functions only when it runs
+            them, and the pod is refused then.
     """
-    program, _ = _compiled(expression)
-    unknown = [name for name in program.variables() if name not in _known_variables(expression)]
+    program, _ = _compile(expression)
+    known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
+    unknown = [name for name in program.variables() if name not in known]
     if unknown:
         raise SelectorError(f"{unknown[0]} is not known: an expression is about `device`")
 
 
 def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
-    """Whether a device meets all of these.
+    """Tell whether a device meets all of these expressions.
 
     Raises:
-        SelectorError: one of them has no answer, as it asks for an attribute that the device doesn't have, or isn't true or false.
+        SelectorError: an expression has no boolean result, for example because the device lacks an attribute.
     """
     return all(_meets(device, expression) for expression in expressions)
 
 
 def forget_answers() -> None:
-    """Ask anew from now on: for who measures that."""
+    """Clear the cache of results, for measurements."""
     _meets.cache_clear()
 
 
-@lru_cache(maxsize=4096)  # pods that come together ask the same of the same devices
+@lru_cache(maxsize=4096)  # pods that come together evaluate the same expressions on the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
-    program, domains = _compiled(expression)
-    with _answering(f"{_quoted(expression)}, of {device.name}"):
-        answer = program.execute(cel.Context({"device": _shown(device, domains)}, _FUNCTIONS))
+    program, domains = _compile(expression)
+    with _convert_errors(f"{_quote(expression)}, of {device.name}"):
+        answer = program.execute(cel.Context({"device": _device_as_cel(device, domains)}, _FUNCTIONS))
     if not isinstance(answer, bool):
-        raise SelectorError(f"it must be true or false, not {_in_a_line(repr(answer))}: {_quoted(expression)}")
+        raise SelectorError(f"it must be true or false, not {_shorten_to_line(repr(answer))}: {_quote(expression)}")
     return answer
 
 
 @contextmanager
-def _answering(what: str) -> Iterator[None]:
-    """Turn whatever the library raises into an error about the expression: also its own breakdown, which is no Exception (pyo3)."""
+def _convert_errors(what: str) -> Iterator[None]:
+    """Turn any exception of the library into an error about the expression, including its panics, which are no Exception (pyo3)."""
     try:
         yield
     except KeyError as err:
-        raise SelectorError(f"{_in_a_line(str(err.args[0]))} is missing: {what}") from None
+        raise SelectorError(f"{_shorten_to_line(str(err.args[0]))} is missing: {what}") from None
     except BaseException as err:
         if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
             raise
@@ -85,7 +86,7 @@ def _answering(what: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
+def _compile(expression: str) -> tuple[Any, frozenset[str]]:
     if len(expression.encode()) > LONGEST:
         raise SelectorError(f"an expression has at most {LONGEST} bytes, this one {len(expression.encode())}")
     depth = deepest = 0
@@ -94,44 +95,37 @@ def _compiled(expression: str) -> tuple[Any, frozenset[str]]:
         deepest = max(deepest, depth)
     if deepest > _DEEPEST:
         raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
-    longest = 1 + expression.count(",") + expression.count("+")  # lists are written out, or put together
+    longest = 1 + expression.count(",") + expression.count("+")  # the list is a literal, or a concatenation
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")
-    with _answering(_quoted(expression)):
+    with _convert_errors(_quote(expression)):
         program = cel.compile(expression)
     return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))
 
 
-def _quoted(expression: str) -> str:
-    return f"`{_in_a_line(expression)}`"
+def _quote(expression: str) -> str:
+    return f"`{_shorten_to_line(expression)}`"
 
 
-def _in_a_line(text: str) -> str:
-    """Spell what somebody has written for a message: without line ends, and not without end."""
+def _shorten_to_line(text: str) -> str:
+    """Shorten user-written text to one printable line for a message."""
     line = printable(" ".join(text[: 2 * _LONGEST_QUOTED].split()))
     return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
 
 
-def _known_variables(expression: str) -> set[str]:
-    bound = re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)
-    return {"device", *bound}
-
-
 def _first_line(err: BaseException) -> str:
-    return _in_a_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
+    return _shorten_to_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
 
 
-def _shown(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
+def _device_as_cel(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
     return {
         "driver": device.driver,
-        "attributes": _by_domain(((key, _plain(value)) for key, value in device.attributes), domains),
+        "attributes": _by_domain(
+            ((key, list(value) if isinstance(value, tuple) else value) for key, value in device.attributes), domains
+        ),
         "capacity": _by_domain(device.capacity, domains),
         "allowMultipleAllocations": device.memory is not None,
     }
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:
@@ -142,7 +136,7 @@ def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> di
     return found
 
 
-def _quantity(text: str) -> int:
+def _parse_quantity(text: str) -> int:
     try:
         return Quantity.parse(text).value()
     except QuantitySyntaxError as err:
@@ -158,11 +152,11 @@ def _is_quantity(text: str) -> bool:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "quantity": _quantity,
+    "quantity": _parse_quantity,
     "isQuantity": _is_quantity,
     "compareTo": lambda one, other: (one > other) - (one < other),
     "isGreaterThan": lambda one, other: one > other,
     "isLessThan": lambda one, other: one < other,
     "includes": lambda many, one: one in many if isinstance(many, list) else one == many,
 }
-"""Kubernetes' functions of quantities (which are bytes here), and of attributes that may be several."""
+"""Functions of Kubernetes for quantities (bytes here), and for attributes with several values."""

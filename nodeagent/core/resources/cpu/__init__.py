@@ -1,5 +1,4 @@
-"""The CPU manager: kubelet's policies none and static, their options, which CPUs a container gets and which are released.
+"""The CPU manager: kubelet's policies none and static with their options. It decides which CPUs a container gets, and which are released.
 
-A new option: options.py names and checks it, manager.py passes it to assignment.py or distribution.py, which implement it. Memory, cgroups
-and files don't belong here.
+A new option is named and checked in options.py. manager.py passes it to assignment.py or distribution.py, which implement it.
 """

@@ -1,7 +1,7 @@
-"""Which CPUs to take, given how many and from where: kubelet's packed and spread orders, uncore alignment included.
+"""Choice of CPUs out of a set of free ones: kubelet's packed and spread orders, including uncore alignment.
 
-The order in which groups are visited is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows no pods.
-Distribution across NUMA nodes builds on this (distribution.py).
+The policy is the order in which groups are visited: groups with fewer free CPUs come first, so that large ones stay intact. The
+distribution across NUMA nodes builds on this module (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,22 +15,22 @@ from nodeagent.core.resources.cpu.points import CpuShortage, Question
 
 
 class Picking(Struct, frozen=True):
-    """How CPUs are picked from a machine: the static policy's Select."""
+    """Select step of the static policy."""
 
     layout: CpuLayout
     spread: bool = False
-    """`distribute-cpus-across-cores`: CPUs in numerical order, without taking whole cores first."""
+    """Option `distribute-cpus-across-cores`: CPUs in numerical order, without taking whole cores first."""
     align_uncore: bool = False
-    """`prefer-align-cpus-by-uncorecache`."""
+    """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Judge by average sizes whether a group is whole (Erratum.AVERAGE_GROUP_SIZES)."""
+    """Whether average sizes decide that a group is whole (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
-    """Take whole cores only (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
+    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
     observer: PickObserver | None = None
-    """Gets every group that is taken; decides nothing."""
+    """Observer of every group that is taken. It has no influence on the choice."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
-        """Pack them."""
+        """Choose CPUs, packed or spread."""
         picked = pick(self, question.free.bits, question.count)
         return picked if isinstance(picked, CpuShortage) else CpuSet(picked)
 
@@ -63,7 +63,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
 
 
 class _Picker:
-    """One pick in progress: what is free, what is still needed. Lives for one call."""
+    """State of one pick: the free CPUs, and the number still needed."""
 
     __slots__ = ("free", "layout", "need", "picking", "result")
 
@@ -75,7 +75,7 @@ class _Picker:
         self.result = 0
 
     def take(self, cpus: int, rule: Rule) -> None:
-        # `need` counts the full size of what is taken, even if parts of it were not free (asymmetric cores, see the errata).
+        # `need` counts the full size of a group even if parts of it were not free (asymmetric cores, see the errata).
         self.result |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
@@ -83,7 +83,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that is not larger than what is needed; skip larger ones."""
+        """Take each group that is not larger than the number needed; skip larger ones."""
         for group in groups:
             if self.need < 1:
                 return
@@ -91,14 +91,14 @@ class _Picker:
                 self.take(group.cpus, rule)
 
     def leaves_enough(self, group: CpuGroup) -> bool:
-        # Cores of different sizes: what is still needed must add up without this one.
+        # Cores of different sizes: the number still needed must add up without this core.
         layout = self.layout
         if not self.picking.whole_cores or layout.core_size is not None:
             return True
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; judged by averages, a core can be
+        # Groups are listed when a phase starts. A group that lies in two larger ones is listed twice. Judged by averages, a core can be
         # listed with a CPU that is in use.
         return self.picking.averages or not cpus & ~self.free
 
@@ -132,7 +132,7 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take what is needed from one cache if its lowest cores have exactly that many free: whole cores, except for an odd CPU."""
+        """Take what is needed from one cache if its lowest cores have exactly that many free CPUs: whole cores, except for an odd CPU."""
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
         candidates = [c for c in self.layout.cores if c.cpus & uncore.cpus & self.free][:count]
@@ -149,7 +149,7 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have equally many free CPUs: no sorting, and no more cores visited than are taken.
+            # All whole cores have equally many free CPUs, so no sorting is needed, and only the cores that are taken are visited.
             self.take_groups(
                 (
                     core
@@ -183,20 +183,22 @@ class _Picker:
 
 
 def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
-    """NUMA nodes with free CPUs, the fullest first; on a machine with larger sockets, socket by socket."""
+    """Return the NUMA nodes with free CPUs, those with the fewest free CPUs first. On a machine with larger sockets, they are ordered
+    socket by socket.
+    """
     if layout.numa_first:
-        return _ordered(layout.nodes, free)
-    return list(_within(layout.nodes_of_sockets, _ordered(layout.sockets, free), free))
+        return _order_groups(layout.nodes, free)
+    return list(_order_within(layout.nodes_of_sockets, _order_groups(layout.sockets, free), free))
 
 
 def _ordered_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
     if layout.numa_first:
-        return list(_within(layout.sockets_of_nodes, _ordered(layout.nodes, free), free))
-    return _ordered(layout.sockets, free)
+        return list(_order_within(layout.sockets_of_nodes, _order_groups(layout.nodes, free), free))
+    return _order_groups(layout.sockets, free)
 
 
 def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
-    return _within(layout.cores_of_outer, _ordered_outer(layout, free), free)
+    return _order_within(layout.cores_of_outer, _ordered_outer(layout, free), free)
 
 
 def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
@@ -204,18 +206,18 @@ def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
-    return list(_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
+    return list(_order_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
 
 
-def _within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Order the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
+def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
+    """Yield the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
     for outer in outer_order:
         inside = outer.cpus & free
-        yield from _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
+        yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
-def _ordered(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
-    """Sort by (free CPUs ascending, id ascending), leaving out groups without free CPUs."""
+def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
+    """Sort groups by (free CPUs ascending, id ascending), without groups that have no free CPU."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
     counted.sort(key=_count_and_id)
     return [g for _, _, g in counted]

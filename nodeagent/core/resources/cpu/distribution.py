@@ -1,7 +1,7 @@
-"""Which CPUs to take, spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
+"""Choice of CPUs spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
 
-A combination of nodes gives each of its nodes the same share; what is left over goes in groups to a remainder set, so that the free CPUs of
-all nodes end up as equal as possible. Knows no pods.
+Each node of a combination gives the same share. The rest goes in groups to a remainder set of nodes, so that the free CPUs of all nodes
+become as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,21 +20,21 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""With more than 8 nodes this many combinations are compared, including those of nodes that take a remainder: the first ones."""
+"""Limit on the compared combinations with more than 8 nodes, including those of remainder sets. The first ones count."""
 
 
 class Distributing(Struct, frozen=True):
-    """How they are spread: the Select of distribute-cpus-across-numa."""
+    """Select step of distribute-cpus-across-numa."""
 
     picking: Picking
-    """Packs within a node, without uncore alignment."""
+    """Packs CPUs within a node, without uncore alignment."""
     group_size: int
-    """CPUs that stay together: kubelet's average core size with full-pcpus-only, else 1."""
+    """CPUs that stay together: kubelet's average core size with full-pcpus-only, otherwise 1."""
     overwritten: bool = False
-    """Remember combinations as the reference does (Erratum.COMBINATIONS_OVERWRITTEN)."""
+    """Whether combinations are remembered as kubelet does (Erratum.COMBINATIONS_OVERWRITTEN)."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
-        """Spread them; of what is not a whole core, nothing is taken under full-pcpus-only."""
+        """Choose CPUs. Under full-pcpus-only, only whole cores are taken."""
         picking, free = self.picking, question.free.bits
         available = picking.layout.whole_cores(free) if picking.whole_cores else free
         found = distribute(self, available, question.count)
@@ -42,7 +42,7 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A remembered combination: where it was written, and its length. Its elements are read when it is used."""
+    """A remembered combination as position and length in an array. Its elements are read only when it is used."""
 
     array: list[int]
     length: int
@@ -56,7 +56,7 @@ _EMPTY = _Combination([], 0)
 
 class _NodeChoice(Struct, frozen=True):
     nodes: _Combination
-    """Positions in the node order."""
+    """Positions in the order of nodes."""
     remainder: _Combination
     balance: float
 
@@ -74,27 +74,27 @@ def distribute(distributing: Distributing, available: CpuMask, count: int) -> Cp
         return shortage(count, available)
     nodes = ordered_nodes(layout, free)
     counts = [(node.cpus & free).bit_count() for node in nodes]
-    per_node = _divided_up(_divided_up(layout.cpu_count, size), len(layout.nodes))
-    groups = _divided_up(count, size)
-    for k in range(_divided_up(groups, per_node), min(groups, len(nodes)) + 1):
-        choice = _best(distributing, counts, count, k)
+    per_node = _divide_up(_divide_up(layout.cpu_count, size), len(layout.nodes))
+    groups = _divide_up(count, size)
+    for k in range(_divide_up(groups, per_node), min(groups, len(nodes)) + 1):
+        choice = _choose_combination(distributing, counts, count, k)
         if choice is not None:
             return _allocate(distributing, nodes, free, count, k, choice)
     return pick(picking, available, count)
 
 
-def _divided_up(amount: int, by: int) -> int:
+def _divide_up(amount: int, by: int) -> int:
     return -(-amount // by)
 
 
-def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes after which the free CPUs of all nodes differ least; the first of equals."""
+def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
+    """Choose the combination of k nodes after which the free CPUs of all nodes differ least; the first among equals."""
     size = distributing.group_size
     share = count // k // size * size
     rest = count - share * k
     best: _NodeChoice | None = None
     budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
-    # The reference's memory is overwritten by combinations that don't fit, too (Erratum.COMBINATIONS_OVERWRITTEN).
+    # In kubelet, combinations that don't fit also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
     eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
     for combination in _combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
         if best is not None and best.balance == 0:
@@ -109,7 +109,7 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _N
             after[x] -= share
         remainder, balance = _EMPTY, _deviation(after)
         if rest > 0:
-            remainder, balance = _best_remainder(
+            remainder, balance = _choose_remainder(
                 distributing, after, [x for x in nodes if after[x] >= size], rest, budget
             )
         if balance < (_INFINITE if best is None else best.balance):
@@ -117,19 +117,19 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _N
     return best
 
 
-def _best_remainder(
+def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that take what equal shares leave over, and return how uneven the result is; infinite if no choice can."""
+    """Choose the nodes that take the rest of equal shares. Return how uneven the result is, or infinity if no choice fits."""
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
         for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
-            # Counted in whole groups: by their plain sum the reference can loop forever (Erratum.DISTRIBUTION_HANGS).
+            # Counted in whole groups. With plain sums kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
-            deviation = _deviation(_absorbed(after, nodes, rest, size))
+            deviation = _deviation(_absorb_rest(after, nodes, rest, size))
             if deviation < balance:
                 best, balance = combination, deviation
         if balance == 0 and not distributing.overwritten:
@@ -137,7 +137,7 @@ def _best_remainder(
     return best, balance
 
 
-def _absorbed(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
+def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
     """Take groups from the nodes in turn until nothing is left over."""
     free = list(after)
     while rest > 0:
@@ -159,7 +159,7 @@ def _allocate(
         if observer is not None:
             observer(Spread(nodes[x].id, share, is_remainder=False))
         picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
-        # Too few on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): take nothing from there.
+        # Too few free CPUs on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): take nothing from there.
         result |= picked if isinstance(picked, int) else 0
     rest = count - share * k
     moved = True
@@ -190,21 +190,21 @@ def _combinations(
     The reference builds them in growing arrays (capacities 1, 2, 4, …) and appends in place where there is capacity, so later combinations
     overwrite parts of a remembered one; without `overwritten` each has its own array.
     """
-    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct(items, length, free, 0)
+    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct_combinations(items, length, free, 0)
     for _, array in zip(budget, arrays, strict=False):
         yield _Combination(array, length)
 
 
-def _distinct(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
+def _distinct_combinations(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
     if length == 0:
         yield []
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # Everything that can follow this one could follow the earlier one with the same number of free CPUs.
+        # Every continuation of this item was already possible with the earlier item that has equally many free CPUs.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
-            for rest in _distinct(items, length - 1, free, i + 1):
+            for rest in _distinct_combinations(items, length - 1, free, i + 1):
                 yield [items[i], *rest]
 
 
@@ -223,7 +223,7 @@ def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int,
 
 
 def _deviation(values: list[int]) -> float:
-    """Return the population standard deviation as the reference does: mean and result rounded to thousandths, in floats."""
+    """Return the population standard deviation as kubelet computes it: mean and result rounded to thousandths, in floats."""
     mean = _rounded(sum(values) / len(values))
     return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
 

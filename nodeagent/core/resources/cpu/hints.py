@@ -1,4 +1,4 @@
-"""The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, get its CPUs?"""
+"""NUMA hints of the CPU manager: the sets of nodes on which a container, or a pod, could get its CPUs."""
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Hints | None:
-    """Answer for one container; None: no answer, an empty list: it can't be satisfied."""
+    """Return the hints of one container. None means no opinion, and an empty list that its request can't be met."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
     own = own_set_of(promises, pod.uid, container.name)
@@ -23,11 +23,11 @@ def container_hints(
             return ()
         return _own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
     free, reusable = manager.free_cpus(promises), reusable_cpus(promises, pod.uid)
-    return _hints(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
+    return _hints_beside_own(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
-    """Answer for a pod as a whole."""
+    """Return the hints of a pod as a whole, as `container_hints` does."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
     if pod.is_managed and check_pod(manager, pod) is not None:
@@ -42,26 +42,28 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
     if assigned.bit_count() == pod.cpus:
         return _own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
     reusable = CpuMask(reusable_cpus(promises, pod.uid) | assigned)
-    return _hints(manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable)
+    return _hints_beside_own(
+        manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable
+    )
 
 
 def _own_hints(manager: CpuManager, asked: Question) -> Hints:
-    """Answer for what it has already: nobody else is asked about that."""
-    return _places(manager, asked, CpuMask(0))
+    """Return the hints for CPUs that are already allocated. Plugins aren't asked about them."""
+    return _list_hints(manager, asked, CpuMask(0))
 
 
-def _hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+def _hints_beside_own(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     if manager.chooser is not None:
         offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
         reusable = CpuMask(reusable & offered)
         asked = over(asked, CpuMask(offered & ~reusable), asked.count)
-    return _places(manager, asked, reusable)
+    return _list_hints(manager, asked, reusable)
 
 
-def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
-    """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
+def _list_hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+    """List the sets of nodes that hold all reusable CPUs and have enough available ones in addition.
 
-    Preferred are those with the fewest nodes that could hold as many on an empty machine.
+    Preferred are sets with as few nodes as would be needed on an empty machine.
     """
     layout, count = manager.layout, asked.count
     available: int = asked.free.bits
@@ -73,7 +75,7 @@ def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
         wanted_sockets = -(-smallest // nodes_per_socket)
     missing = count - reusable.bit_count()
     if not manager.node_sets:
-        return _family(manager, available, reusable, missing, smallest, wanted_sockets)
+        return _describe_hints(manager, available, reusable, missing, smallest, wanted_sockets)
     hints = []
     for nodes in manager.node_sets:
         if reusable & ~nodes.cpus or (available & nodes.cpus).bit_count() < missing:
@@ -83,7 +85,7 @@ def _places(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     return tuple(hints)
 
 
-def _family(
+def _describe_hints(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
     """Describe the same sets when there are too many to list."""

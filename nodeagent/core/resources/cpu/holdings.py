@@ -1,4 +1,4 @@
-"""What pods hold of CPUs, and which CPUs nobody holds."""
+"""CPUs that pods hold, and the CPUs without an exclusive owner."""
 
 from collections.abc import Iterator
 
@@ -11,18 +11,22 @@ from nodeagent.core.model.promises import PodPromises, Promises
 
 
 class CpuHoldings(Struct, frozen=True):
-    """What one pod holds; every tuple is sorted by container name."""
+    """CPUs of one pod. Every tuple is sorted by container name."""
 
     cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """Exclusive sets. A container without one runs in the shared pool."""
+    """Exclusive sets by container. A container without one runs in the shared pool."""
     pod_cpus: CpuSet | None = None
-    """The set of a pod with pod-level resources."""
+    """Set of a pod with pod-level resources."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """The CPUs with which containers were admitted that have others beside them now: they keep these (KEP-5554)."""
+    """CPUs at admission, of containers that were enlarged since. They keep these CPUs when they shrink again (KEP-5554)."""
 
     @property
     def holders(self) -> Iterator[str]:
         return (name for name, _ in self.cpus)
+
+    @property
+    def size(self) -> int:
+        return len(self.every_cpu)
 
     def without(self, container: str) -> "CpuHoldings":
         return CpuHoldings(remove_item(self.cpus, container), self.pod_cpus, remove_item(self.first_cpus, container))
@@ -50,27 +54,27 @@ class CpuHoldings(Struct, frozen=True):
 
 
 class CpuReuse(Struct, frozen=True):
-    """CPUs that later containers of the pod may take over from its init containers. For one pod at a time."""
+    """CPUs that later containers of a pod may reuse from its init containers. Only one pod has some at a time."""
 
     pod_uid: str
     cpus: CpuSet
 
 
 class CpuBooks(Struct, frozen=True):
-    """What the CPU manager keeps of the node."""
+    """Accounts of the CPU manager for the node."""
 
     default: CpuSet = CpuSet()
-    """kubelet's defaultCpuSet: the CPUs that nobody holds exclusively. Includes the reserved ones unless they are strictly reserved."""
+    """kubelet's defaultCpuSet: the CPUs without an exclusive owner. It includes the reserved CPUs unless they are strictly reserved."""
     reuse: CpuReuse | None = None
 
 
 def default_set(promises: Promises) -> CpuSet:
-    """Return the CPUs that nobody holds exclusively."""
+    """Return the CPUs without an exclusive owner."""
     return promises.of(CpuBooks).default
 
 
 def with_default_set(promises: Promises, default: CpuSet) -> Promises:
-    """Return promises with another default set."""
+    """Return the promises with another default set."""
     return promises.having(CpuBooks(default, promises.of(CpuBooks).reuse))
 
 
@@ -85,15 +89,15 @@ def exclusive_cpus(promises: Promises) -> CpuSet:
 
 
 def exclusive_sets(promises: Promises) -> Iterator[tuple[str, str, CpuSet]]:
-    """Return all exclusive sets as (pod UID, container name, CPUs), sorted."""
+    """Yield all exclusive sets as (pod UID, container name, CPUs), sorted."""
     return ((uid, name, cpus) for uid, pod in promises.pods for name, cpus in pod.of(CpuHoldings).cpus)
 
 
-def _own_sets(_uid: str, pod: PodPromises) -> int:
+def _cpus_of_pod(_uid: str, pod: PodPromises) -> int:
     bits = 0
     for _, cpus in pod.of(CpuHoldings).cpus:
         bits |= cpus.bits
     return bits
 
 
-_OWN_SETS: Fold[PodPromises, int] = Fold(0, _own_sets, int.__or__)
+_OWN_SETS: Fold[PodPromises, int] = Fold(0, _cpus_of_pod, int.__or__)

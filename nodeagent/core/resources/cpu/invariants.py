@@ -1,4 +1,4 @@
-"""What must always hold for promises about CPUs, and which of them the machine can't keep at present."""
+"""Invariants of allocated CPUs, and allocations that the machine can't keep at present."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from nodeagent.core.resources.cpu.manager import CpuManager
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return the violations in who holds which CPUs."""
+    """Yield the violations in the ownership of CPUs."""
     if not manager.static:
         return
     yield from _node_violations(manager, promises)
@@ -31,7 +31,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
         if not mine.isdisjoint(given):
             yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
         given |= mine
-    # Promised CPUs that went offline stay promised; the shared pool has exactly the rest of the online ones.
+    # Allocated CPUs that went offline stay allocated. The shared pool has exactly the other online CPUs.
     expected = CpuSet(manager.universe) - given
     if default != expected:
         yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
@@ -40,7 +40,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
-    """CPUs within a pod: only containers that never run at the same time, or share the pod's pool, may overlap."""
+    """Yield overlaps of CPUs within a pod. Only containers that never run at the same time, or share the pod's pool, may overlap."""
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
     sets = dict(held.cpus)
@@ -67,19 +67,19 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
                     cpus=cpus & taken,
                 )
         if container.kind is not ContainerKind.INIT:
-            # Sidecars keep running; a plain init container has ended before anything after it starts.
+            # Sidecars keep running. A plain init container has ended before anything after it starts.
             beside.append((container, cpus))
 
 
 def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:
-    """Whether both are in the pod's pool, or the later one is there only temporarily, as in states written by kubelet."""
+    """Whether both containers are in the pod's pool, or the later one only temporarily, as in states that kubelet has written."""
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False
     return not qualifies_alone(later) or later.kind is ContainerKind.INIT
 
 
 def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[CpusOffline]:
-    """Return the sets that have offline CPUs."""
+    """Yield the allocations with offline CPUs."""
     online = CpuSet(manager.layout.online)
     for uid, name, cpus in exclusive_sets(promises):
         if not cpus <= online:

@@ -1,4 +1,4 @@
-"""CPUs after a start: what pods keep of them on this machine, what takes its place, and what differs then."""
+"""CPUs after a start: what pods keep on this machine, what replaces the rest, and the differences from before."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,11 +13,11 @@ from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, choose_near, release_container
 from nodeagent.core.resources.cpu.points import CpuShortage
-from nodeagent.core.resources.cpu.restore import given_cpus
+from nodeagent.core.resources.cpu.restore import list_allocated_cpus
 from nodeagent.core.resources.resource import AGAIN, HoldingChange
 
 
-def found_cpus(
+def find_cpus_in_cgroups(
     entry: PodEntry,
     demand: PodDemand,
     groups: Mapping[str, ObservedCgroup | None],
@@ -29,23 +29,25 @@ def found_cpus(
     cpus = {name: own for name, group in groups.items() if group is not None and (own := cpus_of(group))}
     for container in entry.pod.containers:
         if container.is_mixed and container.name in cpus:
-            cpus[container.name] -= _of_others(entry, container, observed)
+            cpus[container.name] -= _cpus_of_others(entry, container, observed)
     if by_pod:
-        # Reassemble the pod's set from the slices and the pool that its containers are in.
+        # Reassemble the pod's set from its containers' slices and its shared pool.
         whole = CpuSet()
         for each in cpus.values():
             whole |= each
         if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
             return CpuHoldings()
         return CpuHoldings(tuple(sorted(cpus.items())), whole)
-    # A set larger than what is asked for is not an exclusive one: the container is in the shared pool.
+    # A set larger than the request is not exclusive, because the container is in the shared pool.
     return CpuHoldings(
         tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
     )
 
 
-def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
-    """CPUs that other containers have too, so the shared pool: not init containers of its pod, which may have had its exclusive ones."""
+def _cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
+    """Return the CPUs that other containers also have: the shared pool. Init containers of the pod don't count, because they may have had
+    its exclusive CPUs.
+    """
     apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
     above = {path.rpartition("/")[0] for path in observed}
     cpus = CpuSet()
@@ -56,26 +58,28 @@ def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> 
 
 
 def cpus_of(group: ObservedCgroup) -> CpuSet:
-    """Return the CPUs that a cgroup is set to."""
+    """Return the CPUs configured in a cgroup."""
     value = group.get(Attribute.CPUSET_CPUS)
     return value if isinstance(value, CpuSet) else CpuSet()
 
 
 def keep_cpus(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> Promises:
-    """Promise a pod those of its CPUs that no other pod has and that are not reserved."""
-    held = _kept(manager, promises, pod, demand, before)
+    """Allocate the CPUs that a pod held, except reserved ones and those of other pods."""
+    held = _choose_kept(manager, promises, pod, demand, before)
     after = with_default_set(promises, default_set(promises) - held.every_cpu)
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
 
 
-def _kept(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> CpuHoldings:
+def _choose_kept(
+    manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings
+) -> CpuHoldings:
     if not manager.static:
         return CpuHoldings()
     there = manager.topology.online | manager.topology.offline
-    barred = manager.reserved | given_cpus(promises)
+    barred = manager.reserved | list_allocated_cpus(promises)
     whole = before.pod_cpus
     if whole is not None:
-        # Slices and pool are one decision: all of it can be kept, or none.
+        # The slices and the pool are one decision, so all of the set is kept or nothing.
         fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
         slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
@@ -95,9 +99,8 @@ def _kept(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, 
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
-    """Add CPUs to the sets that are too small, close to those that are there; and without what only plain init containers have, which have
-    run, or are not worth moving the others for. Nothing is returned if the options allow no such set, or if plugins choose: they are asked
-    about the whole pod then.
+    """Return the promises with more CPUs for the sets that are too small, close to the CPUs that are left. What only plain init containers
+    have is dropped. Nothing is returned if the options allow no such set, or if there are plugins, which judge only whole pods.
     """
     if manager.chooser is not None:
         return ()
@@ -140,11 +143,11 @@ def cpu_differences(
     had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0
     if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
-        why = _why(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
+        why = _explain_change(manager, pod, promises, had or CpuSet(), has or CpuSet(), wanted)
         yield HoldingChange("CPUs", str(had) if had else "shared", str(has) if has else "shared", why)
 
 
-def _why(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
+def _explain_change(manager: CpuManager, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
     if not manager.static:
         return "cpuManagerPolicy is none now"
     others = CpuSet()

@@ -1,4 +1,4 @@
-"""The machine as the CPU allocator sees it: groups of CPUs as bitmasks, kubelet's averages, which group lies in which. Built once."""
+"""The machine as groups of CPUs in bitmasks, with kubelet's averages and the nesting of groups. Built once."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -24,40 +24,40 @@ class NodeSet(Struct, frozen=True):
 
     mask: NumaMask
     nodes: int
-    """The number of its nodes."""
+    """Number of its nodes."""
     cpus: CpuMask
     size: int
     sockets: int
-    """The number of sockets that its nodes are on."""
+    """Number of sockets that its nodes are on."""
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
-"""Id of an outer group → the smaller groups that have a CPU in it, ascending by id."""
+"""Smaller groups that have a CPU in an outer group, by the outer group's id, ascending."""
 
 
 class CpuLayout(Struct, frozen=True):
     online: CpuMask
     cpu_count: int
-    """As kubelet counts: on machines without NUMA directories offline CPUs too."""
+    """Number of CPUs as kubelet counts: on machines without NUMA directories offline CPUs count, too."""
     cores: tuple[CpuGroup, ...]
     uncores: tuple[CpuGroup, ...]
     nodes: tuple[CpuGroup, ...]
     """NUMA nodes that have CPUs."""
     sockets: tuple[CpuGroup, ...]
     numa_first: bool
-    """At least as many sockets as NUMA nodes: nodes are the larger groups."""
+    """Whether there are at least as many sockets as NUMA nodes, so that nodes are the larger groups."""
     per_core: int
     per_socket: int
     per_uncore: int
-    """Averages, rounded down: kubelet judges by them whether a group is whole. On asymmetric machines no group has exactly this size."""
+    """Average sizes, rounded down, by which kubelet judges whether a group is whole. On asymmetric machines no group may have this size."""
     socket_count: int
     nodes_of_sockets: Nesting
     sockets_of_nodes: Nesting
     cores_of_outer: Nesting
-    """By socket on a machine that is NUMA first, else by NUMA node (the larger of the two kinds of group comes first)."""
+    """Cores by socket if `numa_first`, otherwise by NUMA node."""
     uncores_of_nodes: Nesting
     core_size: int | None
-    """CPUs of each core; None: they differ (hybrid cores, single siblings offline)."""
+    """CPUs of each core. None means that cores differ (hybrid cores, offline siblings)."""
     smallest_large: int
     """CPUs of the smallest NUMA node or socket."""
 
@@ -105,7 +105,7 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def limited_to(self, cpus: CpuSet) -> "CpuLayout":
-        """Return the machine as if it had only these CPUs; nodes and sockets that have none of them stay, as hints may name these."""
+        """Return the layout with only these CPUs. Nodes and sockets without any of them stay, because hints may name them."""
         return CpuLayout._of_groups(
             tuple(part for part in _parts(self.cores, cpus) if part.size),
             tuple(part for part in _parts(self.uncores, cpus) if part.size),
@@ -116,7 +116,7 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def cpus_of_nodes(self, nodes: NumaMask) -> CpuMask:
-        """All CPUs of a set of NUMA nodes."""
+        """Return all CPUs of a set of NUMA nodes."""
         bits = 0
         for node in self.nodes:
             if nodes >> node.id & 1:
@@ -124,12 +124,12 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
-        """How many nodes this many CPUs take on an empty machine; all nodes if it has fewer CPUs."""
+        """Return how many nodes this many CPUs need on an empty machine; all nodes if the machine has fewer CPUs."""
         sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
         return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
     def node_sets(self) -> tuple[NodeSet, ...]:
-        """All sets of nodes: by size, and in lexicographic order within a size."""
+        """Return all sets of nodes by size, in lexicographic order within a size."""
         sets = []
         for mask in masks_by_size([node.id for node in self.nodes]):
             cpus = self.cpus_of_nodes(mask)
@@ -138,7 +138,7 @@ class CpuLayout(Struct, frozen=True):
         return tuple(sets)
 
     def whole_cores(self, cpus: CpuMask) -> CpuMask:
-        """Those of the CPUs whose whole core is in the set."""
+        """Return the CPUs whose whole core is in the set."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus == core.cpus:
@@ -146,7 +146,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Whether some of these whole cores have exactly this many CPUs together."""
+        """Tell whether some of these whole cores have exactly this many CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}
@@ -156,7 +156,7 @@ class CpuLayout(Struct, frozen=True):
         sums = 1
         for size, number in numbers.items():
             left, step = number, 1
-            # Bounded change-making in powers of two: bit s of `sums` means that a sum of s CPUs is possible.
+            # Subset sums in powers of two: bit s of `sums` means that a sum of s CPUs is possible.
             while left:
                 taken = min(step, left)
                 sums |= sums << size * taken
@@ -165,7 +165,7 @@ class CpuLayout(Struct, frozen=True):
         return bool(sums >> count & 1)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
-        """These CPUs and all that share a core with one of them."""
+        """Return these CPUs and all that share a core with one of them."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:

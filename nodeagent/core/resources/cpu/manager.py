@@ -1,7 +1,7 @@
-"""The CPU manager's policies none and static: which container gets which CPUs, and which are released.
+"""The CPU manager's policies none and static: allocation and release of exclusive CPUs.
 
-A decision takes promises and returns the next ones, with the metric deltas. Knows topology hints as masks; knows no cgroup, no file and no
-clock. Pods with pod-level resources are handled in pods.py.
+A decision takes promises and returns new ones, with the metric deltas. Topology hints are masks here. pods.py handles pods with pod-level
+resources.
 """
 
 from collections.abc import Iterator
@@ -53,46 +53,46 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""For whom CPUs are chosen that are reserved."""
+"""Placeholder pod for the choice of reserved CPUs."""
 
 
 class CoreClass(Struct, frozen=True):
-    """One kind of cores of a machine that has several."""
+    """A class of cores on a machine with several."""
 
     name: str
     cpus: CpuMask
     layout: CpuLayout
-    """The machine without other cores."""
+    """Layout of the machine without other cores."""
     node_sets: tuple[NodeSet, ...]
 
 
 class WholeCores(Struct, frozen=True):
-    """The Filter of full-pcpus-only."""
+    """Filter step of full-pcpus-only."""
 
     layout: CpuLayout
 
     def filter(self, question: Question) -> CpuSet:
-        """Leave those whose whole core is free."""
+        """Return the free CPUs whose whole core is free."""
         return CpuSet(self.layout.whole_cores(question.free.bits))
 
 
 class Chooser(Protocol):
-    """Asks CPU plugins, and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
+    """Calls CPU plugins, and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]: ...
 
     def filtered(self, manager: "CpuManager", asked: Question, *, is_for_hints: bool) -> Question:
-        """Ask Filter, and PostFilter where too little is left."""
+        """Call Filter, and PostFilter if too little is left."""
 
     def offered(self, manager: "CpuManager", asked: Question) -> Question:
-        """Ask Filter, PostFilter and PreScore."""
+        """Call Filter, PostFilter and PreScore."""
 
     def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
-        """Ask Select and Score, beside the policy."""
+        """Call Select and Score, in addition to the policy."""
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
-        """Ask Allocate."""
+        """Call Allocate. None means that no plugin objects."""
 
 
 class CpuManager(Struct, frozen=True):
@@ -102,28 +102,28 @@ class CpuManager(Struct, frozen=True):
     options: CpuOptions
     reserved: CpuSet
     reserved_cores: CpuMask
-    """The reserved CPUs and all that share a core with one of them."""
+    """Reserved CPUs, and all that share a core with one of them."""
     universe: CpuMask
     """All CPUs that may be in the default set: without the reserved ones if they are strictly reserved."""
     picking: Picking
     distributing: Distributing | None
     filters: tuple[Filter, ...]
-    """Of the policy's options. Those of plugins are asked once for each pod (`offered`), these about any CPUs."""
+    """Filters of the policy's options, for any set of CPUs. Those of plugins are called once for each pod (`offered`)."""
     quirks: frozenset[Erratum]
     grantable: CpuMask = CpuMask(-1)
-    """CPUs that may be allocated exclusively; all except under `isolatedCPUs: only`."""
+    """CPUs that may be allocated exclusively: all, except under `isolatedCPUs: only`."""
     preferred: CpuMask = CpuMask(0)
     """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
-    """Every set of NUMA nodes, in hint order; empty if nobody asks for hints, or if there are too many."""
+    """Every set of NUMA nodes, in hint order. Empty if no hints are needed, or if there are too many sets."""
     classes: tuple[CoreClass, ...] = ()
-    """Empty where all cores are of one kind."""
+    """Classes of cores. Empty if all cores are alike."""
     machine: CpuLayout | None = None
-    """All of it, if `layout` has the cores of one class only."""
+    """Layout of the whole machine, if `layout` is limited to one class of cores."""
     keeps_first: bool = True
-    """A resize leaves a container the CPUs that it was admitted with."""
+    """Whether a resize leaves a container the CPUs that it was admitted with."""
     chooser: Chooser | None = None
-    """Asked beside the policy. None means that there are no CPU plugins."""
+    """Calls the CPU plugins. None means that there are none."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]:
@@ -131,11 +131,11 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def policy(self) -> Select:
-        """The Select that the configured options make."""
+        """Select step of the configured options."""
         return self.distributing or self.picking
 
     def assign(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs: by the policy, if no plugin selects or scores."""
+        """Choose CPUs, by the policy if no plugin selects or scores."""
         if question.count < 1:
             return CpuSet()
         if self.chooser is not None:
@@ -143,23 +143,23 @@ class CpuManager(Struct, frozen=True):
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, asked: Question) -> Question:
-        """Return what plugins leave of the CPUs that a pod is asking for, before it is known on which nodes."""
+        """Return the question with the CPUs that plugins leave, before the NUMA nodes are known."""
         return asked if self.chooser is None else self.chooser.filtered(self, asked, is_for_hints=True)
 
     def offered(self, asked: Question) -> Question:
-        """Return what plugins leave of the CPUs that a pod is asking for, and how they like each."""
+        """Return the question with the CPUs that plugins leave, and with their scores."""
         return asked if self.chooser is None else self.chooser.offered(self, asked)
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
-        """Return why plugins don't let it have what was chosen."""
+        """Return why plugins refuse the chosen CPUs. None means that they don't."""
         return None if self.chooser is None else self.chooser.vetoed(asked, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
-        """Put the question."""
+        """Return the question for this many of the free CPUs."""
         return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
-        """Return the manager as if the machine had no cores but those of this class."""
+        """Return the manager limited to the cores of this class."""
         of = next(one for one in self.classes if one.name == name)
         picking, distributing, filters = _ways_to_pick(self.options, of.layout, self.quirks, self.observer)
         return replace(
@@ -174,7 +174,7 @@ class CpuManager(Struct, frozen=True):
         )
 
     def observed_by(self, observer: PickObserver | None) -> "CpuManager":
-        """Return the manager so that it tells how it chooses, or doesn't tell any more."""
+        """Return the manager with an observer of its choices, or without one."""
         distributing = self.distributing
         if distributing is not None:
             distributing = replace(distributing, picking=replace(distributing.picking, observer=observer))
@@ -182,36 +182,36 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[CpuGroup, ...]:
-        """The machine's NUMA nodes that have CPUs."""
+        """NUMA nodes of the machine that have CPUs."""
         return (self.machine or self.layout).nodes
 
     @property
     def observer(self) -> PickObserver | None:
-        """Observes how CPUs are chosen; usually absent, and then nothing is prepared for it."""
+        """Observer of the choices of CPUs. None unless a decision is explained."""
         return self.picking.observer
 
     def usable(self, asked: Question, cpus: CpuMask) -> CpuMask:
-        """Those of these CPUs that can be allocated: under full-pcpus-only, whole cores."""
+        """Return the CPUs that can be allocated: whole cores under full-pcpus-only."""
         for step in self.filters:
             cpus = step.filter(over(asked, cpus, asked.count)).bits
         return cpus
 
     def free_pool(self, promises: Promises) -> CpuMask:
-        """The shared pool without the reserved CPUs."""
+        """Return the shared pool without the reserved CPUs."""
         return CpuMask(default_set(promises).bits & ~self.reserved.bits)
 
     def free_cpus(self, promises: Promises) -> CpuMask:
-        """What can still be allocated exclusively."""
+        """Return the CPUs that can still be allocated exclusively."""
         return CpuMask(self.free_pool(promises) & self.grantable)
 
 
 def over(asked: Question, free: CpuMask, count: int) -> Question:
-    """Ask the same about other CPUs."""
+    """Return the same question about other CPUs."""
     return Question(asked.topology, asked.promises, asked.pod, asked.container, CpuSet(free), count, asked.scores)
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the CPU manager. Texts and order are kubelet's; it stops at the first error."""
+    """Judge the configuration of the CPU manager, with kubelet's texts, and stop at kubelet's first error."""
     layout = CpuLayout.of(topology)
     refused: list[StartRefused] = []
     listed = placement.reserved_system_cpus
@@ -228,9 +228,9 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     if placement.cpu_manager_policy != "static":
         return tuple(refused) or _cpu_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
     on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
-    refused += [_of_static(each) for each in on_machine]
+    refused += [_prefix_static(each) for each in on_machine]
     # The options decide which CPUs are reserved, but not whether there are enough.
-    reserved = _reserved(placement, topology, layout, CpuOptions() if configured else options)
+    reserved = _choose_reserved(placement, topology, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
         return (*refused, reserved)
     isolated = CpuMask(topology.isolated.bits & layout.online & ~reserved.bits)
@@ -255,7 +255,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Judge policy, reserved amount and options as far as possible without a machine; return the valid options, too."""
+    """Judge policy, reserved amount and options as far as possible without a machine. Also return the valid options."""
     policy = placement.cpu_manager_policy
     if policy == "none":
         if not placement.cpu_manager_policy_options:
@@ -286,17 +286,17 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
             )
         )
     options, wrong = judge_cpu_options(placement)
-    return options, (*refused, *(_of_static(each) for each in wrong))
+    return options, (*refused, *(_prefix_static(each) for each in wrong))
 
 
-def _of_static(refused: StartRefused) -> StartRefused:
+def _prefix_static(refused: StartRefused) -> StartRefused:
     return replace(refused, message=_PREFIX + refused.message)
 
 
-def _reserved(
+def _choose_reserved(
     placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions
 ) -> CpuSet | StartRefused:
-    """Choose the reserved CPUs if only their amount is configured."""
+    """Return the configured reserved CPUs, or choose them if only their amount is configured."""
     if placement.reserved_system_cpus:
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
@@ -334,7 +334,7 @@ def _ways_to_pick(
         observer=observer,
     )
     distributing = None
-    # Equal shares would split some cores of different sizes: pack whole cores instead.
+    # Equal shares would split cores of different sizes, so whole cores are packed instead.
     if options.distribute_cpus_across_numa and (not picking.whole_cores or layout.core_size is not None):
         distributing = Distributing(
             picking=replace(picking, align_uncore=False),
@@ -368,7 +368,7 @@ def _cpu_manager(
 
 
 def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
-    """The values of the metrics after the manager has started."""
+    """Return the values of the metrics after the manager has started."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
     exclusive = exclusive_cpus(promises)
@@ -399,31 +399,31 @@ def allocate_container(
     if full_cores and not kept_unchecked:
         refusal = check_full_cores(manager, asked)
         if refusal is not None:
-            return _failed(manager, promises, (requests,), refusal)
+            return _refuse(manager, promises, (requests,), refusal)
     full = (aligned("container", "physical_cpu"),) if full_cores else ()
     if held is not None:
-        return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
+        return Allocation(_update_reuse(promises, pod.uid, container.kind, held), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
     cpus = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
-        return _failed(manager, promises, (requests,), wrap_unexpected(cpus.message))
+        return _refuse(manager, promises, (requests,), wrap_unexpected(cpus.message))
     veto = manager.vetoed(asked, cpus) if manager.chooser is not None else None
     if veto is not None:
-        return _failed(manager, promises, (requests,), veto)
+        return _refuse(manager, promises, (requests,), veto)
     given = of_pod.having(replace(own, cpus=put_item(own.cpus, container.name, cpus)))
     after = with_default_set(with_pod(promises, pod.uid, given), default_set(promises) - cpus)
     deltas = (
         requests,
         *full,
-        *taken_deltas(manager, after, cpus.bits),
+        *allocation_deltas(manager, after, cpus.bits),
         allocations("cpu", "node"),
         assignments("cpu", "node_exclusive"),
     )
-    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), deltas)
+    return Allocation(_update_reuse(after, pod.uid, container.kind, cpus), deltas)
 
 
 def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
-    """Refuse anything but whole cores (full-pcpus-only)."""
+    """Refuse requests that whole cores can't meet (full-pcpus-only). None means no refusal."""
     count = asked.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
@@ -448,7 +448,7 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
 
 
 def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
-    """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs if they suffice for both."""
+    """Choose CPUs from the NUMA nodes of the mask first, then from elsewhere. Preferred CPUs are used if they suffice for both."""
     preferred = CpuMask(asked.free.bits & manager.preferred)
     if preferred and _suffices(manager, asked, preferred, mask):
         chosen = _choose_near(manager, over(asked, preferred, asked.count), mask, isolated=True)
@@ -458,7 +458,7 @@ def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> 
 
 
 def _suffices(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
-    """Whether these CPUs suffice as well as all available ones would, in total and on the NUMA nodes of the mask."""
+    """Tell whether these CPUs suffice as well as all available ones, in total and on the NUMA nodes of the mask."""
     aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
     near = min(asked.count, manager.usable(asked, CpuMask(asked.free.bits & aligned)).bit_count())
     return (
@@ -494,7 +494,7 @@ def _choose_near(
 
 
 def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
-    """As many as there are, up to the number wanted."""
+    """Return how many CPUs to take from the mask's nodes: as many as there are, up to the number needed."""
     near = min(count, there.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
@@ -516,13 +516,13 @@ def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
 
 
 def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
-    """CPUs that the pod's next container may take over from its init containers."""
+    """Return the CPUs that the pod's next container may reuse from its init containers."""
     reuse = promises.of(CpuBooks).reuse
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
-def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
-    """Let later containers of the pod reuse what an init container got, until another takes it. Reuse sets of other pods end."""
+def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
+    """Let later containers of the pod reuse what an init container got, until another takes it. Other pods' reuse ends."""
     books = promises.of(CpuBooks)
     if books.reuse is None and kind is not ContainerKind.INIT:
         return promises
@@ -532,13 +532,13 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) 
     return promises if reuse == books.reuse else promises.having(CpuBooks(books.default, reuse))
 
 
-def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     full = (aligned_failure("container", "physical_cpu"),) if manager.options.full_pcpus_only else ()
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
 
 
-def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
-    """The metric deltas when CPUs were newly taken from the node."""
+def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
+    """Return the metric deltas of newly allocated CPUs."""
     deltas: MetricDeltas = ()
     if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
         deltas = (aligned("container", "uncore_cache"),)
@@ -559,7 +559,7 @@ def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
 
 
 def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Take back what one container has, unless another container of its pod has it too."""
+    """Release what one container holds, unless another container of its pod holds it, too."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     own = held.own_set(name)
@@ -574,21 +574,21 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
     else:
         for _, other in left.cpus:
             released -= other
-    return _released(manager, with_pod(promises, uid, pod.having(left)), released)
+    return _return_cpus(manager, with_pod(promises, uid, pod.having(left)), released)
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Take back a pod set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release a pod's set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     if held.pod_cpus is None or held.cpus:
         return promises, ()
-    return _released(manager, with_pod(promises, uid, pod.having(replace(held, pod_cpus=None))), held.pod_cpus)
+    return _return_cpus(manager, with_pod(promises, uid, pod.having(replace(held, pod_cpus=None))), held.pod_cpus)
 
 
-def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
+def _return_cpus(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs that went offline in the meantime belong to nobody until they return.
+        # CPUs that went offline in the meantime are in no pool until they return.
         cpus &= CpuSet(manager.universe)
     after = with_default_set(promises, default_set(promises) | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:

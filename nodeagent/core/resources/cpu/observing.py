@@ -1,4 +1,4 @@
-"""The steps of a choice of CPUs, passed to an observer that explains it afterwards. Nothing here decides."""
+"""Events during a choice of CPUs, for an observer that explains it afterwards. The observer decides nothing."""
 
 import enum
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 
 
 class Rule(enum.StrEnum):
-    """Why these CPUs were taken together."""
+    """Reason why CPUs were taken together."""
 
     WHOLE_SOCKET = "whole socket"
     WHOLE_NODE = "whole NUMA node"
@@ -24,13 +24,13 @@ class Source(enum.StrEnum):
     """The source that CPUs are chosen from."""
 
     HINT = "hint"
-    """What is free on the NUMA nodes of the merged hint (with align-by-socket: on their sockets)."""
+    """Free CPUs on the NUMA nodes of the merged hint (with align-by-socket: on their sockets)."""
     ELSEWHERE = "elsewhere"
-    """The rest, which the hint's nodes could not provide."""
+    """CPUs outside the hint's nodes, which could not provide enough."""
     ANYWHERE = "anywhere"
-    """There is no hint, or any node is equally good."""
+    """CPUs of any node, because there is no hint or it accepts every node."""
     POD = "pod"
-    """The set of a pod with pod-level resources."""
+    """Set of a pod with pod-level resources."""
 
 
 class Choosing(Struct, frozen=True):
@@ -40,13 +40,13 @@ class Choosing(Struct, frozen=True):
     available: CpuMask
     count: int
     isolated: bool = False
-    """Only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, another choice follows."""
+    """Whether only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, another choice follows."""
     container: str | None = None
-    """The container whose slice of the pod's set it is."""
+    """Container whose slice of the pod's set is chosen."""
 
 
 class Spread(Struct, frozen=True):
-    """distribute-cpus-across-numa takes a node's share next, or a group of what equal shares left over."""
+    """A NUMA node's share is taken next, or a group of what equal shares left over (distribute-cpus-across-numa)."""
 
     node: int
     count: int
@@ -57,19 +57,20 @@ class Took(Struct, frozen=True):
     rule: Rule
     cpus: CpuMask
     plugin: str | None = None
-    """Whose choice it is, under Rule.PLUGIN."""
+    """Plugin that chose the CPUs, under Rule.PLUGIN."""
 
 
 class PluginAnswered(Struct, frozen=True):
-    """A CPU plugin has answered, and its answer holds."""
+    """A CPU plugin has given a valid answer."""
 
     plugin: str
     point: str
     cpus: CpuSet
-    """What it has left, given or selected; or what it has scored."""
+    """CPUs that the plugin left, offered, selected or scored."""
     score: int | None
     is_for_hints: bool = False
-    """It was asked before the hints: for CPUs on any node."""
+    """Whether the plugin was called before the hints, for CPUs on any node."""
 
 
-PickObserver = Callable[[Choosing | Spread | Took | PluginAnswered], None]
+Pick = Choosing | Spread | Took | PluginAnswered
+PickObserver = Callable[[Pick], None]

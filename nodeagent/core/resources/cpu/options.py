@@ -1,4 +1,4 @@
-"""The static CPU policy's options: their maturity gates, their values, and which of them exclude each other."""
+"""Options of the static CPU policy: their maturity, their values, and which exclude each other."""
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ MATURITY = {
     _BY_SOCKET: _ALPHA,
     "distribute-cpus-across-cores": _ALPHA,
 }
-"""The stage of each option: those that are not stable need a feature gate."""
+"""Stage of each option. Options that are not stable need a feature gate."""
 OPTIONS = tuple(MATURITY)
 EXCLUSIONS = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
@@ -26,7 +26,7 @@ EXCLUSIONS = (
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
 )
-"""Pairs of options that can't both be on."""
+"""Pairs of options that exclude each other."""
 
 
 class CpuOptions(Struct, frozen=True):
@@ -42,7 +42,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
     """Judge the configured options as far as possible without a machine.
 
     Returns:
-        The valid options, and what is wrong with the others, in the order in which kubelet looks.
+        The valid options, and the errors of the others in kubelet's order.
     """
     chosen: dict[str, bool] = {}
     refused: list[StartRefused] = []
@@ -82,7 +82,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
                 )
             )
     if chosen.get(_BY_SOCKET) and placement.topology_manager_policy == "single-numa-node":
-        # The spelling is the reference's.
+        # kubelet's spelling
         refused.append(
             StartRefused(
                 "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option",
@@ -94,12 +94,12 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
 
 
 def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
-    """Judge the options on a machine.
+    """Return the errors of the options on a machine.
 
     Args:
-        options: as read.
+        options: the options as read.
         socket_count: sockets of the machine, as kubelet counts them.
-        numa_count: NUMA nodes that have CPUs.
+        numa_count: NUMA nodes with CPUs.
     """
     if not options.align_by_socket or socket_count <= numa_count:
         return ()

@@ -1,6 +1,6 @@
-"""What CPU plugins answer, judged: nothing of it counts that isn't free, isn't as many as were asked for, or isn't an answer at all.
+"""Answers of CPU plugins, and their judgment: CPUs that aren't free, a wrong number of CPUs, and values of other types are rejected.
 
-Loaded only where plugins are configured. How their code is reached, and how long it may take, is the edge's to know.
+Loaded only if plugins are configured. The edge calls their code and limits its time.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Of all numbers that plugins answer with; the lowest is as far below zero."""
+"""Limit on numbers in answers of plugins, positive and negative."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
@@ -47,7 +47,7 @@ class PluginChooser(Struct, frozen=True):
 
 
 def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False) -> Question:
-    """Ask Filter, and PostFilter where too little is left."""
+    """Call Filter, and PostFilter if too little is left."""
     left = asked
 
     def told(plugin: CpuPlugin, point: Point) -> None:
@@ -68,7 +68,7 @@ def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False
 
 
 def offered(manager: CpuManager, asked: Question) -> Question:
-    """Ask Filter, PostFilter and PreScore."""
+    """Call Filter, PostFilter and PreScore."""
     left, observer = filtered(manager, asked), manager.observer
     scores: dict[int, int] = {}
     for plugin in _with(manager.plugins, Point.PRE_SCORE):
@@ -82,7 +82,9 @@ def offered(manager: CpuManager, asked: Question) -> Question:
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Take the first combination that a plugin selects, or else the policy's; where plugins score, the best of all of them."""
+    """Choose the first combination that a plugin selects, or else the policy's. If plugins score, choose the combination with the best
+    score.
+    """
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
     for plugin in _with(manager.plugins, Point.SELECT):
@@ -104,12 +106,12 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
     if len(found) > 1:
         by, best = max(found, key=lambda one: sum(_score(judge, question, one[1], observer) for judge in judges))
     if by is None and observer is not None:
-        manager.policy.select(tier)  # once more, for who looks on
+        manager.policy.select(tier)  # chosen again for the observer
     return best if by is None else _taken(observer, by, best)
 
 
 def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
-    """Let the policy choose from the CPUs with the highest scores that suffice; return from which."""
+    """Let the policy choose among the CPUs with the highest scores that suffice. Also return these CPUs."""
     silent = manager.observed_by(None).policy
     best = 0
     alike: dict[int, int] = {}
@@ -130,7 +132,7 @@ def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | Cp
 
 
 def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refusal | None:
-    """Ask Allocate."""
+    """Call Allocate. None means that no plugin objects."""
     for plugin in _with(plugins, Point.ALLOCATE):
         why = _words(plugin, Point.ALLOCATE, _ask(plugin, Point.ALLOCATE, asked, cpus))
         if why is not None:
@@ -139,7 +141,7 @@ def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refus
 
 
 def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
-    """Ask Sort: when a pod's turn is, for a stable order."""
+    """Call Sort for the position of a pod in the queue."""
     try:
         return tuple(
             _number(plugin, Point.SORT, _ask(plugin, Point.SORT, pod)) for plugin in _with(plugins, Point.SORT)
@@ -152,7 +154,7 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Put what waits in the order of Sort. A pod whose turn no plugin says is the last: its decision is refused with that."""
+    """Sort the queue stably by the answers of Sort. A pod that a plugin fails to sort comes last, where its decision is a refusal."""
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
     return [
@@ -162,18 +164,18 @@ def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Calla
 
 
 class Note(Struct, frozen=True):
-    """What a plugin says of CPUs that have been given back."""
+    """Note of a plugin about released CPUs, for the log."""
 
     plugin: str
     pod_uid: str
     container: str
     text: str
     has_failed: bool = False
-    """The text is why it has none: what is given back can't be refused."""
+    """Whether the text is an error instead. It can't refuse a release."""
 
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
-    """Ask Deallocate about the CPUs that containers no longer hold, be it that they hold others."""
+    """Call Deallocate for the CPUs that containers no longer hold, even if they hold other ones."""
     found = []
     holds = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
     gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
@@ -194,7 +196,7 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
 
 
 def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
-    """Say which plugins are not asked any more, and what that means. None: all are."""
+    """Describe the plugins that are no longer called, and the consequence. None means that all are called."""
     late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
     if not late:
         return None
@@ -203,7 +205,7 @@ def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
 
 
 def failed(err: PluginFailedError) -> Refusal:
-    """Refuse the pod that a plugin was asked about."""
+    """Return the refusal of a pod whose plugin has failed."""
     return Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
 
 
@@ -234,7 +236,7 @@ def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) ->
     return cpus
 
 
-# Answers. Their types are compared exactly: a subclass may run code when it is looked at.
+# Answers are compared by exact type, because a subclass may run code when it is examined.
 
 
 def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
@@ -245,7 +247,7 @@ def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
 
 def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
     cpus = _of(plugin, point, answer, CpuSet)
-    # The length first: a set may have any, and everything else about it takes time by that.
+    # The length is checked first, because a set of any size may come, and other checks take time in proportion.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
     unknown = cpus - question.topology.online

@@ -1,7 +1,7 @@
-"""The CPU manager and pods with pod-level resources (KEP-5526): one set for the pod, divided among its containers.
+"""Pods with pod-level resources in the CPU manager (KEP-5526): one set for the pod, divided among its containers.
 
-Plain init containers run one after another, so their slices overlap with later ones; sidecars and apps have theirs exclusively; what no
-container has exclusively is the pod's shared pool.
+Plain init containers run one after another, so their slices overlap with later ones. Sidecars and apps have exclusive slices. The CPUs that
+no container has exclusively are the pod's shared pool.
 """
 
 from msgspec import Struct
@@ -24,14 +24,14 @@ from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
-from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over, taken_deltas
+from nodeagent.core.resources.cpu.manager import CpuManager, allocation_deltas, check_full_cores, choose_near, over
 from nodeagent.core.resources.cpu.observing import Choosing, Source
 from nodeagent.core.resources.cpu.points import CpuShortage, Question
 from nodeagent.core.resources.resource import Allocation
 
 
 def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones. None means no refusal."""
     all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
     exclusive = 0
     shared = False
@@ -67,42 +67,42 @@ def _empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Take the pod's CPUs from the node, under the hint of its first container, and divide them."""
+    """Allocate the pod's CPUs from the node, under the hint of its first container, and divide them."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     refusal = check_pod(manager, pod)
     if refusal is not None:
-        return _failed(promises, (), refusal)
+        return _refuse(promises, (), refusal)
     asked = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
     if manager.chooser is not None:
         asked = manager.offered(asked)
     if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, asked) or _check_slices(manager, asked)
         if refusal is not None:
-            return _failed(promises, (), refusal)
+            return _refuse(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
     chosen = choose_near(manager, asked, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
-        return _failed(promises, (), wrap_unexpected(chosen.message))
+        return _refuse(promises, (), wrap_unexpected(chosen.message))
     veto = manager.vetoed(asked, chosen) if manager.chooser is not None else None
     if veto is not None:
-        return _failed(promises, (), veto)
+        return _refuse(promises, (), veto)
     of_pod = promises.of_pod(pod.uid)
     held = replace(of_pod.of(CpuHoldings), pod_cpus=chosen)
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
-    # The union behind the per-node gauge does not contain this pod yet.
-    deltas = taken_deltas(manager, promises, chosen.bits)
+    # The union behind the per-node gauge doesn't contain this pod yet.
+    deltas = allocation_deltas(manager, promises, chosen.bits)
     parts = _partition(manager, asked, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:
-        return _failed(after, deltas, wrap_unexpected(parts.shortage.message))
+        return _refuse(after, deltas, wrap_unexpected(parts.shortage.message))
     deltas += (allocations("cpu", "pod"),) * len(pod.containers)
     sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
     return Allocation(with_pod(after, pod.uid, of_pod.having(replace(held, cpus=sets))), deltas)
 
 
 def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
-    """Refuse exclusive slices that aren't whole cores (kubelet allocates halves: Erratum.HALF_CORES_HANDED_OUT)."""
+    """Refuse exclusive slices that aren't whole cores. kubelet allocates halves (Erratum.HALF_CORES_HANDED_OUT)."""
     if not manager.picking.whole_cores:
         return None
     slices = (over(asked, asked.free.bits, c.cpus) for c in asked.pod.containers if c.cpus)
@@ -110,16 +110,16 @@ def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
     return next((refusal for refusal in checks if refusal is not None), None)
 
 
-def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
 
 
 class _Parts(Struct, frozen=True):
-    """A pod's set, divided."""
+    """A pod's set, divided among its containers."""
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """What was counted: up to the container that could not get enough, if there is one."""
+    """Metric deltas up to the container that could not get enough, if there is one."""
     shortage: CpuShortage | None = None
 
 
@@ -149,7 +149,7 @@ def _partition(manager: CpuManager, asked: Question, whole: CpuMask) -> _Parts:
         elif container.cpus == 0:
             sharing.append(container.name)
         elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
-            # A sidecar will be running in what becomes the shared pool.
+            # A sidecar keeps running in what becomes the shared pool.
             waiting.append((container.name, container.cpus, pool))
         else:
             chosen = given(container.name, container.cpus, pool)

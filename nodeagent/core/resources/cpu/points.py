@@ -1,7 +1,7 @@
-"""The points at which CPUs are chosen, as typed protocols. kubelet's own policies are made of the same ones that plugins implement.
+"""Extension points of the choice of CPUs, as typed protocols. kubelet's own policies are built from the same points as plugins.
 
-A plugin implements one or more. Each is a pure function over the values of the core: the same question gets the same answer. What a plugin
-answers is judged in plugins.py, which is loaded where there are any; what is asked here of our own steps is not.
+A plugin implements one or more points. Each is a pure function of values of the core, so the same question gets the same answer. plugins.py
+judges the answers of plugins. Answers of our own steps need no judgment.
 """
 
 import enum
@@ -20,7 +20,7 @@ from nodeagent.errors import printable
 
 
 class Point(enum.StrEnum):
-    """By the names of the CPU Manager Plugin Model, in the order in which they are asked."""
+    """Points by their names in the CPU Manager Plugin Model, in the order of calls."""
 
     SORT = "Sort"
     FILTER = "Filter"
@@ -33,45 +33,47 @@ class Point(enum.StrEnum):
 
     @property
     def method(self) -> str:
-        """The method of a plugin that implements it."""
+        """Name of the method that implements the point."""
         return self.name.lower()
 
 
 Scores = Mapping[int, int]
-"""By CPU: the more, the better. A CPU that isn't in it has 0."""
+"""Scores by CPU, where more is better. A missing CPU has score 0."""
 NO_SCORES: Scores = MappingProxyType({})
 
 
-class Question(Struct, frozen=True, gc=False):  # one or two for each decision: nothing in it refers to it
-    """A number of CPUs, and those they are to be chosen from."""
+class Question(
+    Struct, frozen=True, gc=False
+):  # created once or twice for each decision, and never part of a reference cycle
+    """A request for a number of CPUs out of a set of free ones."""
 
     topology: Topology
     promises: Promises
-    """To whom what is promised, the pod's containers before this one among them."""
+    """Current promises, including those of the pod's containers before this one."""
     pod: PodDemand
     container: str | None
-    """None: for the pod as a whole."""
+    """None means the pod as a whole."""
     free: CpuSet
-    """Free, and what the points before have left of it. Select and Score are asked for what is to come from the NUMA nodes of the merged
-    hint, and then for what these can't provide: `free` and `count` are those of the one or the other.
+    """Free CPUs that earlier points have left. Select and Score are called for the NUMA nodes of the merged hint first, and again for the
+    rest that these nodes can't provide. `free` and `count` refer to one of the two.
     """
     count: int
     scores: Scores = NO_SCORES
-    """By PreScore, all plugins' together."""
+    """Sum of the scores of all plugins' PreScore."""
 
 
 class CpuShortage(Struct, frozen=True):
-    """The request can't be met; the text is kubelet's."""
+    """The request can't be met. The text is kubelet's."""
 
     message: str
 
 
 class ReturnedCpus(Struct, frozen=True):
-    """CPUs that a container gives back."""
+    """CPUs that a container has released."""
 
     topology: Topology
     promises: Promises
-    """As they are after it."""
+    """Promises after the release."""
     pod_uid: str
     container: str
     cpus: CpuSet
@@ -79,7 +81,7 @@ class ReturnedCpus(Struct, frozen=True):
 
 class Sort(Protocol):
     def sort(self, pod: Pod) -> int:
-        """Say when a pod's turn is, among those that wait: those with less come first, those with equally much as before."""
+        """Return the position of a pod among waiting ones: lower values come first, and equal ones keep their order."""
 
 
 class Filter(Protocol):
@@ -89,42 +91,42 @@ class Filter(Protocol):
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return what to choose from instead, as what the filters have left is too little. `free` is
-        what there was before they were asked. None: nothing.
+        """Return the CPUs to choose from instead, because the filters have left too few. `free` is the set before the filters. None means
+        no offer.
         """
 
 
 class PreScore(Protocol):
     def pre_score(self, question: Question) -> Scores:
-        """Say how much each single CPU suits the pod."""
+        """Return how well each CPU suits the pod."""
 
 
 class Select(Protocol):
     def select(self, question: Question) -> CpuSet | CpuShortage | None:
-        """Return so many of the free CPUs. None: no opinion. Only our own policy says that the request can't be met."""
+        """Return this number of the free CPUs. None means no opinion. Only our own policy reports that the request can't be met."""
 
 
 class Score(Protocol):
     def score(self, question: Question, cpus: CpuSet) -> int:
-        """Say how good one of the combinations is that Select has returned."""
+        """Return the score of one combination that Select has returned."""
 
 
 class Allocate(Protocol):
     def allocate(self, question: Question, cpus: CpuSet) -> str | None:
-        """Say why the container is not to have these CPUs after all; the pod is refused with it. None: it has them."""
+        """Return why the container must not get these CPUs, which refuses the pod. None means no objection."""
 
 
 class Deallocate(Protocol):
     def deallocate(self, returned: ReturnedCpus) -> str | None:
-        """Say what is to be noted in the log about CPUs that have been given back. None: nothing."""
+        """Return a note for the log about released CPUs. None means no note."""
 
 
 _MOST_CHARACTERS = 1000
-"""Of what is said about a failure: it may quote sets of CPUs, or the plugin."""
+"""Limit on the text of a failure, which may quote sets of CPUs, or the plugin."""
 
 
 class PluginFailedError(Exception):
-    """A plugin has raised an error, was too late, is not there, or its answer is none. It refuses the pod that it was asked about."""
+    """A plugin has raised an error, taken too long, is missing, or has given an invalid answer. The pod in question is refused."""
 
     def __init__(self, plugin: str, point: Point | None, why: str) -> None:
         where = "" if point is None else f", {point.value}"

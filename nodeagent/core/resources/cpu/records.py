@@ -1,4 +1,4 @@
-"""The contents of kubelet's cpu_manager_state, decoded but not yet trusted. Knows no JSON and no checksum."""
+"""Content of kubelet's cpu_manager_state, decoded but not judged."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class CpuRecord(Struct, frozen=True):
-    """Sets are still texts: kubelet judges them after the policy's name."""
+    """Content of the file. Sets are still texts, because kubelet judges them after the policy's name."""
 
     policy_name: str
     default: str
@@ -18,4 +18,4 @@ class CpuRecord(Struct, frozen=True):
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""Container id → (pod UID, container name), as the runtime knows them at startup: for files of version 1."""
+"""(pod UID, container name) by container ID, as the runtime knows them at startup. Files of version 1 need them."""

@@ -1,4 +1,4 @@
-"""Exclusive CPUs of a running container whose request changes (KEP-5554): it keeps what it has, or the CPUs that it was admitted with."""
+"""Exclusive CPUs of a running container whose request changes (KEP-5554). It keeps its CPUs, or at least those of its admission."""
 
 from msgspec.structs import replace
 
@@ -34,22 +34,22 @@ def resize_cpus(
         return refuse_resize_for_good(
             f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew"
         )
-    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # none, where a start has found none for it
+    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # it has none if a start found none
     away = own - CpuSet(manager.layout.online)
     if away:
         return defer_resize(f"CPUs {away} of {name} are offline")
     chosen = (
-        _fewer(manager, promises, pod, now, own)
+        _choose_fewer(manager, promises, pod, now, own)
         if now.cpus < len(own)
-        else _more(manager, topology, promises, pod, now, own)
+        else _choose_more(manager, topology, promises, pod, now, own)
     )
-    return chosen if isinstance(chosen, NotResized) else _holding(promises, pod.uid, now.name, own, chosen)
+    return chosen if isinstance(chosen, NotResized) else _hold_cpus(promises, pod.uid, now.name, own, chosen)
 
 
-def _fewer(
+def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose those that it keeps: the ones that it was admitted with, and of the others what the policy would take of them."""
+    """Choose the CPUs that it keeps: those of its admission, and of the others those that the policy would take."""
     first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
@@ -59,10 +59,10 @@ def _fewer(
             f"{now.cpus} would be fewer than {len(first)}"
         )
     asked = Question(manager.topology, promises, pod, now.name, own, now.cpus)
-    return _without_whole_cores(manager, asked) or _among(manager, asked, first, None)
+    return _refuse_split_cores(manager, asked) or _choose_including(manager, asked, first, None)
 
 
-def _more(
+def _choose_more(
     manager: CpuManager,
     topology: TopologyManager,
     promises: Promises,
@@ -70,7 +70,7 @@ def _more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose CPUs beside those that it has: on its NUMA nodes first, and only there where the topology manager has promised that."""
+    """Choose additional CPUs, on its NUMA nodes first. Other nodes are excluded if the topology manager's policy is strict."""
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
@@ -84,26 +84,28 @@ def _more(
         return refuse_resize_for_good(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
-    missing, left = now.cpus - len(own), CpuSet(free) | (_left_by_init(promises, pod, now) & CpuSet(all_cpus))
+    missing, left = now.cpus - len(own), CpuSet(free) | (_cpus_left_by_init(promises, pod, now) & CpuSet(all_cpus))
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
     if manager.chooser is not None:
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
         left = asked.free
         asked = over(asked, (own | left).bits, now.cpus)
-    half = _without_whole_cores(manager, asked)
+    half = _refuse_split_cores(manager, asked)
     if half is not None:
         return half
     if missing > len(left):
         return defer_resize(
             f"container {now.name} needs {missing} more CPUs, and {len(left)} {'is' if len(left) == 1 else 'are'} free{where}{stays}"
         )
-    chosen = _among(manager, asked, own, NumaMask(nodes.bits))
+    chosen = _choose_including(manager, asked, own, NumaMask(nodes.bits))
     veto = manager.vetoed(asked, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
     return chosen if veto is None else defer_resize(veto.message)
 
 
-def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """CPUs of init containers that end before a container starts: they stay with the pod, and no other container of it has them."""
+def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
+    """Return CPUs of init containers that end before this container starts. They stay with the pod, and no other container of it has
+    them.
+    """
     held, before = promises.of_pod(pod.uid), True
     left, others = CpuSet(), CpuSet()
     for container in pod.containers:
@@ -116,8 +118,10 @@ def _left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> C
     return left - others
 
 
-def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
-    """Choose from what is asked about so that some are among it: as the policy would, if these are, and else beside them."""
+def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
+    """Choose from the CPUs in question so that the kept ones are included: by the policy if it includes them, otherwise in addition to
+    them.
+    """
     if len(kept) == asked.count:
         return kept
     best = choose_near(manager, asked, mask)
@@ -131,10 +135,10 @@ def _among(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | 
     return kept | beside
 
 
-def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | None:
+def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
-    # What it has counts as well, which nobody has at an admission.
+    # The container's own CPUs count, too, which a new container doesn't have.
     there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
     refusal = check_full_cores(manager, replace(asked, promises=there))
     if refusal is None:
@@ -143,7 +147,7 @@ def _without_whole_cores(manager: CpuManager, asked: Question) -> NotResized | N
     return (defer_resize if is_possible else refuse_resize_for_good)(f"container {asked.container}: {refusal.message}")
 
 
-def _holding(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
+def _hold_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
     of_cpus = held.of(CpuHoldings)
     first = (of_cpus.first_set(name) or own) & chosen

@@ -1,4 +1,4 @@
-"""The CPU manager as one of several resource managers."""
+"""The CPU manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -31,7 +31,7 @@ from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu import hints, pods
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.cpu.invariants import cpu_shortfalls, cpu_violations
-from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, found_cpus, keep_cpus
+from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, find_cpus_in_cgroups, keep_cpus
 from nodeagent.core.resources.cpu.manager import (
     CpuManager,
     allocate_container,
@@ -40,12 +40,12 @@ from nodeagent.core.resources.cpu.manager import (
     start_deltas,
 )
 from nodeagent.core.resources.cpu.resize import resize_cpus
-from nodeagent.core.resources.cpu.restore import validated_cpus
+from nodeagent.core.resources.cpu.restore import validate_cpus
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
-    """Return the manager so that it asks these plugins. What asks them is loaded only where there are any."""
+    """Return the manager with these plugins. The code that calls plugins is loaded only if there are any."""
     if not plugins:
         return replace(manager, chooser=None)
     from nodeagent.core.resources.cpu.plugins import PluginChooser  # noqa: PLC0415 - as said
@@ -71,10 +71,10 @@ class CpuResource(Struct, frozen=True):
         return CpuResource(replace(manager, grantable=cpus))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        return _listed(hints.container_hints(self.manager, promises, pod, container))
+        return _as_resource_hints(hints.container_hints(self.manager, promises, pod, container))
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        return _listed(hints.pod_hints(self.manager, promises, pod))
+        return _as_resource_hints(hints.pod_hints(self.manager, promises, pod))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, container)
@@ -83,7 +83,7 @@ class CpuResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """CPUs in exclusive sets, without the reserved ones."""
+        """Return the share of exclusive CPUs, without the reserved ones."""
         manager = self.manager
         if not manager.static:
             return None
@@ -91,7 +91,7 @@ class CpuResource(Struct, frozen=True):
         whole = (cpus & ~manager.reserved.bits).bit_count()
         return (exclusive_cpus(promises).bits & cpus).bit_count() * 100 // whole if whole else 0
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(CpuBooks)
         return promises if books.reuse is None else promises.having(CpuBooks(books.default))
 
@@ -137,7 +137,7 @@ class CpuResource(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_set(self.manager, promises, uid)
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -146,10 +146,10 @@ class CpuResource(Struct, frozen=True):
         *,
         by_pod: bool,
     ) -> CpuHoldings:
-        return found_cpus(entry, pod, groups, observed, by_pod=by_pod)
+        return find_cpus_in_cgroups(entry, pod, groups, observed, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Fewer CPUs are fine: they may be offline. A mixed container may have the shared pool in addition."""
+        """Fewer CPUs are no contradiction, because some may be offline. A mixed container may have the shared pool in addition."""
         own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
         if own is None:
             return False
@@ -164,7 +164,7 @@ class CpuResource(Struct, frozen=True):
         own = held.of(CpuHoldings)
         if by_pod:
             return bool(pod.cpus) and own.pod_cpus is None
-        # Plain init containers may have run, and have passed theirs on to later ones.
+        # Plain init containers may have run, and have passed their CPUs on to later ones.
         lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
         return any(len(own.own_set(c.name) or ()) < c.cpus for c in lasting)
 
@@ -179,8 +179,8 @@ class CpuResource(Struct, frozen=True):
     ) -> Iterator[HoldingChange]:
         return cpu_differences(self.manager, promises, pod, demand, before.of(CpuHoldings), name, by_pod=by_pod)
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
-        return validated_cpus(self.manager, promises)
+    def validate(self, promises: Promises) -> Promises | StartRefused:
+        return validate_cpus(self.manager, promises)
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
         return start_deltas(self.manager, promises)
@@ -206,5 +206,5 @@ class CpuResource(Struct, frozen=True):
         return cpu_shortfalls(self.manager, promises)
 
 
-def _listed(found: Hints | None) -> ResourceHints:
+def _as_resource_hints(found: Hints | None) -> ResourceHints:
     return (("cpu", DONT_CARE if found is None else found or UNSATISFIABLE),)

@@ -1,4 +1,4 @@
-"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages with which it refuses the rest."""
+"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages that refuse the rest."""
 
 from msgspec.structs import replace
 
@@ -16,17 +16,17 @@ _FILE = "cpu_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
-def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
-    """Judge what the file says.
+def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
+    """Judge the content of the file.
 
     Args:
-        manager: as configured now.
-        record: None if there is no file.
+        manager: the manager as configured now.
+        record: the content. None means that there is no file.
     """
     if record is None:
         promises = Promises()
     else:
-        loaded = _loaded(manager, record)
+        loaded = _load(manager, record)
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the CPU manager "
@@ -34,10 +34,10 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
                 _FILE,
             )
         promises = loaded
-    return validated_cpus(manager, promises)
+    return validate_cpus(manager, promises)
 
 
-def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
+def _load(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
         return StartRefused(record.message, _FILE)
     policy = "static" if manager.static else "none"
@@ -67,7 +67,7 @@ def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | S
     return Promises(pods=pods).having(CpuBooks(default=default))
 
 
-def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
+def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
     """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
@@ -78,7 +78,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
             return StartRefused("default cpuset cannot be empty", _FILE)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        promises = _with_present_cpus(manager, promises)
+        promises = _sync_online_cpus(manager, promises)
     default, reserved = default_set(promises), manager.reserved
     if strict and not reserved.isdisjoint(default):
         return StartRefused(
@@ -92,12 +92,12 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
             return StartRefused(
                 f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
             )
-    twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _held_twice(promises)
+    twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _find_double_owner(promises)
     if twice is not None:
         return twice
-    present = default | given_cpus(promises)
+    present = default | list_allocated_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs that went offline are still promised: they may come back.
+        # CPUs that went offline stay allocated, because they may come back.
         present &= CpuSet(manager.layout.online)
     if present.bits != manager.universe:
         return StartRefused(
@@ -107,8 +107,8 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     return promises
 
 
-def _held_twice(promises: Promises) -> StartRefused | None:
-    """Find CPUs of a pod that another pod has too, or that are in the shared pool."""
+def _find_double_owner(promises: Promises) -> StartRefused | None:
+    """Find CPUs of a pod that another pod also has, or that are in the shared pool."""
     given = CpuSet()
     for uid, pod in promises.pods:
         mine = pod.of(CpuHoldings).every_cpu
@@ -122,16 +122,16 @@ def _held_twice(promises: Promises) -> StartRefused | None:
     return None
 
 
-def given_cpus(promises: Promises) -> CpuSet:
-    """All CPUs that a pod holds."""
+def list_allocated_cpus(promises: Promises) -> CpuSet:
+    """Return all CPUs that pods hold."""
     given = 0
     for _, pod in promises.pods:
         given |= pod.of(CpuHoldings).every_cpu.bits
     return CpuSet(CpuMask(given))
 
 
-def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
-    """Add to the shared pool what came online (or belongs to nobody), and remove what went offline."""
-    known = default_set(promises) | given_cpus(promises)
+def _sync_online_cpus(manager: CpuManager, promises: Promises) -> Promises:
+    """Add CPUs that came online, or have no owner, to the shared pool, and remove those that went offline."""
+    known = default_set(promises) | list_allocated_cpus(promises)
     appeared = CpuSet(manager.universe) - known
     return with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))

@@ -1,4 +1,4 @@
-"""The device manager: which devices of a countable resource a container gets, by the rules of kubelet's.
+"""The device manager: allocation of devices of extended resources, by the rules of kubelet's device manager.
 
-Loaded only where the configuration names devices, or a device plugin has registered. Knows no CPUs and no memory.
+Loaded only if the configuration names devices, or a device plugin has registered.
 """

@@ -1,7 +1,7 @@
-"""The device manager's NUMA hints, for a container or a pod, as kubelet makes them (devicemanager/topology_hints.go).
+"""NUMA hints of the device manager, as kubelet makes them (devicemanager/topology_hints.go).
 
-A set of NUMA nodes is a hint if enough devices that can be given are near one of its nodes. Preferred are those of as few nodes as could do
-if nobody had any device yet.
+A set of NUMA nodes is a hint if enough allocatable devices are near one of its nodes. Preferred are sets with as few nodes as would be
+needed if all devices were free.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from nodeagent.core.numa.node_search import Cover
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 
 _MOST_LISTED = 8
-"""NUMA nodes up to which sets are listed where devices are near several nodes each: 255 of them."""
+"""Limit on NUMA nodes whose sets are listed if devices are near several nodes each: 255 sets."""
 
 
 def pool_hints(
@@ -26,11 +26,11 @@ def pool_hints(
     """Return the hints for some devices of a pool.
 
     Args:
-        pool: all there are.
+        pool: all devices of the resource.
         every: all NUMA nodes of the machine.
-        request: how many are asked for.
-        available: those that can be given, or that the asker has already.
-        reusable: those of its pod's init containers, which it takes first: their nodes have to be in the set.
+        request: the number of requested devices.
+        available: devices that can be allocated, or that the container already has.
+        reusable: devices of the pod's init containers, which are allocated first. The set must contain their nodes.
     """
     if not pool.has_topology:
         return DONT_CARE
@@ -40,15 +40,20 @@ def pool_hints(
     several = [device for device in pool.devices if (device.nodes or 0).bit_count() > 1]
     is_additive = request == 1 and not kept
     if len(ids) <= (MAX_LISTED_NODES if not several or is_additive else _MOST_LISTED):
-        return _listed(pool, ids, request, givable, kept) or UNSATISFIABLE
+        return _list_hints(pool, ids, request, givable, kept) or UNSATISFIABLE
     if is_additive:
-        return _family(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
-    return _family(
-        every, ids, request, _at_lowest(pool.devices, every), _at_lowest(givable, every), _at_lowest(kept, every)
+        return _describe_hints(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
+    return _describe_hints(
+        every,
+        ids,
+        request,
+        _count_at_lowest(pool.devices, every),
+        _count_at_lowest(givable, every),
+        _count_at_lowest(kept, every),
     )
 
 
-def _listed(
+def _list_hints(
     pool: DevicePool, ids: Sequence[int], request: int, givable: Sequence[PoolDevice], kept: Sequence[PoolDevice]
 ) -> HintList:
     there = [device.nodes or 0 for device in pool.devices]
@@ -71,15 +76,15 @@ def _any_of(devices: Iterable[PoolDevice], every: NumaMask) -> int:
     return nodes & every
 
 
-def _at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
-    """Count a device near several nodes at the lowest: sets with another one of them alone are missed, and none is wrong."""
+def _count_at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
+    """Count a device near several nodes only at its lowest node. The hints miss some sets with other nodes, but none of them is wrong."""
     return [(nodes & -nodes) for device in devices if (nodes := (device.nodes or 0) & every)]
 
 
-def _family(
+def _describe_hints(
     every: NumaMask, ids: Sequence[int], request: int, there: Sequence[int], given: Sequence[int], kept: Sequence[int]
 ) -> Hints:
-    """Describe the hints, where listing them takes too long: each entry is the nodes where a device counts."""
+    """Describe the hints if listing them takes too long. Each entry has the nodes where a device counts."""
 
     def counts(devices: Sequence[int]) -> list[int]:
         return [sum(1 for nodes in devices if nodes >> node & 1) for node in ids]

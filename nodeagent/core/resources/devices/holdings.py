@@ -1,4 +1,4 @@
-"""What pods hold of devices, be it by number or by a claim."""
+"""Devices that pods hold, by number or by a claim."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,38 +14,42 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class HeldDevice(Struct, frozen=True):
-    """A device that is a container's alone: of a resource that is asked for by number, or of a driver that claims name."""
+    """A device of a container: of an extended resource, or of a claim."""
 
     resource: str
-    """The resource, or the driver."""
+    """Extended resource, or driver of a claimed device."""
     id: str
-    """Of a discovered one its PCI address."""
+    """ID of the device. It is the PCI address of a discovered device."""
     nodes: NumaSet = NumaSet()
-    """The NUMA nodes that it was near when it was given. Empty: unknown."""
+    """NUMA nodes near the device at its allocation. Empty means unknown."""
     kind: str = ""
-    """Of a discovered one (core/model/devices.py)."""
+    """Kind of a discovered device (core/model/devices.py)."""
     names: tuple[str, ...] = ()
-    """What it was called when it was given."""
+    """Names of the device at its allocation."""
     claim: str = ""
-    """The claim by which several containers may have it. Empty: it is one's alone."""
+    """Claim that has the device, which several containers may share. Empty means that the device belongs to one container."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from others: a PCI function is the same under whatever resource."""
+        """Identify the device. A PCI function is the same device under any resource."""
         return ("", self.id) if _PCI_ADDRESS.fullmatch(self.id) else (self.resource, self.id)
 
 
 class DeviceHoldings(Struct, frozen=True):
-    """What one pod holds; every tuple is sorted by container name."""
+    """Devices of one pod. Every tuple is sorted by container name."""
 
     devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
-    """Each container's by resource and id. Those of plain init containers may be those of later ones, too."""
+    """Devices of each container, by resource and ID. Later containers may have the devices of plain init containers, too."""
     answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
-    """Of device plugins, by resource: what a container needs for its devices (formats/wire/device_plugins.py)."""
+    """Answers of device plugins by container and resource: what the container needs for its devices (formats/wire/device_plugins.py)."""
 
     @property
     def holders(self) -> Iterator[str]:
         return (name for name, _ in self.devices)
+
+    @property
+    def size(self) -> int:
+        return sum(len(devices) for _, devices in self.devices)
 
     def without(self, container: str) -> "DeviceHoldings":
         return DeviceHoldings(remove_item(self.devices, container), remove_item(self.answers, container))
@@ -56,7 +60,7 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(devices, tuple(item for item in self.answers if item[0] == container))
 
     def plus(self, other: "DeviceHoldings") -> "DeviceHoldings":
-        """Return it with what other holdings have for their containers."""
+        """Return the holdings with the containers of other holdings."""
         devices, answers = self.devices, self.answers
         for name, own in other.devices:
             devices = put_item(devices, name, own)
@@ -65,42 +69,42 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(devices, answers)
 
     def with_devices(self, container: str, devices: Iterable[HeldDevice]) -> "DeviceHoldings":
-        """Return it with other devices of a container."""
+        """Return the holdings with other devices of a container."""
         own = tuple(sorted(devices, key=lambda one: (one.resource, one.id)))
         return DeviceHoldings(put_item(self.devices, container, own), self.answers)
 
     def with_answer(self, container: str, resource: str, answer: bytes) -> "DeviceHoldings":
-        """Return it with what a device plugin has answered for a container."""
+        """Return the holdings with a device plugin's answer for a container."""
         own = put_item(next((answers for key, answers in self.answers if key == container), ()), resource, answer)
         return DeviceHoldings(self.devices, put_item(self.answers, container, own))
 
     def devices_of(self, name: str, resource: str | None = None) -> tuple[HeldDevice, ...]:
-        """Return a container's devices; of one resource, or of all."""
+        """Return a container's devices, of one resource or of all."""
         own = next((devices for key, devices in self.devices if key == name), ())
         return own if resource is None else tuple(device for device in own if device.resource == resource)
 
     def answer_of(self, name: str, resource: str) -> bytes | None:
-        """Return what a device plugin has answered for a container. None means that none was asked."""
+        """Return a device plugin's answer for a container. None means that no plugin was called."""
         own = next((answers for key, answers in self.answers if key == name), ())
         return next((answer for key, answer in own if key == resource), None)
 
 
 def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:
-    """Return the keys of all devices that a pod has."""
+    """Return the keys of all devices that pods hold."""
     taken: frozenset[tuple[str, str]] = promises.pods.fold(_DEVICES)
     unrecovered = promises.unrecovered
-    return taken.union(*(_devices(one.uid, one.held) for one in unrecovered)) if unrecovered else taken
+    return taken.union(*(_keys_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else taken
 
 
 def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]]:
-    """Return the devices of all pods, unrecovered ones too, sorted by UID; of none, where no pod has any."""
+    """Return the devices of all pods, including unrecovered ones, sorted by UID. Empty if no pod has devices."""
     if not taken_devices(promises):
         return iter(())
     return ((uid, pod.of(DeviceHoldings)) for uid, pod in promises.all_pods())
 
 
 def count_devices(promises: Promises) -> dict[str, int]:
-    """Return how many devices of each resource pods have. What claims have is of none."""
+    """Count the devices of each resource that pods hold, without claimed devices."""
     given: dict[str, set[str]] = {}
     for _, held in pods_with_devices(promises):
         for _, devices in held.devices:
@@ -111,8 +115,8 @@ def count_devices(promises: Promises) -> dict[str, int]:
     return {resource: len(ids) for resource, ids in given.items()}
 
 
-def _devices(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset(device.key for _, devices in pod.of(DeviceHoldings).devices for device in devices)
 
 
-_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _devices, frozenset.__or__)
+_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _keys_of_pod, frozenset.__or__)

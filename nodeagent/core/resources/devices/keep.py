@@ -1,4 +1,4 @@
-"""Devices after a start: what pods keep of them, be they there or not."""
+"""Devices that pods keep after a start, whether or not the devices still exist."""
 
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
@@ -6,12 +6,12 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return what a pod keeps of its devices, be they there or not: all but those that another container has claimed first.
-    What plain init containers have, later ones of their pod may have, too.
+    """Return the devices that a pod keeps: all except those that another container keeps already. Devices of plain init containers may also
+    belong to later containers of the pod.
     """
     kinds, mine = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
-    """By key, the claim."""
+    """Claims by the key of a device. Empty for an unclaimed device."""
     own: dict[tuple[str, str], str] = {}
     for uid, held in promises.pods:
         for name, devices in held.of(DeviceHoldings).devices:

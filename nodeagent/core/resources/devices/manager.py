@@ -1,7 +1,7 @@
-"""Which devices a container gets: kubelet's order (devicemanager/manager.go), and by id among equals, where kubelet's order is random.
+"""Allocation of devices to a container, in kubelet's order (devicemanager/manager.go). Where kubelet's order is random, IDs decide.
 
-First what its pod's init containers have had, then devices near the nodes that the topology manager has chosen, then others. What is
-promised is in `PodPromises.devices`; a device that is gone stays promised and is given to nobody else.
+The devices of the pod's init containers come first, then devices near the nodes of the merged hint, then others. A device that is gone
+stays allocated, so no other pod gets it.
 """
 
 from collections.abc import Iterable
@@ -28,13 +28,13 @@ class DeviceManager(Struct, frozen=True):
         return next((pool for pool in self.pools if pool.resource == resource), None)
 
     def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
-        """Return the devices that nobody has."""
+        """Return the healthy devices that no pod holds."""
         taken = taken_devices(promises)
         return [device for device in pool.healthy if device.held(pool.resource).key not in taken]
 
 
 def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDevice]:
-    """Return what the pod's plain init containers have, and no other container of it: they have ended when the others run."""
+    """Return the devices that only plain init containers of the pod hold. These have ended when the other containers run."""
     kinds = {container.name: container.kind for container in pod.containers}
     lent: list[str] = []
     lasting: set[str] = set()
@@ -51,7 +51,7 @@ def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDe
 def allocate_container(
     manager: DeviceManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Promise the container what it asks for, under the hint stored for it."""
+    """Allocate the requested devices to a container, under its stored hint."""
     for resource, wanted in container.devices:
         held = promises.of_pod(pod.uid)
         own = held.of(DeviceHoldings).devices_of(container.name, resource)
@@ -61,7 +61,7 @@ def allocate_container(
             why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
             return Allocation(promises, refusal=wrap_unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
         try:
-            given = _given(manager, promises, pod, container.name, resource, wanted)
+            given = _choose_devices(manager, promises, pod, container.name, resource, wanted)
         except DevicePluginPostponedError as err:
             return Allocation(promises, refusal=Refusal(Reason.DEVICE_PLUGINS_SLOW, str(err)))
         except DevicePluginFailedError as err:
@@ -77,13 +77,13 @@ def allocate_container(
     return Allocation(promises)
 
 
-def _given(
+def _choose_devices(
     manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
 ) -> tuple[tuple[HeldDevice, ...], bytes | None] | str:
-    """Choose devices, and have their plugin give them; or return why there are none, in kubelet's words.
+    """Choose devices and call the plugin's Allocate, or return kubelet's message if there are too few.
 
     Raises:
-        DevicePluginFailedError: the plugin has no answer.
+        DevicePluginFailedError: the plugin has given no answer.
     """
     pool = manager.pool(resource)
     if pool is None:
@@ -98,12 +98,12 @@ def _given(
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
         )
     hint = promises.hint(pod.uid, name).mask
-    chosen = (*lent, *_picked(pool, pod.uid, available, lent, needed, None if hint is None else hint.bits))
+    chosen = (*lent, *_pick_devices(pool, pod.uid, available, lent, needed, None if hint is None else hint.bits))
     answer = None if pool.plugin is None else pool.plugin.allocate(pod.uid, tuple(device.id for device in chosen))
     return tuple(device.held(resource) for device in chosen), answer
 
 
-def _picked(
+def _pick_devices(
     pool: DevicePool,
     pod_uid: str,
     available: list[PoolDevice],
@@ -111,8 +111,8 @@ def _picked(
     needed: int,
     affinity: NumaMask | None,
 ) -> list[PoolDevice]:
-    """Pick devices by the affinity, and among those that it leaves by the plugin's preference (kubelet: devicesToAllocate)."""
-    ordered = in_order(pool, available, affinity)
+    """Pick devices by the hint, and by the plugin's preference among equally near ones (kubelet: devicesToAllocate)."""
+    ordered = sort_devices(pool, available, affinity)
     if pool.plugin is None or not needed:
         return ordered[:needed]
     aligned = (
@@ -128,8 +128,8 @@ def _picked(
     return [*taken, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
 
 
-def in_order(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
-    """Put devices in the order in which they are given: near the affinity's nodes, near others, near none that is known."""
+def sort_devices(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
+    """Sort devices in the order of allocation: near the hint's nodes, near other nodes, without known nodes."""
     if affinity is None or not pool.has_topology:
         return list(available)
 
@@ -138,4 +138,4 @@ def in_order(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMa
             return 2
         return 0 if device.nodes & affinity else 1
 
-    return sorted(available, key=rank)  # stable: those alike stay in the pool's order
+    return sorted(available, key=rank)  # a stable sort keeps the pool's order

@@ -1,35 +1,35 @@
-"""What is asked of a device plugin when its devices are given (kubelet's device plugin API, v1beta1). Knows no protocol."""
+"""Calls to a device plugin when its devices are allocated (kubelet's device plugin API, v1beta1), without the protocol."""
 
 from typing import Protocol
 
 
 class DevicePluginFailedError(Exception):
-    """A device plugin has no answer. The text says whose it is, and why."""
+    """A device plugin has given no answer. The text names the plugin and the reason."""
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
-    """A device plugin is not asked in this turn, because device plugins have used up its time. The next turn asks it."""
+    """A device plugin is not called in this turn, because device plugins have used up its time. The next turn calls it."""
 
 
 class DevicePlugin(Protocol):
-    """One that has registered. Whoever asks waits for a bounded time."""
+    """A registered device plugin. Its calls take a bounded time."""
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
-        """Return so many of the available devices that go well together, with those that must be among them; none: it has no preference.
+        """Return the preferred devices among the available ones, including those that are already chosen. Empty means no preference.
 
         Args:
-            pod_uid: UID of the pod that the devices are for. A decision on the pod that was postponed goes on with the answers it has got.
-            available: ids of the devices to choose from.
-            must: ids of those that are already chosen.
-            size: how many to choose.
+            pod_uid: UID of the pod that the devices are for. A decision that was postponed continues with the answers it already has.
+            available: IDs of the devices to choose from.
+            must: IDs of the devices that are already chosen.
+            size: the number of devices to choose.
 
         Raises:
             DevicePluginFailedError: there is no answer.
         """
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
-        """Give these devices to a container of a pod (see `preferred`). Returns what it needs for them, as it is kept.
+        """Allocate these devices to a container of a pod (see `preferred`). Return what the container needs for them, as it is saved.
 
         Raises:
-            DevicePluginFailedError: they can't be given.
+            DevicePluginFailedError: the devices can't be allocated.
         """

@@ -1,4 +1,4 @@
-"""What there is of each resource that pods ask for by number: its devices, with their NUMA nodes and whether they can be given."""
+"""Device pools: the devices of each extended resource, with NUMA nodes and health."""
 
 from msgspec import Struct
 
@@ -11,31 +11,31 @@ from nodeagent.core.resources.devices.plugins import DevicePlugin
 
 class PoolDevice(Struct, frozen=True):
     id: str
-    """Of a discovered one its PCI address."""
+    """ID of the device. It is the PCI address of a discovered device."""
     nodes: NumaMask | None = None
-    """The NUMA nodes that it is near. None: nothing is said of them."""
+    """NUMA nodes near the device. None means that its plugin doesn't report any."""
     is_healthy: bool = True
-    """Whether it can be given to somebody else."""
+    """Whether the device can be allocated."""
     kind: str = ""
-    """Of a discovered one."""
+    """Kind of a discovered device."""
     names: tuple[str, ...] = ()
 
     def held(self, resource: str) -> HeldDevice:
-        """Return it as somebody's."""
+        """Return the device as allocated from this resource."""
         return HeldDevice(resource, self.id, NumaSet(self.nodes or NumaMask(0)), self.kind, self.names)
 
 
 class DevicePool(Struct, frozen=True):
-    """All devices of one resource, in the order in which they are given."""
+    """All devices of one resource, in the order of allocation."""
 
     resource: str
     devices: tuple[PoolDevice, ...]
     plugin: DevicePlugin | None = None
-    """That is asked when some are given. None: nobody is."""
+    """Plugin that is called at an allocation. None for discovered devices, and for trials."""
 
     @property
     def has_topology(self) -> bool:
-        """Whether something is said of the NUMA nodes of any: where not, they have no opinion (kubelet: deviceHasTopologyAlignment)."""
+        """Whether the NUMA nodes of any device are known. Otherwise the resource gives no hints (kubelet: deviceHasTopologyAlignment)."""
         return any(device.nodes is not None for device in self.devices)
 
     @property

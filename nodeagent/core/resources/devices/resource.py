@@ -1,4 +1,4 @@
-"""The device manager as one of several resource managers."""
+"""The device manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -36,9 +36,9 @@ def owned(
     every: NumaMask,
     elsewhere: frozenset[str] = frozenset(),
 ) -> "DeviceResource":
-    """Return the manager of what there is, and of what device plugins have told; where nobody has looked, of these alone.
+    """Create the device manager from discovered devices and those of device plugins. Without a scan it has only the latter.
 
-    A resource that the configuration has come to give is no plugin's any more: one that has registered before isn't told.
+    A resource that the configuration names no longer belongs to a plugin that has registered it before.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -51,9 +51,9 @@ class DeviceResource(Struct, frozen=True):
 
     manager: DeviceManager
     plugged: tuple[DevicePool, ...] = ()
-    """Those of device plugins."""
+    """Pools of device plugins."""
     elsewhere: frozenset[str] = frozenset()
-    """Extended resources that other resources give."""
+    """Extended resources that other managers allocate."""
     name: ClassVar[str] = "devices"
     holdings: ClassVar[type[DeviceHoldings]] = DeviceHoldings
     gives_way: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class DeviceResource(Struct, frozen=True):
     def limited_to(self, nodes: NumaMask) -> "DeviceResource":
         return self
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
@@ -81,7 +81,7 @@ class DeviceResource(Struct, frozen=True):
     ) -> Promises | NotResized:
         return promises
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -176,13 +176,13 @@ class DeviceResource(Struct, frozen=True):
         return pool_hints(pool, self.manager.every, wanted, available, lent)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        return allocate_container(self.manager, promises, pod, self._own(container))
+        return allocate_container(self.manager, promises, pod, self._without_foreign(container))
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
 
-    def _own(self, container: ContainerDemand) -> ContainerDemand:
-        """Return a container without what others give it."""
+    def _without_foreign(self, container: ContainerDemand) -> ContainerDemand:
+        """Return a container without extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
             return container
         return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
@@ -224,7 +224,7 @@ class DeviceResource(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return promises, ()
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
+    def validate(self, promises: Promises) -> Promises | StartRefused:
         return promises
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
@@ -237,7 +237,7 @@ class DeviceResource(Struct, frozen=True):
         yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """A device that is gone, or not healthy any more, stays its holder's."""
+        """Yield allocated devices that are gone or unhealthy. Their containers keep them."""
         if not taken_devices(promises):
             return
         there = {
@@ -252,12 +252,14 @@ class DeviceResource(Struct, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def tried_out(self) -> "DeviceResource":
-        """Return it for decisions that are only tried out: no plugin is asked, or told to give anything."""
+        """Return the device manager for trials: no plugin is called."""
         quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
         return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
-        """Return what can be asked for of each resource: what is healthy, and at least what is given (kubelet: sanitizeNodeAllocatable)."""
+        """Return the allocatable number of each resource: healthy devices, and at least the allocated ones (kubelet:
+        sanitizeNodeAllocatable).
+        """
         given: dict[str, int] = {}
         for pool in self.manager.pools:
             given[pool.resource] = max(len(pool.healthy), count_devices(promises).get(pool.resource, 0))

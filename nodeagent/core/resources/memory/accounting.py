@@ -1,6 +1,6 @@
-"""The memory manager's accounting: what each NUMA node has, what is taken from a group of nodes, what is released.
+"""The memory manager's accounting: what each NUMA node has, what is allocated from a group of nodes, what is released.
 
-A node is either used by blocks on it alone, or belongs to one group and is used only by blocks on exactly that group.
+A node is used either by blocks on it alone, or by blocks on exactly one group of nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,17 +13,17 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
-"""Sums and differences wrap around in the reference; without errata nothing comes near this limit."""
+"""In kubelet, sums and differences wrap around here. Without errata nothing comes near this limit."""
 
 NodeAccounts = tuple[MemoryNode, ...]
 """All NUMA nodes, ascending."""
 
 
 def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> NodeAccounts:
-    """Create the accounting: nothing taken.
+    """Create the accounting of a machine without allocations.
 
     Args:
-        topology: its NUMA nodes with memory and huge pages.
+        topology: the NUMA nodes with memory and huge pages.
         reserved: bytes by (NUMA node, resource).
     """
     nodes = []
@@ -41,12 +41,12 @@ def _table(total: int, reserved: int, pages: int) -> MemoryTable:
 
 
 def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Move up to `size` bytes from free to reserved, lowest node first. Counts once on every node of the group."""
-    return _taken(machine, nodes, resource, size)[0]
+    """Move up to `size` bytes from free to reserved, lowest node first. Every node of the group counts one assignment more."""
+    return _take(machine, nodes, resource, size)[0]
 
 
-def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
-    """Return what was too much, too."""
+def _take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
+    """Do the same as `take`, and return the bytes that were not free."""
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -60,8 +60,8 @@ def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> t
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Take all of it: what no node has free overdraws the group's lowest node. Skip nodes that are gone."""
-    machine, short = _taken(machine, nodes, resource, size)
+    """Move all `size` bytes. Bytes that no node has free overdraw the group's lowest node. Nodes that are gone are skipped."""
+    machine, short = _take(machine, nodes, resource, size)
     if short <= 0:
         return machine
     changed = []
@@ -75,7 +75,7 @@ def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> N
 
 
 def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
-    """Move the blocks' bytes back from reserved to free, lowest node first: only the group's sums are meaningful."""
+    """Move the blocks' bytes back from reserved to free, lowest node first. Only the sums of a group are meaningful."""
     for block in blocks:
         size = block.size_bytes
         changed = []
@@ -98,26 +98,29 @@ def _moved_tables(
 ) -> tuple[tuple[str, MemoryTable], ...]:
     if size == 0:
         return tables
-    return tuple([(name, _moved(table, size) if name == resource else table) for name, table in tables])
-
-
-def _moved(table: MemoryTable, size: int) -> MemoryTable:
-    return MemoryTable(table.total, table.system_reserved, table.allocatable, table.reserved + size, table.free - size)
+    return tuple(
+        [
+            (name, MemoryTable(t.total, t.system_reserved, t.allocatable, t.reserved + size, t.free - size))
+            if name == resource
+            else (name, t)
+            for name, t in tables
+        ]
+    )
 
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
-    """Bytes of the resource that are free on the group."""
-    # Overdrawn nodes (their capacity has shrunk) have nothing free.
+    """Return the free bytes of the resource on the group."""
+    # Overdrawn nodes, whose capacity has shrunk, have nothing free.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
     )
 
 
 def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
-    """Whether a block on these nodes would mix with blocks on a different group that shares a node with it."""
+    """Tell whether a block on these nodes would share a node with blocks on a different group."""
     return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
 
 
 def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
-    """(a node in use, the group it is used in)."""
+    """Yield (a node in use, the group it is used in)."""
     return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -1,6 +1,6 @@
-"""On which groups of NUMA nodes could this much memory come from? The memory manager's hints, as a table over all groups.
+"""Groups of NUMA nodes that could provide an amount of memory: the memory manager's hints, as a table over all groups.
 
-Knows the accounting and what a pod may take over from its init containers; knows no container kinds.
+Knows the accounting, and the memory that a pod may reuse from its init containers.
 """
 
 from collections.abc import Mapping
@@ -19,34 +19,34 @@ from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_account
 
 
 class NodeGroups(Struct, frozen=True):
-    """Every set of NUMA nodes that memory can come from, in hint order; empty if there are too many."""
+    """Every set of NUMA nodes with memory, in hint order. Empty if there are too many."""
 
     masks: tuple[NumaMask, ...]
 
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
-        # Absurd amounts wrap around in sums (Erratum.ABSURD_AMOUNTS): they are summed like in the reference, up to its 8 nodes.
+        # kubelet's sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). Up to its limit of 8 nodes they do so here.
         absurd = any(t.allocatable > t.total for node in machine for _, t in node.tables)
         few = len(machine) <= (8 if absurd else hint_family.MAX_LISTED_NODES)
         return cls(masks_by_size([node.id for node in machine]) if few else ())
 
 
-def calculated_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
-    """Return the groups that could hold it: preferred are those with the fewest nodes that could on an empty machine.
+def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
+    """Return the groups that could provide the amounts. Preferred are groups with as few nodes as would be needed on an empty machine.
 
-    All resources have the same hints. Empty: there are none.
+    All resources have the same hints. Empty means that no group could.
     """
     if not amounts:
         return ()
     books = _books(promises, uid, amounts)
-    return _listed(groups, books) if groups.masks else _family(books)
+    return _list_groups(groups, books) if groups.masks else _describe_groups(books)
 
 
 def best_group(
     groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts, inside: NumaSet = NumaSet()
 ) -> tuple[NumaSet, bool] | None:
-    """Choose the best of those groups (and whether it is preferred) that contain the given nodes; None: there is none."""
-    hints = calculated_hints(groups, promises, uid, amounts)
+    """Choose the best of these groups that contain the given nodes, and return whether it is preferred. None means that there is none."""
+    hints = calculate_hints(groups, promises, uid, amounts)
     if isinstance(hints, HintFamily):
         candidates = [*hints.listed, *_best_covered(hints, inside.bits)]
     else:
@@ -57,7 +57,7 @@ def best_group(
 
 
 def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
-    """How many nodes it takes on an empty machine; all nodes if they don't have enough."""
+    """Return how many nodes the amounts need on an empty machine; all nodes if even they have too little."""
     return _fewest(_books(promises, "", amounts)) if amounts else 0
 
 
@@ -66,19 +66,19 @@ class _Books(Struct, frozen=True):
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
-    """(resource, bytes asked for, [(bit of the node, allocatable, free)])"""
+    """(resource, requested bytes, [(bit of the node, allocatable, free)])"""
     reusable: Mapping[tuple[NumaMask, str], int]
-    """Bytes that the pod may take over, by exactly this group and resource."""
+    """Bytes that the pod may reuse, by group and resource."""
     used: tuple[tuple[NumaMask, NumaMask], ...]
     grouped: NumaMask
-    """Nodes that are in a group of several."""
+    """Nodes that belong to a group of several nodes."""
 
     def could_hold(self, mask: NumaMask) -> bool:
-        """Whether the group is large enough when nothing is taken."""
+        """Tell whether the group is large enough on an empty machine."""
         return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
 
     def fits(self, mask: NumaMask) -> bool:
-        """Whether the group mixes with no other, and has enough free."""
+        """Tell whether the group overlaps no other group and has enough free memory."""
         if mask & self.grouped if mask.bit_count() == 1 else any(mask & bit and c != mask for bit, c in self.used):
             return False
         return all(
@@ -106,7 +106,7 @@ def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
     return _Books(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
 
 
-def _listed(groups: NodeGroups, books: _Books) -> Hints:
+def _list_groups(groups: NodeGroups, books: _Books) -> Hints:
     best = len(books.machine)
     fitting = []
     for mask in groups.masks:
@@ -118,8 +118,8 @@ def _listed(groups: NodeGroups, books: _Books) -> Hints:
     return tuple((mask, count == best) for mask, count in fitting)
 
 
-def _family(books: _Books) -> Hints:
-    """Describe the same groups: single nodes and existing groups are listed; unused nodes can form any new group."""
+def _describe_groups(books: _Books) -> Hints:
+    """Describe the same groups: single nodes and existing groups are listed, and unused nodes can form any new group."""
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _fewest(books)
     in_use = 0
@@ -142,7 +142,9 @@ def _fewest(books: _Books) -> int:
 
 
 def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """All sets of these nodes (bits) that have enough: a single node at least of what is allocatable, two or more of what is free."""
+    """Return all sets of these nodes (bits) with enough memory: allocatable memory counts for a single node, and free memory for
+    several.
+    """
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(
         universe=NumaMask(sum(nodes)),
@@ -153,7 +155,7 @@ def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
 
 
 def _best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
-    """The best preferred set of the cover that contains these nodes, otherwise its narrowest one."""
+    """Return the best preferred set of the cover that contains these nodes, or else its narrowest one."""
     if family.cover is None:
         return []
     cover = family.cover.within(family.cover.universe, forced=inside)

@@ -1,17 +1,17 @@
-"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it already holds."""
+"""NUMA hints of the memory manager, for a container or a pod: calculated, or regenerated from allocated memory."""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.numa.hint_family import Hints
-from nodeagent.core.resources.memory.groups import calculated_hints
+from nodeagent.core.resources.memory.groups import calculate_hints
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""By resource; empty: no preference (which is also what kubelet says if nothing fits)."""
+"""Hints by resource. Empty means no preference, which is also kubelet's answer if nothing fits."""
 
 
 def container_hints(
@@ -44,7 +44,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 
 def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Return hints for the nodes of what the pod holds, per resource."""
+    """Return hints for the nodes of the pod's allocated blocks, by resource."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:
@@ -58,5 +58,5 @@ def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:
 
 
 def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> MemoryHints:
-    hints = calculated_hints(manager.groups, promises, uid, amounts)
+    hints = calculate_hints(manager.groups, promises, uid, amounts)
     return tuple((resource, hints) for resource, _ in amounts) if hints else ()

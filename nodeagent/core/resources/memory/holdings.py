@@ -1,4 +1,4 @@
-"""What pods hold of memory and huge pages, and the account of each NUMA node."""
+"""Memory and huge pages that pods hold, and the accounting of each NUMA node."""
 
 from collections.abc import Iterator
 
@@ -19,20 +19,25 @@ class Block(Struct, frozen=True):
 
 
 Blocks = tuple[Block, ...]
-"""One per resource, sorted by resource."""
+"""Blocks, one per resource, sorted by resource."""
 
 
 class MemoryHoldings(Struct, frozen=True):
-    """What one pod holds."""
+    """Memory of one pod."""
 
     memory: tuple[tuple[str, Blocks], ...] = ()
-    """By container, sorted."""
+    """Blocks by container, sorted."""
     pod_memory: Blocks | None = None
-    """The blocks of a pod with pod-level resources."""
+    """Blocks of a pod with pod-level resources."""
 
     @property
     def holders(self) -> Iterator[str]:
         return (name for name, _ in self.memory)
+
+    @property
+    def size(self) -> int:
+        blocks = self.pod_memory or tuple(block for _, own in self.memory for block in own)
+        return sum(block.size_bytes for block in blocks)
 
     def without(self, container: str) -> "MemoryHoldings":
         return MemoryHoldings(remove_item(self.memory, container), self.pod_memory)
@@ -50,7 +55,7 @@ class MemoryHoldings(Struct, frozen=True):
 
 
 class MemoryTable(Struct, frozen=True):
-    """One memory resource of one NUMA node; all in bytes."""
+    """One memory resource of one NUMA node, in bytes."""
 
     total: int
     system_reserved: int
@@ -64,32 +69,32 @@ class MemoryNode(Struct, frozen=True):
 
     id: int
     assignments: int
-    """Blocks that use it, each counted once per node and resource."""
+    """Number of blocks that use the node, each counted once per node and resource."""
     cells: NumaSet
-    """The group of nodes that it is used in: only itself if free or used alone."""
+    """Group of nodes that it is used in: only itself if it is free or used alone."""
     tables: tuple[tuple[str, MemoryTable], ...]
-    """By resource, sorted."""
+    """Tables by resource, sorted."""
 
     def table(self, resource: str) -> MemoryTable | None:
         return next((table for key, table in self.tables if key == resource), None)
 
 
 class MemoryReuse(Struct, frozen=True):
-    """Bytes that later containers of the pod may take over from its init containers. For one pod at a time."""
+    """Bytes that later containers of a pod may reuse from its init containers. Only one pod has some at a time."""
 
     pod_uid: str
     amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
-    """By nodes and resource."""
+    """Bytes by (nodes, resource)."""
 
     def amount(self, nodes: NumaSet, resource: str) -> int:
         return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
 
 
 class MemoryBooks(Struct, frozen=True):
-    """What the memory manager keeps of the node."""
+    """Accounts of the memory manager for the node."""
 
     nodes: tuple[MemoryNode, ...] = ()
-    """Ascending by node; empty under memory manager policy None."""
+    """Accounts of the NUMA nodes, ascending. Empty under memory manager policy None."""
     reuse: MemoryReuse | None = None
 
 

@@ -1,4 +1,4 @@
-"""What must always hold for the memory manager's accounting, and which promises the machine can't keep at present."""
+"""Invariants of the memory manager's accounting, and allocations that the machine can't keep at present."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.violations import Invariant, NodeOverdrawn, NodesGone, Violation
 from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.core.resources.memory.manager import MemoryManager
-from nodeagent.core.resources.memory.restore import books_differ, charged_blocks
+from nodeagent.core.resources.memory.restore import books_differ, list_charged_blocks
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
-    """Return the violations in the accounting."""
+    """Yield the violations in the accounting."""
     if not manager.static:
         return
     for node in memory_accounts(promises):
@@ -28,11 +28,11 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
 
 
 def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[NodesGone | NodeOverdrawn]:
-    """Return the blocks on NUMA nodes that are gone, and the nodes with more promised than they have."""
+    """Yield the blocks on NUMA nodes that are gone, and the nodes with more memory allocated than they have."""
     if not manager.static:
         return
     present = NumaSet.from_ids(node.id for node in memory_accounts(promises))
-    for uid, name, block in charged_blocks(manager, promises):
+    for uid, name, block in list_charged_blocks(manager, promises):
         if not block.nodes <= present:
             yield NodesGone(uid, name or None, block.resource, block.nodes - present)
     for node in memory_accounts(promises):

@@ -1,4 +1,4 @@
-"""Memory after a start: what pods keep of it on this machine, and what differs then."""
+"""Memory after a start: what pods keep on this machine, and the differences from before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,18 +20,20 @@ from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.resource import AGAIN, HoldingChange
 
 
-def found_memory(
+def find_memory_in_cgroups(
     entry: PodEntry, demand: PodDemand, groups: Mapping[str, ObservedCgroup | None], *, by_pod: bool
 ) -> MemoryHoldings:
     """Return the blocks of a running pod according to its cgroups."""
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
     if by_pod:
         return _found_by_pod(demand, nodes)
-    return MemoryHoldings(tuple(sorted(_found(entry, demand, nodes))))
+    return MemoryHoldings(tuple(sorted(_blocks_by_container(entry, demand, nodes))))
 
 
-def _found(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. What init containers have beyond what later ones took over counts once: for the first."""
+def _blocks_by_container(
+    entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]
+) -> Iterator[tuple[str, Blocks]]:
+    """Return each container's blocks. Memory of init containers that later ones didn't reuse counts once, for the first of them."""
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in demand.containers:
@@ -45,7 +47,7 @@ def _found(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> 
         amounts = container.memory
         if container.kind is ContainerKind.INIT:
             if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # released when the container after it was started
+                continue  # released when the container after it started
             amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
         yield container.name, _blocks(nodes[container.name], amounts)
 
@@ -78,8 +80,8 @@ def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Promise a pod its memory where it is, if that is still what it requests, and fits with what other pods keep."""
-    held, charged = _kept(manager, promises, demand, before)
+    """Allocate a pod's memory where it is, if the amounts are unchanged and fit with what other pods keep."""
+    held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
         accounts = charge(accounts, block.nodes, block.resource, block.size_bytes)
@@ -87,10 +89,10 @@ def keep_memory(
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
 
 
-def _kept(
+def _choose_kept(
     manager: MemoryManager, promises: Promises, demand: PodDemand, before: MemoryHoldings
 ) -> tuple[MemoryHoldings, Blocks]:
-    """Return the memory that a pod keeps, and what to charge to the accounting."""
+    """Return the memory that a pod keeps, and the blocks to charge to the accounting."""
     nothing = MemoryHoldings(), ()
     if not manager.static or not demand.is_guaranteed:
         return nothing
@@ -130,7 +132,7 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
     if container.memory is None:
         return False
     wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # later ones may have taken some over
+    if container.kind is ContainerKind.INIT:  # later containers may have reused some of it
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
 
@@ -144,10 +146,12 @@ def memory_differences(
         return
     container = next(one for one in demand.containers if one.name == name)
     lacks = not stands and not demand.is_skipped and bool(container.memory)
-    yield HoldingChange("memory nodes", str(stood or "any"), str(stands or "any"), _why(manager, stood, lacks=lacks))
+    yield HoldingChange(
+        "memory nodes", str(stood or "any"), str(stands or "any"), _explain_change(manager, stood, lacks=lacks)
+    )
 
 
-def _why(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:
+def _explain_change(manager: MemoryManager, stood: NumaSet, *, lacks: bool) -> str:
     if not manager.static:
         return "memoryManagerPolicy is None now"
     gone = stood - NumaSet.from_ids(node.id for node in manager.machine)

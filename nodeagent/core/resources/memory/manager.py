@@ -1,7 +1,7 @@
-"""The memory manager's policies None and Static: which container's memory comes from which NUMA nodes, and what is released.
+"""The memory manager's policies None and Static: allocation of memory from NUMA nodes, and its release.
 
-A decision takes promises and returns the next ones, with the metric deltas. Pods with pod-level resources are handled in pods.py, the
-accounting in accounting.py.
+A decision takes promises and returns new ones, with the metric deltas. pods.py handles pods with pod-level resources, and accounting.py the
+accounting.
 """
 
 from collections.abc import Iterable
@@ -54,15 +54,15 @@ NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
 class MemoryManager(Struct, frozen=True):
     static: bool
     machine: NodeAccounts
-    """The accounting before anything is taken."""
+    """Accounting of the machine without allocations."""
     groups: NodeGroups
     keeps_one_node: bool
-    """The topology policy insists on its hint: never widen a mask to keep the group rule."""
+    """Whether the topology manager's policy is strict about its hint: then a group is never widened to avoid an overlap."""
     quirks: frozenset[Erratum]
 
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the memory manager. Texts and order are kubelet's; it stops at the first error."""
+    """Judge the configuration of the memory manager, with kubelet's texts, and stop at kubelet's first error."""
     unknown = judge_memory_policy(placement)
     if unknown:
         return unknown
@@ -111,7 +111,7 @@ def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]
 def allocate_container(
     manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Promise a container's memory from a group of nodes, under the hint stored for it."""
+    """Allocate a container's memory from a group of nodes, under its stored hint."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped:
         return Allocation(promises)
     if container.memory == () and Erratum.MEMORY_REFUSES_SHARED_CONTAINER not in manager.quirks:
@@ -120,12 +120,12 @@ def allocate_container(
     held = promises.of_pod(pod.uid)
     blocks = held.of(MemoryHoldings).blocks(container.name)
     if blocks is not None:
-        return Allocation(_with_reuse(promises, pod.uid, container.kind, blocks), (requests,))
+        return Allocation(_update_reuse(promises, pod.uid, container.kind, blocks), (requests,))
     if container.memory is None:
-        return _failed(promises, (requests,), NOT_REPRESENTABLE)
+        return _refuse(promises, (requests,), NOT_REPRESENTABLE)
     nodes = choose_nodes(manager, promises, pod.uid, container.memory, promises.hint(pod.uid, container.name))
     if isinstance(nodes, str):
-        return _failed(promises, (requests,), nodes)
+        return _refuse(promises, (requests,), nodes)
     blocks = tuple(Block(nodes, resource, size) for resource, size in container.memory)
     machine = memory_accounts(promises)
     taken_over: list[Block] = []
@@ -133,22 +133,22 @@ def allocate_container(
         taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
         machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
     own = held.of(MemoryHoldings)
-    memory = _shrunk(put_item(own.memory, container.name, blocks), pod, container.name, taken_over)
+    memory = _deduct_reuse(put_item(own.memory, container.name, blocks), pod, container.name, taken_over)
     after = with_pod(promises, pod.uid, held.having(replace(own, memory=memory)))
-    after = _with_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
+    after = _update_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
     deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
     return Allocation(after, deltas)
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
-    """Choose the group of nodes; return an error text if there is none."""
+    """Choose the group of nodes, or return an error text if there is none."""
     machine = memory_accounts(promises)
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
-            # The reference panics.
+            # kubelet panics here.
             return f"[memorymanager] no NUMA node has {resource}"
 
-    # The reference checks only the list of type memory; all lists are equal.
+    # kubelet checks only the list of type memory. All lists are equal.
     only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
     has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred
@@ -178,19 +178,19 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
     return nodes
 
 
-def _failed(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
+def _refuse(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
     return Allocation(
         promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), wrap_unexpected(error)
     )
 
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:
-    """Bytes that the pod's next container may take over from its init containers on exactly this group."""
+    """Return the bytes that the pod's next container may reuse from its init containers on exactly this group."""
     reuse = promises.of(MemoryBooks).reuse
     return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
 
 
-def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blocks) -> Promises:
+def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blocks) -> Promises:
     reuse = promises.of(MemoryBooks).reuse
     amounts = dict(reuse.amounts) if reuse is not None and reuse.pod_uid == uid else {}
     for block in blocks:
@@ -205,10 +205,10 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Block
     return promises if after == books.reuse else promises.having(replace(books, reuse=after))
 
 
-def _shrunk(
+def _deduct_reuse(
     memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
 ) -> tuple[tuple[str, Blocks], ...]:
-    """Deduct what a container took over from the init containers that lent it: a pod's blocks add up to what is taken."""
+    """Deduct what a container reuses from the blocks of init containers, so that a pod's blocks add up to its allocated memory."""
     lenders = []
     for container in pod.containers:
         if container.name == name or container.kind is ContainerKind.APP:
@@ -236,7 +236,7 @@ def _shrunk(
 
 
 def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Take back what the plain init containers before a starting container have: they have run."""
+    """Release the memory of the plain init containers before a starting container, because they have run."""
     for container in pod.containers:
         if container.name == name:
             break
@@ -246,7 +246,7 @@ def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: 
 
 
 def release_container(manager: MemoryManager, promises: Promises, uid: str, name: str) -> Promises:
-    """Take back one container's blocks; a pod's own blocks, when its last container goes."""
+    """Release one container's blocks, and a pod's own blocks with its last container."""
     if not manager.static:
         return promises
     pod = promises.of_pod(uid)
@@ -263,7 +263,7 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Take back a pod's blocks that have no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release a pod's blocks that have no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(MemoryHoldings)
     if not manager.static or held.pod_memory is None or held.memory:
@@ -273,7 +273,7 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Return the nodes of a container's blocks by resource, if they are exactly what is asked for."""
+    """Return the nodes of a container's blocks by resource, if the blocks are exactly what is requested."""
     blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):

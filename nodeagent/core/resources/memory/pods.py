@@ -1,6 +1,6 @@
-"""The memory manager and pods with pod-level resources (KEP-5526): one block for the pod, divided among its containers.
+"""Pods with pod-level resources in the memory manager (KEP-5526): one block for the pod, divided among its containers.
 
-The accounting knows only the pod's total; the containers' blocks overlap on purpose.
+The accounting has only the pod's total. The containers' blocks overlap on purpose.
 """
 
 from msgspec.structs import replace
@@ -35,7 +35,9 @@ _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or that asks for an amount that can't be provided."""
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or whose amounts can't be provided. None means no
+    refusal.
+    """
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
     taken = {resource: 0 for resource, _ in total}
@@ -83,16 +85,16 @@ def _empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Promise the pod's memory, under the hint of its first container, and divide it."""
+    """Allocate the pod's memory, under the hint of its first container, and divide it."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
     refusal = check_pod(manager, pod)
     if refusal is not None:
-        return _failed(promises, (requests,), refusal)
+        return _refuse(promises, (requests,), refusal)
     nodes = choose_nodes(manager, promises, pod.uid, pod.memory, promises.hint(pod.uid, pod.containers[0].name))
     if isinstance(nodes, str):
-        return _failed(promises, (requests,), wrap_unexpected(nodes))
+        return _refuse(promises, (requests,), wrap_unexpected(nodes))
     machine = memory_accounts(promises)
     for resource, size in pod.memory:
         machine = take(machine, nodes, resource, size)
@@ -111,12 +113,12 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
     return Allocation(with_memory_accounts(replace(promises, pods=promises.pods.put(pod.uid, held)), machine), deltas)
 
 
-def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "pod")), refusal)
 
 
 def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
-    """Divide the pod's memory among its containers; sizes of zero create no block."""
+    """Divide the pod's memory among its containers. Sizes of zero create no block."""
     assert pod.memory is not None, _REPRESENTABLE
     left = dict(pod.memory)
     parts: list[tuple[str, dict[str, int]]] = []
@@ -131,7 +133,7 @@ def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
         else:
             parts.append((container.name, amounts))
             for resource, size in amounts.items():
-                # A resource that the pod-level amounts lack: an app's wraps around, a sidecar's doesn't count.
+                # A resource without a pod-level amount: an app's amount wraps around, a sidecar's doesn't count.
                 if resource in left or container.kind is ContainerKind.APP:
                     left[resource] = left.get(resource, 0) - size & UINT64
     parts += [(name, left) for name in sharing]

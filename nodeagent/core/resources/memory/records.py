@@ -1,4 +1,4 @@
-"""The contents of kubelet's memory_manager_state, decoded but not yet trusted. Knows no JSON and no checksum."""
+"""Content of kubelet's memory_manager_state, decoded but not judged."""
 
 from msgspec import Struct
 

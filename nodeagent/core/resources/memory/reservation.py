@@ -1,4 +1,4 @@
-"""The reserved memory of each NUMA node: configured per node, and equal in sum to what the node reserves as a whole."""
+"""Reserved memory of each NUMA node: configured per node, with the same sum as the node's total reservation."""
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
@@ -9,13 +9,13 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _LEAST = Quantity.of_bytes(512 * 2**20)
-"""The example to suggest when nothing is reserved."""
+"""Example to suggest when nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
 
 def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
-    """Judge `reservedMemory` against the machine and the node's reservation; the texts and their order are kubelet's."""
+    """Judge `reservedMemory` against the machine and the node's total reservation, with kubelet's texts in kubelet's order."""
     invalid = invalid_entries(placement)
     refused = [] if invalid is None else [invalid]
     refused += [
@@ -29,14 +29,14 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
         if node not in topology.node_ids
     ]
     if invalid is None:
-        # What is not a valid amount has no sum.
+        # An invalid amount has no sum.
         refused += _wrong_sums(topology, placement)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
             size = amount.as_int64()
             if size is None:
-                # The spelling is the reference's.
+                # kubelet's spelling
                 return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
             reserved[entry.numa_node, resource] = size
     if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
@@ -54,7 +54,7 @@ def _is_memory(resource: str) -> bool:
 
 
 def invalid_entries(placement: Placement) -> StartRefused | None:
-    """Check the configuration by itself; return every finding."""
+    """Return every error of the configuration that doesn't depend on the machine."""
     found = []
     seen: set[tuple[int, str]] = set()
     for entry in placement.reserved_memory:
@@ -80,7 +80,7 @@ def _wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused,
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
             so_far = totals.get(resource)
-            # Like Quantity.Add: a sum is printed in the notation of the first addend that isn't zero.
+            # As in Quantity.Add, a sum is printed in the notation of the first addend that isn't zero.
             totals[resource] = amount if so_far is None or so_far.nano == 0 else so_far + amount
     reservation = {resource: amount for resource, amount in placement.memory_reservation if _is_memory(resource)}
     refused = []
@@ -107,7 +107,7 @@ def _sum_text(topology: Topology, placement: Placement, resource: str, configure
 
 
 def _lines(topology: Topology, amount: Quantity) -> str:
-    """Return YAML that reserves this much: on the first node that has it, otherwise on as many as it takes."""
+    """Return YAML that reserves this amount: on the first node with enough memory, or else on several nodes."""
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]
     enough = next((node for node in nodes if node.memory_bytes >= whole), None)

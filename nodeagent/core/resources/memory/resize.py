@@ -1,4 +1,4 @@
-"""Memory of a running container whose request changes: on the NUMA nodes where it is, because nothing moves."""
+"""Memory of a running container whose request changes. It stays on its NUMA nodes."""
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ def resize_memory(
     was: ContainerDemand,
     now: ContainerDemand,
 ) -> Promises | NotResized:
-    """Give a running container more or less memory on the NUMA nodes where its memory is."""
+    """Give a running container more or less memory on the NUMA nodes of its memory."""
     held = promises.of_pod(pod.uid)
     blocks = held.of(MemoryHoldings).blocks(now.name)
     if blocks is None or was.memory == now.memory:
@@ -54,7 +54,7 @@ def resize_memory(
 
 
 def _beyond(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
-    """Return a resource of which a container asks for more than these NUMA nodes have for pods."""
+    """Return a resource of which a container requests more than these NUMA nodes can allocate. None means that there is none."""
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)
         if size > sum(table.allocatable for table in tables if table is not None):

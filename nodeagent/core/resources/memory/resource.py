@@ -1,4 +1,4 @@
-"""The memory manager as one of several resource managers."""
+"""The memory manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -23,7 +23,7 @@ from nodeagent.core.resources.memory import hints, pods
 from nodeagent.core.resources.memory.groups import NodeGroups
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.invariants import memory_shortfalls, memory_violations
-from nodeagent.core.resources.memory.keep import found_memory, keep_memory, memory_differences
+from nodeagent.core.resources.memory.keep import find_memory_in_cgroups, keep_memory, memory_differences
 from nodeagent.core.resources.memory.manager import (
     MemoryManager,
     allocate_container,
@@ -32,11 +32,11 @@ from nodeagent.core.resources.memory.manager import (
     release_started,
 )
 from nodeagent.core.resources.memory.resize import resize_memory
-from nodeagent.core.resources.memory.restore import validated_memory
+from nodeagent.core.resources.memory.restore import validate_memory
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 BytesByNode = Mapping[int, int]
-"""Regular memory of blocks that lie on one NUMA node alone, by that node."""
+"""Regular memory of blocks on a single NUMA node, by that node."""
 
 
 class MemoryResource(Struct, frozen=True):
@@ -55,10 +55,10 @@ class MemoryResource(Struct, frozen=True):
         return MemoryResource(replace(self.manager, groups=NodeGroups((nodes,))))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        return _listed(hints.container_hints(self.manager, promises, pod, container))
+        return _as_resource_hints(hints.container_hints(self.manager, promises, pod, container))
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        return _listed(hints.pod_hints(self.manager, promises, pod))
+        return _as_resource_hints(hints.pod_hints(self.manager, promises, pod))
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, container)
@@ -67,7 +67,7 @@ class MemoryResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Regular memory in containers' blocks on this node alone, as a share of what is allocatable there."""
+        """Return the share of regular memory in containers' blocks on this node alone."""
         if not self.manager.static:
             return None
         assigned = promises.pods.fold(_ALONE).get(node, 0)
@@ -75,7 +75,7 @@ class MemoryResource(Struct, frozen=True):
         table = None if accounting is None else accounting.table(MEMORY)
         return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
 
-    def admitted(self, promises: Promises) -> Promises:
+    def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(MemoryBooks)
         return promises if books.reuse is None else promises.having(MemoryBooks(books.nodes))
 
@@ -83,7 +83,7 @@ class MemoryResource(Struct, frozen=True):
         return self.manager.static and bool(container.memory)
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        # A plain init container returns its memory when the one after it starts.
+        # A plain init container returns its memory when the next one starts.
         is_back = container.kind is ContainerKind.INIT
         return is_back or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
 
@@ -119,7 +119,7 @@ class MemoryResource(Struct, frozen=True):
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_blocks(self.manager, promises, uid), ()
 
-    def found(
+    def find_in_cgroups(
         self,
         entry: PodEntry,
         pod: PodDemand,
@@ -128,7 +128,7 @@ class MemoryResource(Struct, frozen=True):
         *,
         by_pod: bool,
     ) -> MemoryHoldings:
-        return found_memory(entry, pod, groups, by_pod=by_pod)
+        return find_memory_in_cgroups(entry, pod, groups, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
         return False
@@ -163,8 +163,8 @@ class MemoryResource(Struct, frozen=True):
     ) -> Iterator[HoldingChange]:
         return memory_differences(self.manager, promises, pod, demand, before.of(MemoryHoldings), name)
 
-    def validated(self, promises: Promises) -> Promises | StartRefused:
-        return validated_memory(self.manager, promises)
+    def validate(self, promises: Promises) -> Promises | StartRefused:
+        return validate_memory(self.manager, promises)
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
         return ()
@@ -179,8 +179,8 @@ class MemoryResource(Struct, frozen=True):
         return memory_shortfalls(self.manager, promises)
 
 
-def _listed(found: hints.MemoryHints) -> ResourceHints:
-    # No answer at all is one list that doesn't care; an empty list can't be satisfied.
+def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
+    # No opinion is one list that accepts any node. An empty list can't be satisfied.
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 
 

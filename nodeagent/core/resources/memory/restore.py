@@ -1,4 +1,4 @@
-"""From a memory checkpoint to promises: what the Static policy accepts at startup, and the messages with which it refuses the rest."""
+"""From a memory checkpoint to promises: what the Static policy accepts at startup, and the messages that refuse the rest."""
 
 from collections.abc import Iterator
 
@@ -24,18 +24,18 @@ _FILE = "memory_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
-def restored_memory(
+def restore_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
-    """Judge what the file says and add it to the restored CPUs.
+    """Judge the content of the file and add it to the restored CPUs.
 
     Args:
-        manager: as configured now.
-        promises: without memory.
-        record: None if there is no file.
+        manager: the manager as configured now.
+        promises: the promises without memory.
+        record: the content. None means that there is no file.
     """
     if record is not None:
-        loaded = _loaded(manager, promises, record)
+        loaded = _load(manager, promises, record)
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the memory manager "
@@ -43,10 +43,10 @@ def restored_memory(
                 _FILE,
             )
         promises = loaded
-    return validated_memory(manager, promises)
+    return validate_memory(manager, promises)
 
 
-def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
+def _load(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
         return StartRefused(record.message, _FILE)
     policy = "Static" if manager.static else "None"
@@ -65,7 +65,7 @@ def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | U
     return with_memory_accounts(replace(promises, pods=pods), record.machine)
 
 
-def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
+def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
     """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
@@ -84,8 +84,8 @@ def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | S
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Describe how the accounting differs from taking everything promised from this machine."""
-    expected = _replayed(manager, promises)
+    """Describe how the accounting differs from allocating all blocks on this machine. None means that it doesn't."""
+    expected = _replay(manager, promises)
     if isinstance(expected, str):
         return expected
     if _differ(memory_accounts(promises), expected):
@@ -93,13 +93,13 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
     return None
 
 
-def _replayed(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
-    """Take everything that is promised from the current machine; return an error text if kubelet would refuse that."""
+def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
+    """Allocate all blocks on the current machine, or return an error text if kubelet would refuse that."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return _charged(manager, promises)
     machine = manager.machine
     known = NumaSet.from_ids(node.id for node in machine)
-    for uid, name, block in charged_blocks(manager, promises):
+    for uid, name, block in list_charged_blocks(manager, promises):
         if not block.nodes <= known:
             return f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses the NUMA that does not exist"
         if any(node.id in block.nodes and node.table(block.resource) is None for node in machine):
@@ -110,17 +110,17 @@ def _replayed(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
 
 def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
     machine = manager.machine
-    for _, _, block in charged_blocks(manager, promises):
+    for _, _, block in list_charged_blocks(manager, promises):
         machine = charge(machine, block.nodes, block.resource, block.size_bytes)
     return machine
 
 
-def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
-    """What is charged to the accounting: a pod's blocks if it has some (without a container name), otherwise its containers'."""
+def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
+    """Yield the blocks that are charged to the accounting: those of a pod (without a container name), or else those of its containers."""
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
         by_pod = held.pod_memory is not None
-        # kubelet walks the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
+        # kubelet iterates over the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (held.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in held.pod_memory or ())
         elif not by_pod:
@@ -151,7 +151,7 @@ def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], no
             table.allocatable,
         ):
             return True
-        # Where a group's bytes lie depends on the order of releases: only their sums over the group count.
+        # The order of releases decides where a group's bytes lie, so only their sums over the group count.
         if _sums(real, other.cells, resource) != _sums(wanted, other.cells, resource):
             return True
     return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.job_bounds import passed_bound
+from nodeagent.core.admission.job_bounds import find_exceeded_bound
 from nodeagent.core.model.cgroup_layout import pod_path
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.pod import Pod, qos_class
@@ -136,10 +136,10 @@ class JobRequests:
         while True:
             bounds = self._bounds()
             living, ended = self._jobs.pods_of_user(user)
-            passed = passed_bound(bounds, living, pod)
+            passed = find_exceeded_bound(bounds, living, pod)
             if passed is not None:
                 raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
-            if passed_bound(bounds, (*living, *ended), pod) is None:
+            if find_exceeded_bound(bounds, (*living, *ended), pod) is None:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 

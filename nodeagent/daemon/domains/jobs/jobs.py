@@ -17,7 +17,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import JOBS, NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
-from nodeagent.edge.cgroups.cgroupfs import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
 from nodeagent.errors import NodeAgentError

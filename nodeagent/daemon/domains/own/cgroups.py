@@ -10,7 +10,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import OWN
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 
 class SourceReader(Protocol):

@@ -11,7 +11,8 @@ from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.runtime_containers import MadeContainer, Registry, Stage
 from nodeagent.daemon.turn.problem import Problem
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 
 class ContainerCgroups(Struct, frozen=True):
@@ -47,7 +48,7 @@ def read_container_cgroups(
                 if made.id in read_ids or not made.cgroup:
                     continue
                 read_ids.add(made.id)
-                cgroup = tree.read_of_others(made.cgroup)
+                cgroup = tree.read_foreign(made.cgroup)
                 if cgroup is not None:
                     by_id[made.id] = cgroup
     except CgroupError as err:
@@ -65,7 +66,7 @@ def maybe_running(tree: CgroupTree, registry: Registry, cgroups: ContainerCgroup
         if made.stage is not Stage.CREATED or made.id in cgroups.by_id:
             return False
         try:  # a created container without a cgroup may start as long as its pod has processes
-            pod = tree.read_of_others(str(Path(made.cgroup).parent))
+            pod = tree.read_foreign(str(Path(made.cgroup).parent))
         except CgroupError:
             return True
         return pod is not None and pod.is_populated

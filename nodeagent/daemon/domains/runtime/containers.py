@@ -58,7 +58,8 @@ from nodeagent.daemon.reports.problems import describe_unserved_containers
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.daemon.turn.wakeups import Wakeups
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.manifest.pod_rules import find_invalid_names as names_amiss
 from nodeagent.formats.runtime.annotations import names_devices, read_annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError, GrpcServerKind, load
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError, GrpcServerKind, load_h2
 from nodeagent.formats.runtime.kubelet_pods import (
     GET_POD,
     MAX_BYTES,
@@ -61,7 +61,7 @@ class PodsApi:
     def prepare(self) -> None:
         """Import the gRPC client before the first request, if the socket exists."""
         if os.path.exists(self._path):  # noqa: PTH110 - what may not be looked at is none: Path.exists would raise
-            load()
+            load_h2()
 
     def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
         """Return the pods that kubelet knows, as far as the time allows. `until` is a monotonic time."""

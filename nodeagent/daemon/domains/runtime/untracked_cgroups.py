@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.daemon.reports.logs import Log
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 _KUBELETS = ("kubepods.slice", "kubepods")
 """kubelet's top cgroup, with the systemd and with the cgroupfs driver."""
@@ -58,13 +58,13 @@ def look_for_untracked(
         return path in known or path.rpartition("/")[2].removesuffix(".scope").rpartition("-")[2] in ids
 
     if not before.has_listed or before.searched_at is None or now >= before.searched_at + seconds:
-        suspects = {path: cpus for top in _KUBELETS for path, cpus in tree.occupied_below(top, is_known).items()}
+        suspects = {path: cpus for top in _KUBELETS for path, cpus in tree.read_occupied_below(top, is_known).items()}
         last = before.suspects if before.has_listed else suspects
         found = {path: cpus for path, cpus in suspects.items() if path in last}
         return replace(before, searched_at=now, suspects=MappingProxyType(suspects), found=MappingProxyType(found))
     if not before.found:
         return before
-    cgroups = {path: tree.read_of_others(path) for path in before.found if not is_known(path)}
+    cgroups = {path: tree.read_foreign(path) for path in before.found if not is_known(path)}
     found = {
         path: cgroup.cpus_effective or CpuSet() for path, cgroup in cgroups.items() if cgroup and cgroup.is_populated
     }

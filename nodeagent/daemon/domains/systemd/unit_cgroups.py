@@ -13,8 +13,9 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgrou
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, pinned_pod_path, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import SYSTEMD, Pod
-from nodeagent.edge.cgroups.cgroupfs import CgroupError, CgroupTree
-from nodeagent.edge.kernel.host_settings import possible_cpus
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
+from nodeagent.edge.kernel.host_settings import read_possible_cpus
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.host_files import HostFileError
@@ -163,7 +164,7 @@ class UnitCgroups:
         return next((ancestor for ancestor in ancestors if ancestor is not None), None)
 
     def _look(self, cgroup: str) -> ObservedCgroup | None:
-        return self._tree.read_of_others(str(self._mount / cgroup))
+        return self._tree.read_foreign(str(self._mount / cgroup))
 
     def _look_if_populated(self, cgroup: str) -> ObservedCgroup | None:
         there = self._look(cgroup)
@@ -236,7 +237,7 @@ class UnitCgroups:
         root = self._look("")
         all_nodes = (None if root is None else root.mems_effective) or NumaSet.of(0)
         everything = UnitSettings(
-            CpuSet() if cpus is None else cpus or possible_cpus("/"),
+            CpuSet() if cpus is None else cpus or read_possible_cpus("/"),
             NumaSet() if nodes is None else nodes or all_nodes,
         )
         self._set(unit, everything.allowed_cpus or None, everything.allowed_memory_nodes or None)

@@ -21,7 +21,7 @@ from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd, UnitCgroups, 
 from nodeagent.daemon.domains.systemd.unit_records import UNIT_DEVICES, UnitRecords
 from nodeagent.daemon.reports.problems import describe_units_of_unknown_pods
 from nodeagent.daemon.turn.problem import Problem, owner_fields
-from nodeagent.edge.cgroups.cgroupfs import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 if TYPE_CHECKING:
     from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices

@@ -18,7 +18,7 @@ from nodeagent.core.admission.managers import (
     violations,
 )
 from nodeagent.core.explain.merge_trace import MergeTrace
-from nodeagent.core.explain.trace import CpuStep, MemoryStep, trace
+from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
@@ -29,6 +29,8 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_
 from nodeagent.core.resources.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
+from nodeagent.core.resources.cpu.steps import CpuStep
+from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.core.turn.decision import admit_off_orphans
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init

@@ -30,7 +30,7 @@ from nodeagent.core.resources.memory.accounting import (
     take,
     used_cells,
 )
-from nodeagent.core.resources.memory.groups import NodeGroups, best_group, calculated_hints
+from nodeagent.core.resources.memory.groups import NodeGroups, best_group, calculate_hints
 from nodeagent.core.resources.memory.holdings import (
     Block,
     MemoryBooks,
@@ -150,14 +150,14 @@ LENT = MemoryReuse("p", (((ONE, "memory"), 4),))
 def test_groups_with_what_a_pod_may_take_over(uid: str, size: int, expected: Any) -> None:
     promises = stocked(5, 7, reuse=LENT)
     taken = with_memory_accounts(promises, take(memory_accounts(promises), ONE, "memory", 4))
-    assert calculated_hints(NodeGroups.of(books(5, 7)), taken, uid, (("memory", size),)) == expected
+    assert calculate_hints(NodeGroups.of(books(5, 7)), taken, uid, (("memory", size),)) == expected
 
 
 def test_what_one_node_lends_is_not_the_group_s() -> None:
     groups, promises = NodeGroups.of(books(5, 7)), stocked(5, 7, reuse=LENT)
-    assert calculated_hints(groups, promises, "p", (("memory", 12),)) == ((3, True),)
-    assert calculated_hints(groups, promises, "p", (("memory", 13),)) == ()
-    assert calculated_hints(groups, promises, "p", ()) == ()
+    assert calculate_hints(groups, promises, "p", (("memory", 12),)) == ((3, True),)
+    assert calculate_hints(groups, promises, "p", (("memory", 13),)) == ()
+    assert calculate_hints(groups, promises, "p", ()) == ()
 
 
 def test_the_best_group_is_preferred_then_small_then_low() -> None:

@@ -5,8 +5,8 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.state import NodeState, Origin, PodEntry, QosClass
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.views.holdings.claims import describe_claims, format_claim
 from nodeagent.views.topology.devices import describe_device_sections, describe_devices, find_device_owners
-from nodeagent.views.wording.claims import describe_claims, format_claim
 from tests.support.builders import GIB, MACHINE_A, managers
 from tests.support.claims import ETH0, claiming, request, template
 

@@ -1,7 +1,7 @@
-"""A pod's resource claims: which devices they get, as promises to the containers that use them, before the pod itself is decided on.
+"""Ways to meet a pod's resource claims: devices for the containers that use them, chosen before the pod itself is decided.
 
-CPUs are chosen by the CPU manager and memory by the memory manager, among those that a claim allows; then the pod is decided on as one that
-holds these already, so that all else is aligned with them. Loaded for pods with claims alone.
+The CPU manager chooses CPUs and the memory manager memory, among those that a claim allows. The pod is then decided as one that already
+holds them, so that everything else is aligned with them. Loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.held_claims import with_held_claims
-from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, allocations, assignments
 from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
@@ -23,52 +21,58 @@ from nodeagent.core.model.promises import Hint, PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, Refusal
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, taken_claims
+from nodeagent.core.resources.claims.held import drop_released_claims
+from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, list_claim_owners
 from nodeagent.core.resources.claims.inventory import SIZE, ClaimableDevice, claimable
 from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.resources.claims.selectors import SelectorError
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
-from nodeagent.core.resources.cpu.manager import allocate_container as allocate_cpus, taken_deltas
-from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, allocation_deltas
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
-from nodeagent.core.resources.memory.manager import allocate_container as allocate_memory
-from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory
 
 MOST_TRIED = 256
-"""Ways to meet a pod's claims that are tried, and the pod decided on with each that does, until one of them is admitted."""
+"""Limit on the allocations tried per pod. The whole pod is decided with each one that satisfies the claims; the first admitted one wins."""
 
 
 class Met(Struct, frozen=True):
-    """What the claims of a pod have got, in one way."""
+    """One way to meet the claims of a pod."""
 
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """The pod's, near the cards of its claims."""
+    """Demand of the pod, with the cards of its claims as devices to be near."""
 
 
 class _MisfitError(Exception):
-    """One way to meet the claims doesn't do. The text says why."""
+    """One way doesn't meet the claims. The text says why."""
 
 
-def claimed(
-    providers: Providers, machine: Topology, promises: Promises, pod: Pod, demand: PodDemand
+def ways_to_place(
+    cpus: CpuManager,
+    memory: MemoryManager,
+    cards: PlacedDevices,
+    machine: Topology,
+    promises: Promises,
+    pod: Pod,
+    demand: PodDemand,
 ) -> Iterator[Met | Refusal]:
-    """Return the ways to meet a pod's claims, in order; or, if there is none, why.
+    """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
     Args:
-        providers: the managers, as this pod sees them.
-        machine: as it is now.
-        promises: without what the claims get.
-        pod: one with claims.
-        demand: what else it asks for.
+        cpus: the CPU manager, limited to what this pod may have.
+        memory: the memory manager, limited likewise.
+        cards: the discovered devices.
+        machine: the current machine.
+        promises: the promises without the allocations of the claims.
+        pod: a pod with claims.
+        demand: what else the pod requests.
     """
-    cards = providers.devices or PlacedDevices()
     try:
-        placing = _Placing(providers, machine, promises, pod, demand, cards)
-        yield from placing.ways(_wishes(promises, pod))
+        placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
+        yield from placing.ways(_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
         where = "" if demand.numa_node is None else f" (on NUMA node {demand.numa_node} alone, for which it asks)"
@@ -76,7 +80,7 @@ def claimed(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return why a pod's claims can't be used, whatever is free."""
+    """Return why a pod's claims can't be met, whatever is free."""
     if pod.resources is not None:
         return "claims beside resources of the pod as a whole (spec.resources) are not supported: state those of its containers"
     for claim in pod.claims:
@@ -92,12 +96,12 @@ def unusable(pod: Pod) -> str | None:
     return None
 
 
-def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
-    """Return the requests of claims that nobody has yet."""
+def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
+    """Return the requests of claims that have no allocation yet."""
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
-    known = {name for name, _ in taken_claims(promises)}
+    known = {name for name, _ in list_claim_owners(promises)}
     found: list[Wish] = []
     for claim in pod.claims:
         full_name = f"{pod.namespace}/{claim.claim_name(pod.name)}"
@@ -107,48 +111,50 @@ def _wishes(promises: Promises, pod: Pod) -> list[Wish]:
 
 
 class _Chosen(Struct):
-    """One way, as far as it has been tried."""
+    """Partial allocation of one way."""
 
     default: CpuSet
-    """CPUs that nobody has."""
+    """CPUs without an owner."""
     cpus: dict[str, CpuSet] = field(default_factory=dict)
-    """By container."""
+    """CPUs by container."""
     nodes: dict[str, NumaSet] = field(default_factory=dict)
     amounts: dict[str, dict[str, int]] = field(default_factory=dict)
     """Bytes by container and resource."""
     devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
-    """By the place of the request."""
+    """Devices by the position of the request."""
     taken: set[str] = field(default_factory=set)
 
 
 class _Placing:
-    """Gives devices to the claims of one pod."""
+    """Search for allocations for the claims of one pod."""
 
     def __init__(
         self,
-        providers: Providers,
+        cpus: CpuManager,
+        memory: MemoryManager,
         machine: Topology,
         promises: Promises,
         pod: Pod,
         demand: PodDemand,
         cards: PlacedDevices,
     ) -> None:
-        self._providers = providers
+        self._cpu_manager = cpus
+        self._memory_manager = memory
         self._machine = machine
-        self._there = claimable(machine, providers.of(CpuResource).manager.reserved, cards.placed)
+        self._there = claimable(machine, cpus.reserved, cards.placed)
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
         self._pod = pod
         self._demand = demand
         self._taken = taken_devices(promises)
-        self._free = CpuSet(providers.of(CpuResource).manager.free_cpus(promises))
+        self._free = CpuSet(cpus.free_cpus(promises))
         self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:
-        promises = self._with_shared(self._promises)
+        promises = self._add_shared_claims(self._promises)
         if not wishes:
-            yield self._result(promises, promises.of_pod(self._pod.uid), ())
+            yield self._make_result(promises, promises.of_pod(self._pod.uid), ())
             return
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
         seen: list[PodPromises] = []
@@ -159,7 +165,7 @@ class _Placing:
                     break
                 tried += 1
                 try:
-                    way = self._way(promises, allowed, mask)
+                    way = self._try_way(promises, allowed, mask)
                 except _MisfitError as err:
                     wrong = wrong or str(err)
                     continue
@@ -172,12 +178,12 @@ class _Placing:
         if not seen:
             raise _MisfitError(wrong or "its claims can't be met")
 
-    def _with_shared(self, promises: Promises) -> Promises:
-        """Let the pod have what others have of claims that it has, too."""
+    def _add_shared_claims(self, promises: Promises) -> Promises:
+        """Add the allocations of claims that other pods share with this pod."""
         there = {device.name: device for device in self._there}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
-            uids = sorted(uid for name, uid in taken_claims(promises) if name == full_name)
+            uids = sorted(uid for name, uid in list_claim_owners(promises) if name == full_name)
             if not uids:
                 continue
             uid = uids[0]
@@ -208,8 +214,8 @@ class _Placing:
                     continue
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
-                own = self._with_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
-            promises = with_pod(promises, self._pod.uid, with_held_claims(own))
+                own = self._add_card(own, claim.name, one.request.partition("/")[0], there[one.device], full_name)
+            promises = with_pod(promises, self._pod.uid, drop_released_claims(own))
         return promises
 
     def _is_free(self, device: ClaimableDevice, way: DeviceRequest) -> bool:
@@ -218,14 +224,14 @@ class _Placing:
         if device.memory is not None:
             node, resource = device.memory
             free = free_of(memory_accounts(self._promises), NumaSet(NumaMask(1 << node)), resource)
-            return free >= _size(device, way)
+            return free >= _size_of(device, way)
         return ("", device.address) not in self._taken
 
-    def _way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose among what each request may have: CPUs, memory, cards, and of these first who has the least choice.
+    def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
+        """Choose devices for each request: CPUs first, then memory, then cards; among equals the request with the fewest candidates.
 
         Raises:
-            _MisfitError: it doesn't do.
+            _MisfitError: this way doesn't meet the claims.
         """
         draft = _Chosen(default_set(promises))
         order = sorted(
@@ -250,26 +256,28 @@ class _Placing:
             rest = [allowed[other] for other in order[done + 1 :]]
             taken = frozenset(draft.taken)
             if rank == _CPU:
-                chosen = self._cpus(promises, draft, users[0], each, there, mask)
-                those = _leaving_room(chosen, each, there, rest, taken, self._looks)
-                if those != chosen:  # the policy's options hold for them, too
-                    chosen = self._cpus(promises, draft, users[0], each, those, mask)
+                chosen = self._choose_cpus(promises, draft, users[0], each, there, mask)
+                those = _leave_room(chosen, each, there, rest, taken, self._looks)
+                if those != chosen:  # the policy's options also apply to the replacement
+                    chosen = self._choose_cpus(promises, draft, users[0], each, those, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus
                 draft.cpus[users[0].name] = draft.cpus.get(users[0].name, CpuSet()) | cpus
             elif rank == _MEMORY:
-                chosen = self._memory(draft, users[0], each, there, mask)
+                chosen = self._choose_memory(draft, users[0], each, there, mask)
             else:
-                chosen = _leaving_room(self._cards(draft, each, there, mask), each, there, rest, taken, self._looks)
+                chosen = _leave_room(
+                    self._choose_cards(draft, each, there, mask), each, there, rest, taken, self._looks
+                )
             if rank != _MEMORY:
                 draft.taken |= {device.name for device in chosen}
             draft.devices[place] = chosen
-        return self._finished(promises, draft, allowed)
+        return self._allocate_chosen(promises, draft, allowed)
 
     def _users_of(self, claim: str, request: str) -> tuple[Container, ...]:
         return tuple(c for c in self._pod.containers if any(one.uses(claim, request) for one in c.claims))
 
-    def _cpus(
+    def _choose_cpus(
         self,
         promises: Promises,
         draft: _Chosen,
@@ -278,8 +286,8 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        """Have the CPU manager choose, by its policy and options, as for a container that asks for so many."""
-        manager = self._providers.of(CpuResource).manager
+        """Let the CPU manager choose by its policy and options, as for a container that requests this number of CPUs."""
+        manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
         bits = 0
@@ -303,7 +311,7 @@ class _Placing:
     def _demand_of(self, container: Container) -> ContainerDemand:
         return next(each for each in self._demand.containers if each.name == container.name)
 
-    def _memory(
+    def _choose_memory(
         self,
         draft: _Chosen,
         user: Container,
@@ -311,7 +319,7 @@ class _Placing:
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        if not self._providers.of(MemoryResource).manager.static:
+        if not self._memory_manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
         near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
         chosen = tuple(sorted(there, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
@@ -320,10 +328,10 @@ class _Placing:
             node, resource = device.memory
             draft.nodes[user.name] = draft.nodes.get(user.name, NumaSet()) | NumaSet(NumaMask(1 << node))
             sizes = draft.amounts.setdefault(user.name, {})
-            sizes[resource] = sizes.get(resource, 0) + _size(device, each.way)
+            sizes[resource] = sizes.get(resource, 0) + _size_of(device, each.way)
         return chosen
 
-    def _cards(
+    def _choose_cards(
         self, draft: _Chosen, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
     ) -> tuple[ClaimableDevice, ...]:
         near = NumaSet(mask or NumaMask(0))
@@ -333,8 +341,8 @@ class _Placing:
         close = {address for address, node in nodes.items() if node is not None and node in near}
         return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
 
-    def _finished(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
-        """Promise what was chosen."""
+    def _allocate_chosen(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
+        """Allocate the chosen devices."""
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
@@ -342,10 +350,10 @@ class _Placing:
         after = with_pod(with_default_set(promises, draft.default), self._pod.uid, held)
         deltas: MetricDeltas = ()
         for cpus in draft.cpus.values():
-            moved = taken_deltas(self._providers.of(CpuResource).manager, after, cpus.bits)
+            moved = allocation_deltas(self._cpu_manager, after, cpus.bits)
             deltas += (*moved, allocations("cpu", "node"), assignments("cpu", "node_exclusive"))
         for name, nodes in draft.nodes.items():
-            after, moved = self._with_memory(after, name, nodes, draft.amounts[name])
+            after, moved = self._allocate_memory(after, name, nodes, draft.amounts[name])
             deltas += moved
         held = after.of_pod(self._pod.uid)
         for name in dict.fromkeys(each.wish.name for each in allowed):
@@ -355,17 +363,19 @@ class _Placing:
                     continue
                 full_name = each.wish.claim
                 for device in draft.devices[place]:
-                    size = ((SIZE, _size(device, each.way)),) if device.memory is not None else ()
+                    size = ((SIZE, _size_of(device, each.way)),) if device.memory is not None else ()
                     results.append(AllocatedDevice(each.result_name, device.driver, device.name, size))
                     if device.address:
-                        held = self._with_card(held, name, each.wish.request.name, device, full_name)
+                        held = self._add_card(held, name, each.wish.request.name, device, full_name)
             is_own = any(claim.name == name and claim.template for claim in self._pod.claims)
             allocation = ClaimAllocation(full_name, name, tuple(results), is_own)
             held = held.having(ClaimHoldings((*held.of(ClaimHoldings).claims, allocation)))
-        return self._result(after, held, deltas)
+        return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """The claims say which CPUs, and the container how many: what it asks for counts, for the node and for its weight."""
+        """Judge the number of claimed CPUs: it must equal the container's request, which counts for the node's capacity and the CPU
+        weight.
+        """
         asked = self._demand_of(container).cpus
         if asked == len(cpus):
             return
@@ -375,10 +385,10 @@ class _Placing:
             raise _MisfitError(f"container {container.name} asks for no CPUs of its own, and {has}: give it {way_out}")
         raise _MisfitError(f"container {container.name} asks for {asked} CPUs of its own, and {has}: give it {way_out}")
 
-    def _with_memory(
+    def _allocate_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
-        """Have the memory manager give a container all its memory, from the nodes of its claims."""
+        """Let the memory manager allocate all memory of a container, from the nodes of its claims."""
         demand = self._demand_of(self._pod.container(name))
         asked = dict(demand.memory or ())
         for resource, size in sizes.items():
@@ -389,7 +399,7 @@ class _Placing:
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put_item(before.hints, name, Hint(nodes, preferred=False)))
         allocation = allocate_memory(
-            replace(self._providers.of(MemoryResource).manager, keeps_one_node=True),
+            replace(self._memory_manager, keeps_one_node=True),
             with_pod(promises, self._pod.uid, hinted),
             self._demand,
             demand,
@@ -404,7 +414,7 @@ class _Placing:
         after = with_pod(allocation.promises, self._pod.uid, replace(held, hints=before.hints))
         return after, tuple(d for d in allocation.deltas if d.series != Series(MEMORY_REQUESTS))
 
-    def _with_card(
+    def _add_card(
         self, held: PodPromises, name: str, request: str, device: ClaimableDevice, full_name: str
     ) -> PodPromises:
         node = self._nodes.get(device.address)
@@ -417,7 +427,7 @@ class _Placing:
                 held = held.having(own.with_devices(container.name, {*own.devices_of(container.name), card}))
         return held
 
-    def _result(self, promises: Promises, held: PodPromises, deltas: MetricDeltas) -> Met:
+    def _make_result(self, promises: Promises, held: PodPromises, deltas: MetricDeltas) -> Met:
         near = {name: tuple(d.id for d in devices if d.claim) for name, devices in held.of(DeviceHoldings).devices}
         containers = tuple(
             replace(each, near=(*each.near, *near.get(each.name, ()))) for each in self._demand.containers
@@ -438,11 +448,11 @@ def _rank(each: Allowed) -> int:
     return _rank_of(each.devices[0])
 
 
-def _size(device: ClaimableDevice, way: DeviceRequest) -> int:
+def _size_of(device: ClaimableDevice, way: DeviceRequest) -> int:
     return dict(way.capacity).get(SIZE, dict(device.capacity)[SIZE])
 
 
-def _leaving_room(
+def _leave_room(
     chosen: tuple[ClaimableDevice, ...],
     each: Allowed,
     there: tuple[ClaimableDevice, ...],
@@ -450,7 +460,7 @@ def _leaving_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return what was chosen, or, if too little is left by that for the requests after it, what leaves them enough."""
+    """Return the chosen devices, or others if these would leave too few for the requests after this one."""
     if not rest or matching(rest, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *rest], taken, looks)

@@ -1,17 +1,28 @@
-"""Allocations of resource claims, as documents and as one line each."""
+"""Shows what resource claims have got, as documents and as a line for each claim."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.core.model.claims import CPU_DRIVER, ClaimAllocation, decode_cpu_name
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.resources.claims.holdings import ClaimHoldings
+from nodeagent.views.holdings.holding_view import HoldingView
 
 Document = Mapping[str, Any]
 
 
+def _describe_pod(pod: Pod, held: PodPromises) -> dict[str, Any]:
+    return {"claims": describe_claims(held.of(ClaimHoldings).claims)} if pod.claims else {}
+
+
+VIEW = HoldingView(pod=_describe_pod, decided_pod=_describe_pod)
+
+
 def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
-    """Format the allocations of a pod's claims."""
+    """Describe the allocations of a pod's claims."""
     return [
         {
             "claim": claim.claim,

@@ -1,4 +1,4 @@
-"""What the claims of a pod still have: what its containers hold of it."""
+"""Allocations of claims, limited to what the pod's containers still hold."""
 
 from msgspec.structs import replace
 
@@ -16,8 +16,8 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
-def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
-    """Return what the pod's claims have, as far as its containers still hold it: those that have finished give theirs back."""
+def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
+    """Return the allocations of the pod's claims without what ended containers have released."""
     claims = held.of(ClaimHoldings).claims
     if not claims:
         return ()
@@ -32,6 +32,6 @@ def held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
     return tuple(claim for claim in kept if claim.devices)
 
 
-def with_held_claims(held: PodPromises) -> PodPromises:
-    """Return a pod without what its claims had of containers that have finished."""
-    return held.having(ClaimHoldings(held_claims(held))) if held.of(ClaimHoldings).claims else held
+def drop_released_claims(held: PodPromises) -> PodPromises:
+    """Return a pod's holdings without claimed devices that ended containers have released."""
+    return held.having(ClaimHoldings(find_held_claims(held))) if held.of(ClaimHoldings).claims else held

@@ -1,0 +1,65 @@
+"""Room: everything that a decision on a pod depends on, apart from the pod. Only more room can change a refusal."""
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from nodeagent.core.admission.node_capacity import Allocatable, Usage
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import PodPromises, UnrecoveredPod
+from nodeagent.core.model.topology import Topology
+
+if TYPE_CHECKING:
+    from nodeagent.core.model.pod import Pod
+    from nodeagent.core.resources.devices.pools import DevicePool
+
+
+class Room(Struct, frozen=True):
+    """The node's resources, and their use by pods."""
+
+    topology: Topology | None = None
+    config: Config | None = None
+    allocatable: Allocatable | None = None
+    usage: Usage = Usage()
+    held: PodMap[PodPromises] = field(default_factory=PodMap)
+    """Holdings of the known pods."""
+    unrecovered: tuple[UnrecoveredPod, ...] = ()
+    orphans: CpuSet = CpuSet()
+    """CPUs of processes of no known pod."""
+    plugged: "tuple[DevicePool, ...]" = ()
+    """Devices of device plugins."""
+
+    def has_more_than(self, before: "Room") -> bool:
+        """Whether something was released since, or the node itself has changed. Devices of plugins don't count."""
+        if self is before:
+            return False
+        return (
+            self.topology != before.topology
+            or self.config != before.config
+            or self.allocatable != before.allocatable
+            or self.unrecovered != before.unrecovered
+            or bool(before.orphans - self.orphans)
+            or self.usage.is_less_than(before.usage)
+            or (self.held != before.held and any(self.held.get(uid) != held for uid, held in before.held))
+        )
+
+    def has_new_devices(self, before: "Room", pod: "Pod") -> bool:
+        """Whether a device plugin has registered, or has reported a device as healthy, for a resource that the pod requests."""
+        requested = {name for container in pod.containers for name, _ in container.devices}
+        known = {pool.resource: pool for pool in before.plugged}
+        for pool in self.plugged:
+            if pool.resource not in requested:
+                continue
+            old = known.get(pool.resource)
+            usable = {device.id for device in pool.healthy}
+            if old is not None and old.plugin is pool.plugin:
+                usable -= {device.id for device in old.healthy}
+            if usable:
+                return True
+        return False
+
+
+NO_ROOM = Room()
+"""Room of a node without resources. Every real node has more."""

@@ -1,0 +1,60 @@
+"""Allocations of the memory manager as steps of an explanation."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Hint, Promises
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, memory_accounts
+from nodeagent.core.resources.resource import Allocated
+
+
+class MemoryStep(Struct, frozen=True):
+    """Allocation of memory to a container, or to a pod as a whole."""
+
+    container: str | None
+    hint: Hint
+    blocks: Blocks
+    """Allocated blocks. Empty after a refusal."""
+    taken: tuple[tuple[int, str, int], ...]
+    """(NUMA node, resource, bytes) that were newly allocated. The rest of the blocks is reused from init containers."""
+    refused: bool
+
+    @property
+    def nodes(self) -> NumaSet:
+        nodes = NumaSet()
+        for block in self.blocks:
+            nodes |= block.nodes
+        return nodes
+
+
+def memory_step(event: Allocated, _picks: Sequence[object], pod: Pod) -> MemoryStep | None:
+    """Describe an allocation. None means that nothing was allocated."""
+    after = event.after.of_pod(pod.uid)
+    given = (
+        after.of(MemoryHoldings).pod_memory
+        if event.container is None
+        else after.of(MemoryHoldings).blocks(event.container)
+    )
+    if event.refusal is None and (given is None or memory_accounts(event.after) == memory_accounts(event.before)):
+        return None
+    name = pod.containers[0].name if event.container is None else event.container
+    blocks = () if event.refusal is not None or given is None else given
+    return MemoryStep(
+        event.container,
+        event.before.hint(pod.uid, name),
+        blocks,
+        _taken(event.before, event.after),
+        event.refusal is not None,
+    )
+
+
+def _taken(before: Promises, after: Promises) -> tuple[tuple[int, str, int], ...]:
+    return tuple(
+        (node.id, resource, old.free - new.free)
+        for node, then in zip(memory_accounts(before), memory_accounts(after), strict=True)
+        for (resource, old), (_, new) in zip(node.tables, then.tables, strict=True)
+        if old.free != new.free
+    )

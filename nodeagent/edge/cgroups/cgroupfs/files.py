@@ -1,0 +1,149 @@
+"""Files of the cgroups below the pods' cgroup, by paths relative to it. An absolute path leads to any other cgroup."""
+
+import errno
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from nodeagent.core.cgroups.write_failures import WriteFailure, classify_failure
+from nodeagent.core.model.cgroup import Attribute, Value
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
+
+Ids = TypeVar("Ids", CpuSet, NumaSet)
+
+
+class CgroupError(NodeAgentError):
+    """A cgroup file or directory could not be read or changed. `errno` is None if the file's text is the problem."""
+
+    def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.errno = error
+
+    @property
+    def failure(self) -> WriteFailure:
+        """Return the class of the failed write."""
+        return classify_failure(self.errno)
+
+
+class MemoryInUseError(CgroupError):
+    """A memory limit would be below the memory in use. It is not set."""
+
+    @property
+    def failure(self) -> WriteFailure:
+        return WriteFailure.REFUSED
+
+
+_HINTS = {
+    errno.EACCES: "run as root, or give the pods' unit Delegate=yes",
+    errno.EPERM: "run as root, or give the pods' unit Delegate=yes",
+    errno.EROFS: "is /sys/fs/cgroup mounted read-only? nodeagent.service needs ProtectControlGroups=no",
+    errno.ENOENT: "is the controller enabled for this cgroup? see cgroup.controllers there, and `systemctl status nodeagent-pods`",
+    errno.ENODEV: "another program has removed this cgroup: the pods' cgroups belong to the agent; see `systemctl status nodeagent-pods`",
+    errno.EBUSY: "the cgroup has both processes and children, which cgroup v2 forbids; see its cgroup.procs",
+    errno.EAGAIN: "too many cgroups: see cgroup.max.descendants and cgroup.max.depth of the cgroups above",
+    errno.ENOSPC: "the kernel has no room for it: compare cpuset.*.effective of the cgroups above, and count the cgroups in /proc/cgroups",
+    errno.EINVAL: "the kernel does not know such a value: do these CPUs and nodes exist? see `nodeagent topology`, and dmesg",
+    errno.ERANGE: "the value is out of the kernel's bounds: compare the pod's resources with `nodeagent inspect`",
+    errno.EOPNOTSUPP: "another program has made the cgroup threaded: see cgroup.type there and above",
+}
+
+
+def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
+    hint = _HINTS.get(err.errno or 0, "see `nodeagent inspect`, and dmesg for the kernel's reason")
+    return CgroupError(f"cannot {action}: {os.strerror(err.errno or 0)}", path=str(path), error=err.errno, hint=hint)
+
+
+def _make_syntax_error(file: Path, reason: str) -> CgroupError:
+    hint = "the kernel does not write such text: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
+    return CgroupError(f"cannot parse {file}: {reason}", path=str(file), error=None, hint=hint)
+
+
+def is_cgroup(directory: Path) -> bool:
+    """Return whether a directory is a cgroup. Raise CgroupError where access is denied, unlike Path.exists of some versions."""
+    try:
+        (directory / "cgroup.controllers").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as err:
+        raise make_error(f"look at {directory}", directory, err) from err
+    return True
+
+
+class CgroupFiles:
+    """Files of cgroups. All methods raise CgroupError if the kernel refuses, or if a file has a content that it would not write.
+
+    Args:
+        root: directory of the pods' cgroup.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def mount(self) -> Path:
+        """Return the directory of the root cgroup."""
+        above = [directory for directory in self.root.parents if is_cgroup(directory)]
+        return above[-1] if above else self.root
+
+    def list_children(self, path: str) -> list[str]:
+        try:
+            with os.scandir(self.root / path) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []  # the cgroup is gone
+        except OSError as err:
+            raise make_error(f"list {self.root / path}", self.root / path, err) from err
+
+    def read(self, path: str, name: str) -> str | None:
+        """Read a file. None means that the file doesn't exist, because its controller is off or the cgroup is gone."""
+        file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                # the kernel returns lists of processes one page at a time, however much is requested
+                return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
+            finally:
+                os.close(descriptor)
+        except OSError as err:
+            if err.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: the cgroup was removed after the file was opened
+                return None
+            raise make_error(f"read {file}", file, err) from err
+
+    def read_value(self, path: str, attribute: Attribute) -> Value | None:
+        text = self.read(path, attribute.value)
+        return None if text is None else self.parse(path, attribute, text)
+
+    def parse(self, path: str, attribute: Attribute, text: str) -> Value:
+        try:
+            return parse_value(attribute, text)
+        except CgroupValueError as err:
+            raise _make_syntax_error(self.root / path / attribute.value, str(err)) from err
+
+    def read_ids(self, path: str, name: str, kind: type[Ids]) -> Ids | None:
+        text = self.read(path, name)
+        try:
+            return None if text is None else kind.parse(text.strip())
+        except IdSetSyntaxError as err:
+            raise _make_syntax_error(self.root / path / name, str(err)) from err
+
+    def read_numbers(self, path: str, name: str) -> dict[str, int]:
+        """Read a flat keyed file, such as cgroup.events. A missing file has no keys."""
+        try:
+            return parse_flat_keyed(self.read(path, name) or "")
+        except CgroupValueError as err:
+            raise _make_syntax_error(self.root / path / name, str(err)) from err
+
+    def write(self, path: str, name: str, text: str) -> None:
+        file = f"{self.root}/{path}/{name}" if path else f"{self.root}/{name}"
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as err:
+            raise make_error(f"write '{text}' to {file}", file, err) from err

@@ -1,0 +1,155 @@
+"""Processes and threads of the pods' cgroups: listing, ending and moving them."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from nodeagent.core.model.cgroup_layout import payload_path
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
+
+HELD_AT_ONCE = 512
+"""Number of pidfds that are open at once: half of the default limit of open files."""
+
+
+class CgroupProcesses:
+    """Processes of cgroups. All methods raise CgroupError if the kernel refuses. A missing cgroup has no processes."""
+
+    def __init__(self, files: CgroupFiles) -> None:
+        self._files = files
+
+    def list_pids(self, path: str) -> tuple[int, ...]:
+        """List the processes of a cgroup and of those below it."""
+        own = [int(line) for line in (self._files.read(path, "cgroup.procs") or "").split()]
+        return tuple(dict.fromkeys((*own, *self._list_pids_below(path))))
+
+    def _list_pids_below(self, path: str) -> Iterator[int]:
+        for child in self._files.list_children(path):
+            try:
+                yield from self.list_pids(f"{path}/{child}")
+            except CgroupError as err:
+                # the kernel lists the processes of a threaded cgroup in its domain (cgroup-v2.rst, Threads)
+                if err.errno != errno.EOPNOTSUPP:
+                    raise
+
+    def find_misplaced(self, path: str) -> int | None:
+        """Return a process that is in a container's cgroup itself instead of its payload.
+
+        The kernel allows such a process while the payload has none, and then allows none in the payload.
+        """
+        if payload_path(path) not in (f"{path}/{child}" for child in self._files.list_children(path)):
+            return None
+        pids = (self._files.read(path, "cgroup.procs") or "").split()
+        return int(pids[0]) if pids else None
+
+    def list_threads(self, path: str) -> frozenset[int]:
+        """List the threads of a cgroup and of those below it."""
+        own = frozenset(int(line) for line in (self._files.read(path, "cgroup.threads") or "").split())
+        return own.union(*(self.list_threads(f"{path}/{child}") for child in self._files.list_children(path)))
+
+    def list_cgroup_ids(self, path: str) -> frozenset[int]:
+        """List the ids of a cgroup and of those below it, as trace events of the kernel have them."""
+        directory = self._files.root / path
+        try:
+            own = frozenset({directory.stat().st_ino})
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as err:
+            raise make_error(f"look at {directory}", directory, err) from err
+        return own.union(*(self.list_cgroup_ids(f"{path}/{child}") for child in self._files.list_children(path)))
+
+    def kill(self, path: str) -> None:
+        """Kill all processes of a cgroup and of those below it (`cgroup.kill`, kernel 5.14)."""
+        try:
+            self._files.write(path, "cgroup.kill", "1")
+        except CgroupError as err:
+            if err.errno not in {errno.ENOENT, errno.ENODEV}:
+                raise
+
+    def terminate(self, path: str) -> None:
+        """Send SIGTERM to all processes of a cgroup and of those below it. An error is raised after all others have got the signal.
+
+        A pid may be reused. A process therefore gets the signal by a pidfd, and only if it is listed again after the pidfd was opened.
+        """
+        pids = self.list_pids(path)
+        failed: CgroupError | None = None
+        for start in range(0, len(pids), HELD_AT_ONCE):
+            with ExitStack() as stack:
+                pidfds: dict[int, int] = {}
+                for pid in pids[start : start + HELD_AT_ONCE]:
+                    try:
+                        pidfds[pid] = os.pidfd_open(pid)
+                        stack.callback(os.close, pidfds[pid])
+                    except ProcessLookupError:
+                        continue
+                    except OSError as err:
+                        failed = failed or make_error(f"hold process {pid} to end it", f"/proc/{pid}", err)
+                for pid in pidfds.keys() & set(self.list_pids(path)):
+                    with suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(pidfds[pid], signal.SIGTERM)
+        if failed is not None:
+            raise failed
+
+    def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
+        """Return whether a running process is outside of a cgroup.
+
+        Args:
+            path: path of the cgroup.
+            pid: id of the process.
+            start_ticks: start time as in /proc/PID/stat, which excludes another process with the same id.
+        """
+        from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
+
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            return False
+        cgroup = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+        if cgroup is None or stat.start_ticks != start_ticks or stat.is_dead:
+            return False
+        home = f"/{(self._files.root / path).relative_to(self._files.mount)}"
+        return cgroup != home and not cgroup.startswith(f"{home}/")
+
+    def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
+        """Move a process that has left a container's cgroup back to its payload."""
+        if self.has_left(path, pid, start_ticks):
+            self._move_to_payload(path, pid)
+
+    def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
+        """Move a process into a container's cgroup. Return False if the process has ended.
+
+        If the process ends at that moment, another process may have got its pid, and is then moved back.
+
+        Args:
+            path: path of the container's cgroup, which has no other process.
+            pid: id of the process.
+            is_alive: tells whether the process, and not another one with its pid, exists.
+        """
+        if not is_alive() or not self._move_to_payload(path, pid):
+            return False
+        if is_alive():
+            return True
+        for other in self.list_pids(path):
+            self._move_to_parents_cgroup(other)
+        return False
+
+    def _move_to_payload(self, path: str, pid: int) -> bool:
+        try:
+            self._files.write(payload_path(path), "cgroup.procs", str(pid))
+        except CgroupError as err:
+            if err.errno != errno.ESRCH:
+                raise
+            return False
+        return True
+
+    def _move_to_parents_cgroup(self, pid: int) -> None:
+        """Move a process that has just started to its parent's cgroup, in which it was started."""
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")
+            lines = Path(f"/proc/{parent}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+            Path(f"{self._files.mount}{home}", "cgroup.procs").write_text(str(pid), encoding="ascii")

@@ -1,0 +1,366 @@
+"""The cgroup v2 tree below the pods' cgroup: read as a whole, and changed one change at a time."""
+
+import errno
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.write_order import (
+    Change,
+    EnableControllers,
+    GatherThreads,
+    MakeCgroup,
+    RemoveCgroup,
+    SetAttribute,
+)
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, ObservedCgroup, Partition, PartitionKind, Value
+from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
+from nodeagent.core.model.idset import MOST_CPUS, CpuSet, NumaSet
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, MemoryInUseError, is_cgroup, make_error
+from nodeagent.edge.cgroups.cgroupfs.processes import CgroupProcesses
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.cgroup_values import (
+    EFFECTIVE_CPUS,
+    EFFECTIVE_MEMS,
+    format_for_write,
+    format_value,
+    parse_flat_keyed,
+)
+
+MAX_DEPTH = 3
+"""Depth of QoS class, pod and container. Cgroups below belong to the containers that create them."""
+_OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
+_FREEZE_SECONDS = 10.0
+_MODE = 0o755
+
+
+class CgroupTree:
+    """Cgroups of the pods. Methods that read raise CgroupError if a file cannot be read or parsed.
+
+    Args:
+        root: directory of the pods' cgroup. Of the cgroups above it, only `cpuset.cpus.exclusive` is ever written (D27).
+        begin_partition: writes `cpuset.cpus.partition`, which takes CAP_SYS_ADMIN. None means that this process writes it.
+        gather: moves threads of a cgroup back to all of its CPUs. None means that this process does.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        begin_partition: Callable[[Path, str], None] | None = None,
+        gather: Callable[[Path], None] | None = None,
+    ) -> None:
+        self.root = Path(root)
+        self._files = CgroupFiles(self.root)
+        self.processes = CgroupProcesses(self._files)
+        self._begin_partition, self._gather_threads = begin_partition, gather
+
+    @property
+    def mount(self) -> Path:
+        """Return the directory of the root cgroup."""
+        return self._files.mount
+
+    def read(self, own: frozenset[str]) -> dict[str, ObservedCgroup]:
+        """Read the pods' cgroup and every managed cgroup below it.
+
+        Args:
+            own: names of the directories directly below the root that are no pods (`burstable`, …).
+        """
+        found = {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
+        kinds = (seen.get(Attribute.CPUSET_CPUS_PARTITION) for seen in found.values())
+        if any(isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER for kind in kinds):
+            # beside partitions, the kernel may fail to move threads off a CPU that goes offline
+            for path, seen in found.items():
+                if seen.is_populated and seen.get(Attribute.FALLBACK_CPUS) is not None and self._find_outside(path):
+                    # CPUs may have come or gone meanwhile: only CPUs of a second reading count
+                    again, outside = self._read_one(path), self._find_outside(path)
+                    if again is not None and outside:
+                        found[path] = replace(again, elsewhere=outside)
+        return found
+
+    def read_above(self) -> dict[str, ObservedCgroup]:
+        """Read `cpuset.cpus.exclusive` of the cgroups above the pods' cgroup. The root cgroup, and older kernels, don't have the file."""
+        attribute, found, path = Attribute.CPUSET_CPUS_EXCLUSIVE, {}, ABOVE
+        for directory in self.root.parents:
+            if directory == self.mount or not directory.is_relative_to(self.mount):
+                break
+            value = self._files.read_value(path, attribute)
+            if value is not None:
+                found[path] = ObservedCgroup(
+                    path,
+                    frozenset(),
+                    frozenset(),
+                    ((attribute, value),),
+                    None,
+                    None,
+                    is_populated=False,
+                    is_frozen=False,
+                )
+            path += f"/{ABOVE}"
+        return found
+
+    def read_foreign(self, path: str) -> ObservedCgroup | None:
+        """Read the CPUs, memory nodes and population of another program's cgroup. None means that the cgroup doesn't exist.
+
+        A cgroup without the controller cpuset has the effective CPUs of the nearest cgroup above.
+
+        Args:
+            path: path below the root cgroup, or absolute.
+        """
+        directory = self.mount / path
+        if self._files.read(str(directory), "cgroup.controllers") is None:  # the root cgroup has the file, too
+            return None
+        found = ((attribute, self._files.read_value(str(directory), attribute)) for attribute in _OF_OTHERS)
+        cpus = (self._files.read_ids(str(each), EFFECTIVE_CPUS, CpuSet) for each in (directory, *directory.parents))
+        state = self._files.read_numbers(str(directory), "cgroup.events")
+        return ObservedCgroup(
+            path=str(directory),
+            controllers=frozenset(),
+            subtree_control=frozenset(),
+            attributes=tuple((attribute, value) for attribute, value in found if value is not None),
+            cpus_effective=next((each for each in cpus if each is not None), None),
+            mems_effective=self._files.read_ids(str(directory), EFFECTIVE_MEMS, NumaSet),
+            is_populated=state.get("populated") == 1,
+            is_frozen=state.get("frozen") == 1,
+        )
+
+    def read_occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
+        """Return the effective CPUs of unknown populated cgroups of another program, by path below the root cgroup.
+
+        Args:
+            top: path below the root cgroup of the first cgroup, which need not exist.
+            is_known: tells whether a cgroup is known. Cgroups below a known one are skipped.
+        """
+        found: dict[str, CpuSet] = {}
+        pending = [(top, CpuSet())]
+        while pending:
+            path, cpus = pending.pop()
+            directory = str(self.mount / path)
+            if is_known(path) or self._files.read_numbers(directory, "cgroup.events").get("populated") != 1:
+                continue
+            cpus = self._files.read_ids(directory, EFFECTIVE_CPUS, CpuSet) or cpus
+            if inner := self._files.list_children(directory):
+                pending += [(f"{path}/{name}", cpus) for name in inner]
+            else:
+                found[path] = cpus
+        return found
+
+    def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
+        """Read the effective CPUs of the pods' cgroup and of all above it, as (path, CPUs) from the root cgroup down.
+
+        None means that a cgroup doesn't exist or lacks the controller cpuset, perhaps only while systemd enables it.
+        """
+        found: list[tuple[str, CpuSet]] = []
+        for directory in (self.root, *self.root.parents):
+            if not is_cgroup(directory):
+                break
+            cpus = self._files.read_ids(str(directory), EFFECTIVE_CPUS, CpuSet)
+            if not cpus:
+                return None
+            found.append((str(directory), cpus))
+        return tuple(reversed(found)) or None
+
+    def apply(self, change: Change) -> None:
+        """Carry out one change, and check that the kernel granted the value.
+
+        Raises:
+            CgroupError: the change failed, or the effective CPUs or memory nodes differ from those written.
+        """
+        match change:
+            case MakeCgroup(path, has_payload):
+                for directory in (path, payload_path(path)) if has_payload else (path,):
+                    try:
+                        (self.root / directory).mkdir(mode=_MODE)
+                    except FileExistsError:
+                        continue
+                    except OSError as err:
+                        raise make_error(f"make cgroup {self.root / directory}", self.root / directory, err) from err
+            case EnableControllers(path, controllers):
+                self._files.write(path, "cgroup.subtree_control", " ".join(f"+{c}" for c in controllers))
+            case GatherThreads(path):
+                self._gather(path)
+            case SetAttribute(path, attribute, value):
+                self._set(path, attribute, value)
+                self._verify(path, attribute, value)
+            case RemoveCgroup(path):
+                self._remove(path)
+
+    def _walk(self, own: frozenset[str]) -> Iterator[str]:
+        yield ""
+        pending = [name for name in self._files.list_children("") if name in own or name.startswith("pod")]
+        while pending:
+            path = pending.pop()
+            yield path
+            parts = path.split("/")
+            if len(parts) < (MAX_DEPTH if parts[0] in own else MAX_DEPTH - 1):
+                pending += [f"{path}/{name}" for name in self._files.list_children(path)]
+
+    def _read_one(self, path: str) -> ObservedCgroup | None:
+        controllers = self._files.read(path, "cgroup.controllers")
+        if controllers is None:
+            return None
+        values = ((attribute, self._files.read_value(path, attribute)) for attribute in Attribute)
+        attributes = tuple((attribute, value) for attribute, value in values if value is not None)
+        events = self._files.read_numbers(path, "cgroup.events")
+        # If memory.oom.group kills a cgroup, `oom_kill` counts the process that was chosen first twice, unless it had ended before
+        # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
+        memory = self._files.read_numbers(path, "memory.events")
+        group_kills = memory.get("oom_group_kill", 0)
+        return ObservedCgroup(
+            path=path,
+            controllers=frozenset(controllers.split()),
+            subtree_control=frozenset((self._files.read(path, "cgroup.subtree_control") or "").split()),
+            attributes=attributes,
+            cpus_effective=self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet),
+            mems_effective=self._files.read_ids(path, EFFECTIVE_MEMS, NumaSet),
+            is_populated=events.get("populated") == 1,
+            is_frozen=events.get("frozen") == 1,
+            oom_kills=max(memory.get("oom_kill", 0) - group_kills, group_kills),
+        )
+
+    def _find_outside(self, path: str) -> CpuSet:
+        """Return the CPUs outside of the effective ones that threads of a cgroup, or of those below it, may run on."""
+        effective = frozenset(self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet) or ())
+        if not effective:
+            return CpuSet()
+        outside = set[int]()
+        for tid in self.processes.list_threads(path):
+            with suppress(ProcessLookupError):
+                outside |= os.sched_getaffinity(tid) - effective
+        return CpuSet.from_ids(outside)
+
+    def _gather(self, path: str) -> None:
+        """Let each thread that may run on other CPUs run on all CPUs of its cgroup, even if it had set its own affinity.
+
+        If an id is reused meanwhile, the kernel still keeps the other thread to the CPUs of its own cgroup.
+        """
+        directory = self.root / path
+        try:
+            if self._gather_threads is not None:
+                self._gather_threads(directory)
+            else:
+                own = frozenset(self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet) or ())
+                for tid in self.processes.list_threads(path):
+                    try:
+                        if not os.sched_getaffinity(tid) <= own:
+                            os.sched_setaffinity(tid, range(MOST_CPUS))
+                    except ProcessLookupError:
+                        continue
+                    except OSError as err:
+                        raise make_error(f"bring thread {tid} back to {directory}", directory, err) from err
+        except NodeAgentError as err:
+            hint = err.hint or "see `systemctl status nodeagent-launcher`"
+            raise CgroupError(str(err), path=str(directory), error=None, hint=hint) from err
+        if outside := self._find_outside(path):
+            raise CgroupError(
+                f"threads of {directory} may still run on {outside}",
+                path=str(directory),
+                error=None,
+                hint="compare Cpus_allowed_list in /proc/TID/status with cpuset.cpus.effective",
+            )
+
+    def _remove(self, path: str) -> None:
+        """Remove a cgroup without processes, and the cgroups below it that its containers created."""
+        assert not is_above(path), f"{path} is not ours"
+        for child in self._files.list_children(path):
+            self._remove(f"{path}/{child}")
+        try:
+            (self.root / path).rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as err:
+            raise make_error(f"remove cgroup {self.root / path}", self.root / path, err) from err
+
+    def _set(self, path: str, attribute: Attribute, value: Value) -> None:
+        if attribute is Attribute.MEMORY_MAX and isinstance(value, ByteLimit) and value.limit_bytes is not None:
+            self._check_memory(path, value.limit_bytes)
+        if self._begin_partition is None or not isinstance(value, Partition) or value == MEMBER:
+            self._files.write(path, attribute.value, format_for_write(attribute, value))
+            return
+        try:
+            self._begin_partition(self.root / path, value.kind.value)
+        except NodeAgentError as err:
+            hint = err.hint or "see `systemctl status nodeagent-launcher`"
+            raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
+
+    def _check_memory(self, path: str, limit_bytes: int) -> None:
+        """Refuse a limit below the memory in use, for which the kernel would kill. kubelet refuses it, too (KEP-1287)."""
+        text = self._files.read(path, "memory.current")
+        if text is not None and int(text) > limit_bytes:
+            file = self.root / path / "memory.max"
+            raise MemoryInUseError(
+                f"{file} stays as it is: more than {limit_bytes} bytes are in use, and the kernel would kill for less",
+                path=str(file),
+                error=None,
+                hint="raise the memory limit, or wait: the agent tries again at every sync. `nodeagent inspect` shows the memory in use",
+            )
+
+    def _verify(self, path: str, attribute: Attribute, value: Value) -> None:
+        match attribute, value:
+            case Attribute.CPUSET_CPUS, CpuSet():
+                granted = self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet)
+                if granted and granted != value:
+                    value, granted = self._adjust_for_partitions(path, value, granted)
+                self._compare(path, EFFECTIVE_CPUS, value, granted)
+            case Attribute.CPUSET_MEMS, NumaSet():
+                self._compare(path, EFFECTIVE_MEMS, value, self._files.read_ids(path, EFFECTIVE_MEMS, NumaSet))
+            case Attribute.FREEZE, True:
+                self._wait_until_frozen(path)
+            case Attribute.CPUSET_CPUS_PARTITION, Partition():
+                file = self.root / path / attribute.value
+                state = self._files.parse(path, attribute, self._files.read(path, attribute.value) or "")
+                if state != value:
+                    raise CgroupError(
+                        f"{file} is '{format_value(state)}', wanted '{format_value(value)}'",
+                        path=str(self.root / path),
+                        error=errno.EINVAL,
+                        hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",
+                    )
+            case _:
+                pass
+
+    def _adjust_for_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
+        """Return the CPUs to compare: of a partition only its own CPUs, and of a cgroup above partitions also theirs."""
+        kind = self._files.read(path, Attribute.CPUSET_CPUS_PARTITION.value)
+        name = Attribute.CPUSET_CPUS_EXCLUSIVE
+        exclusive = self._files.parse(path, name, self._files.read(path, name.value) or "")
+        assert isinstance(exclusive, CpuSet)
+        if kind == "member\n":
+            return wanted, granted | (exclusive & wanted)
+        return (wanted & exclusive, granted) if kind in {"root\n", "isolated\n"} else (wanted, granted)
+
+    def _compare(self, path: str, name: str, wanted: CpuSet | NumaSet, granted: CpuSet | NumaSet | None) -> None:
+        if granted is None:
+            raise make_error(f"read {self.root / path / name}", self.root / path / name, OSError(errno.ENOENT, name))
+        if granted != wanted:
+            raise CgroupError(
+                f"{self.root / path}/{name} is '{granted}', wanted '{wanted}'",
+                path=str(self.root / path),
+                error=None,
+                hint="a cgroup above grants less, or CPUs went offline: compare cpuset.*.effective of the cgroups above",
+            )
+
+    def _wait_until_frozen(self, path: str) -> None:
+        """Wait until the cgroup is frozen. The kernel freezes asynchronously, and then notifies on cgroup.events (POLLPRI)."""
+        file = f"{self.root}/{path}/cgroup.events"
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        try:
+            with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC), "rb") as events:
+                poller = select.poll()
+                poller.register(events, select.POLLPRI)
+                while parse_flat_keyed(os.pread(events.fileno(), 4096, 0).decode()).get("frozen") != 1:
+                    seconds = deadline - time.monotonic()
+                    if seconds <= 0:
+                        raise CgroupError(
+                            f"{self.root / path} did not freeze within {_FREEZE_SECONDS:.0f} s",
+                            path=str(self.root / path),
+                            error=None,
+                            hint="a process may hang in the kernel (state D): see `ps -o pid,stat,wchan`",
+                        )
+                    poller.poll(seconds * 1000)
+        except OSError as err:
+            raise make_error(f"read {file}", file, err) from err
