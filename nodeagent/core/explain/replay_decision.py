@@ -13,7 +13,7 @@ from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
@@ -24,7 +24,7 @@ class ReplayedDecision(Struct, frozen=True):
     """The node without the pod, where the decision was repeated."""
     trace: Trace
     reproduced: bool | None
-    """Whether the repeated decision has the same refusal, or the same CPUs and memory. None means that there is nothing to compare,
+    """Whether the repeated decision has the same refusal, or the same lasting holdings. None means that there is nothing to compare,
     because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
@@ -71,10 +71,9 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:
     """Return the holdings that don't change while the pod runs. Init containers release their memory after they have run."""
-    apps = {c.name for c in entry.pod.apps()}
-    return (
-        held.of(CpuHoldings).cpus,
-        held.of(CpuHoldings).pod_cpus,
-        tuple(item for item in held.of(MemoryHoldings).memory if item[0] in apps),
-        held.of(MemoryHoldings).pod_memory,
-    )
+    apps = {container.name for container in entry.pod.apps()}
+    memory = held.of(MemoryHoldings)
+    for container in entry.pod.containers:
+        memory = memory if container.name in apps else memory.without(container.name)
+    # A repeated decision doesn't call device plugins, so it has no answers from them.
+    return held.having(memory, DeviceHoldings(held.of(DeviceHoldings).devices)).parts
