@@ -61,7 +61,7 @@ class Candidate(Struct, frozen=True):
     """Opinions by resource, in the order in which the resources gave hints."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """Resources because of which the set lost."""
+    """Resources that made the set lose."""
 
 
 class MergeTrace(Struct, frozen=True):

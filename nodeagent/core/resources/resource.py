@@ -121,7 +121,7 @@ class Resource(Protocol):
         """Whether the container requests some of the resource."""
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        """Whether the container holds its full request. A plain init container may have released it after its run."""
+        """Whether the container holds all that it requests. A plain init container may have released its holdings after its run."""
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         """Whether the pod as a whole holds its full request."""
@@ -160,7 +160,7 @@ class Resource(Protocol):
         """Release the holdings that no other container of the pod shares. Called when a container has ended or its pod ends."""
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        """Release the holdings of the pod as a whole, after those of its containers."""
+        """Release the holdings of the pod as a whole. Called after the containers' holdings are released."""
 
     # Start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
 

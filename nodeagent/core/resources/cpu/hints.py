@@ -29,7 +29,7 @@ def container_hints(
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
-    """Return the hints of a pod as a whole, with the same meaning as those of `container_hints`."""
+    """Return the hints of a pod as a whole. None and an empty list mean the same as in `container_hints`."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
     if pod.is_managed and check_pod(manager, pod) is not None:

@@ -64,7 +64,7 @@ def cpus_of(group: ObservedCgroup) -> CpuSet:
 
 
 def keep_cpus(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> Promises:
-    """Allocate the CPUs that a pod held, except reserved ones and those of other pods."""
+    """Allocate the CPUs that a pod held, except reserved CPUs and CPUs of other pods."""
     held = _choose_kept(manager, promises, pod, demand, before)
     after = with_default_set(promises, default_set(promises) - held.every_cpu)
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))

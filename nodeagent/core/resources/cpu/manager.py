@@ -452,14 +452,16 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
 def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
     """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. Use only preferred CPUs if they suffice."""
     preferred = CpuMask(question.free.bits & manager.preferred)
-    if preferred and _do_preferred_suffice(manager, question, preferred, mask):
+    if preferred and _is_preferred_sufficient(manager, question, preferred, mask):
         chosen = _choose_near(manager, over(question, preferred, question.count), mask, isolated=True)
         if not isinstance(chosen, CpuShortage):
             return chosen
     return _choose_near(manager, question, mask)
 
 
-def _do_preferred_suffice(manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
+def _is_preferred_sufficient(
+    manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None
+) -> bool:
     """Tell whether the preferred CPUs suffice in total, and provide as many CPUs on the mask's nodes as all available CPUs would."""
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())

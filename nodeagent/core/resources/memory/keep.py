@@ -82,7 +82,7 @@ def _make_blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Allocate a pod's memory on its present nodes, if its amounts are unchanged and its groups don't overlap those of other pods."""
+    """Allocate a pod's memory on its present nodes, if its amounts are unchanged and its node groups don't overlap other groups."""
     held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
