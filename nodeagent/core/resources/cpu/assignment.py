@@ -1,7 +1,7 @@
-"""Choice of CPUs out of a set of free ones: kubelet's packed and spread orders, including uncore alignment.
+"""Choice from a set of free CPUs: kubelet's packed and spread orders, including uncore alignment.
 
-The policy is the order in which groups are visited: groups with fewer free CPUs come first, so that large ones stay intact. The
-distribution across NUMA nodes builds on this module (distribution.py).
+The policy is the order in which groups are visited: groups with fewer free CPUs come first, so that groups with many free CPUs stay intact.
+The distribution across NUMA nodes builds on this module (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,15 +19,15 @@ class Picking(Struct, frozen=True):
 
     layout: CpuLayout
     spread: bool = False
-    """Option `distribute-cpus-across-cores`: CPUs in numerical order, without taking whole cores first."""
+    """Option `distribute-cpus-across-cores`: take CPUs in numerical order instead of whole cores first."""
     align_uncore: bool = False
     """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Whether average sizes decide that a group is whole (Erratum.AVERAGE_GROUP_SIZES)."""
+    """Whether a group counts as whole if its number of free CPUs equals the average size (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
-    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
+    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT). Cores may have different sizes."""
     observer: PickObserver | None = None
-    """Observer of every group that is taken. It has no influence on the choice."""
+    """Observer of every group that is taken. The observer doesn't influence the choice."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs, packed or spread."""
@@ -42,7 +42,7 @@ def shortage(requested: int, available: CpuMask) -> CpuShortage:
 
 
 def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-    """Pick `count` CPUs out of a set of available ones."""
+    """Pick `count` of the available CPUs."""
     if count < 1:
         return CpuMask(0)
     free = CpuMask(available & picking.layout.online)
@@ -63,7 +63,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
 
 
 class _Picker:
-    """State of one pick: the free CPUs, and the number still needed."""
+    """State of one pick: the free CPUs, and the number of CPUs still needed."""
 
     __slots__ = ("free", "layout", "need", "picking", "result")
 
@@ -83,7 +83,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that is not larger than the number needed; skip larger ones."""
+        """Take each group that has no more CPUs than are still needed, and skip larger groups."""
         for group in groups:
             if self.need < 1:
                 return
@@ -91,29 +91,29 @@ class _Picker:
                 self.take(group.cpus, rule)
 
     def leaves_enough(self, group: CpuGroup) -> bool:
-        # Cores of different sizes: the number still needed must add up without this core.
+        # With cores of different sizes, other cores must still add up to the number needed after this core.
         layout = self.layout
         if not self.picking.whole_cores or layout.core_size is not None:
             return True
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Groups are listed when a phase starts. A group that lies in two larger ones is listed twice. Judged by averages, a core can be
-        # listed with a CPU that is in use.
+        # Groups are listed when a phase starts. A group that lies in two larger groups is listed twice. With averages, a core can be
+        # listed although one of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
         if self.need < self.layout.smallest_large:
             return
-        kinds = ((self.whole_nodes, Rule.WHOLE_NODE), (self.whole_sockets, Rule.WHOLE_SOCKET))
+        kinds = ((self.find_whole_nodes, Rule.WHOLE_NODE), (self.find_whole_sockets, Rule.WHOLE_SOCKET))
         for whole, rule in kinds if self.layout.numa_first else reversed(kinds):
             self.take_groups(whole(), rule)
 
-    def whole_nodes(self) -> list[CpuGroup]:
+    def find_whole_nodes(self) -> list[CpuGroup]:
         return [g for g in ordered_nodes(self.layout, CpuMask(self.free)) if (g.cpus & self.free) == g.cpus]
 
-    def whole_sockets(self) -> list[CpuGroup]:
-        ordered = _ordered_sockets(self.layout, self.free)
+    def find_whole_sockets(self) -> list[CpuGroup]:
+        ordered = _order_sockets(self.layout, self.free)
         if self.picking.averages:
             return [g for g in ordered if (g.cpus & self.free).bit_count() == self.layout.per_socket]
         return [g for g in ordered if (g.cpus & self.free) == g.cpus]
@@ -121,9 +121,9 @@ class _Picker:
     def take_uncore_caches(self) -> None:
         if self.need < 1:
             return
-        for uncore in _ordered_uncores(self.layout, self.free):
+        for uncore in _order_uncores(self.layout, self.free):
             if not self.picking.averages or self.need >= self.layout.per_uncore:
-                ordered = _ordered_uncores(self.layout, self.free)
+                ordered = _order_uncores(self.layout, self.free)
                 self.take_groups([g for g in ordered if (g.cpus & self.free) == g.cpus], Rule.WHOLE_CACHE)
             if self.need < 1:
                 return
@@ -132,7 +132,9 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take what is needed from one cache if its lowest cores have exactly that many free CPUs: whole cores, except for an odd CPU."""
+        """Take all CPUs still needed from one cache if the free CPUs of its lowest cores are exactly enough. Only an odd last CPU splits
+        a core.
+        """
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
         candidates = [c for c in self.layout.cores if c.cpus & uncore.cpus & self.free][:count]
@@ -149,18 +151,18 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have equally many free CPUs, so no sorting is needed, and only the cores that are taken are visited.
+            # All whole cores have equally many free CPUs. They need no sorting, and only the cores that are taken are visited.
             self.take_groups(
                 (
                     core
-                    for outer in _ordered_outer(layout, free)
+                    for outer in _order_outer_groups(layout, free)
                     for core in layout.cores_of_outer[outer.id]
                     if core.cpus & free == core.cpus
                 ),
                 Rule.WHOLE_CORE,
             )
             return
-        ordered = _ordered_cores(layout, free)
+        ordered = _order_cores(layout, free)
         if self.picking.averages:
             self.take_groups([c for c in ordered if (c.cpus & free).bit_count() == layout.per_core], Rule.WHOLE_CORE)
         else:
@@ -171,7 +173,7 @@ class _Picker:
             return
         assert not self.picking.whole_cores, "whole cores that add up were all found"
         listed = self.free
-        for group in (_ordered_sockets if self.picking.spread else _ordered_cores)(self.layout, listed):
+        for group in (_order_sockets if self.picking.spread else _order_cores)(self.layout, listed):
             if self.need < 1:
                 return
             rest = group.cpus & listed
@@ -183,7 +185,7 @@ class _Picker:
 
 
 def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
-    """Return the NUMA nodes with free CPUs, those with the fewest free CPUs first. On a machine with larger sockets, they are ordered
+    """Return the NUMA nodes with free CPUs, nodes with the fewest free CPUs first. If sockets are larger than nodes, return the nodes
     socket by socket.
     """
     if layout.numa_first:
@@ -191,37 +193,37 @@ def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
     return list(_order_within(layout.nodes_of_sockets, _order_groups(layout.sockets, free), free))
 
 
-def _ordered_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
+def _order_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
     if layout.numa_first:
         return list(_order_within(layout.sockets_of_nodes, _order_groups(layout.nodes, free), free))
     return _order_groups(layout.sockets, free)
 
 
-def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
-    return _order_within(layout.cores_of_outer, _ordered_outer(layout, free), free)
+def _order_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
+    return _order_within(layout.cores_of_outer, _order_outer_groups(layout, free), free)
 
 
-def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
-    return _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, CpuMask(free))
+def _order_outer_groups(layout: CpuLayout, free: int) -> list[CpuGroup]:
+    return _order_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, CpuMask(free))
 
 
-def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
+def _order_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
     return list(_order_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
 
 
 def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Yield the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
+    """Yield the inner groups of each outer group in turn, lazily. Groups without a free CPU inside the outer group are left out."""
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
 def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
-    """Sort groups by (free CPUs ascending, id ascending), without groups that have no free CPU."""
+    """Sort groups by (free CPUs ascending, id ascending), and leave out groups without free CPUs."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
-    counted.sort(key=_count_and_id)
+    counted.sort(key=_get_sort_key)
     return [g for _, _, g in counted]
 
 
-def _count_and_id(item: tuple[int, int, CpuGroup]) -> tuple[int, int]:
+def _get_sort_key(item: tuple[int, int, CpuGroup]) -> tuple[int, int]:
     return item[0], item[1]

@@ -1,7 +1,7 @@
 """Choice of CPUs spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
 
-Each node of a combination gives the same share. The rest goes in groups to a remainder set of nodes, so that the free CPUs of all nodes
-become as equal as possible.
+Each node of a combination provides the same share. The rest is taken in groups from a remainder set of nodes, so that the free CPUs of all
+nodes become as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,18 +20,18 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""Limit on the compared combinations with more than 8 nodes, including those of remainder sets. The first ones count."""
+"""Limit on the combinations that are compared on a machine with more than 8 nodes, remainder sets included. Further ones are ignored."""
 
 
 class Distributing(Struct, frozen=True):
     """Select step of distribute-cpus-across-numa."""
 
     picking: Picking
-    """Packs CPUs within a node, without uncore alignment."""
+    """Packs the CPUs within each node, without uncore alignment."""
     group_size: int
-    """CPUs that stay together: kubelet's average core size with full-pcpus-only, otherwise 1."""
+    """Number of CPUs that stay together: kubelet's average core size under full-pcpus-only, otherwise 1."""
     overwritten: bool = False
-    """Whether combinations are remembered as kubelet does (Erratum.COMBINATIONS_OVERWRITTEN)."""
+    """Whether later combinations overwrite a remembered combination, as in kubelet (Erratum.COMBINATIONS_OVERWRITTEN)."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs. Under full-pcpus-only, only whole cores are taken."""
@@ -42,7 +42,7 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A remembered combination as position and length in an array. Its elements are read only when it is used."""
+    """A remembered combination: the first `length` elements of an array, which later combinations may overwrite."""
 
     array: list[int]
     length: int
@@ -56,7 +56,7 @@ _EMPTY = _Combination([], 0)
 
 class _NodeChoice(Struct, frozen=True):
     nodes: _Combination
-    """Positions in the order of nodes."""
+    """Positions in the list of nodes."""
     remainder: _Combination
     balance: float
 
@@ -79,7 +79,7 @@ def distribute(distributing: Distributing, available: CpuMask, count: int) -> Cp
     for k in range(_divide_up(groups, per_node), min(groups, len(nodes)) + 1):
         choice = _choose_combination(distributing, counts, count, k)
         if choice is not None:
-            return _allocate(distributing, nodes, free, count, k, choice)
+            return _take_from_nodes(distributing, nodes, free, count, k, choice)
     return pick(picking, available, count)
 
 
@@ -88,15 +88,15 @@ def _divide_up(amount: int, by: int) -> int:
 
 
 def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes after which the free CPUs of all nodes differ least; the first among equals."""
+    """Choose the combination of k nodes after which the free CPUs of all nodes differ least. Of equal combinations, the first wins."""
     size = distributing.group_size
     share = count // k // size * size
     rest = count - share * k
     best: _NodeChoice | None = None
     budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
-    # In kubelet, combinations that don't fit also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
+    # In kubelet, combinations without enough free CPUs also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
     eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
-    for combination in _combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
+    for combination in _list_combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
         if best is not None and best.balance == 0:
             break
         nodes = combination.elements()
@@ -107,7 +107,7 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
         after = list(free)
         for x in nodes:
             after[x] -= share
-        remainder, balance = _EMPTY, _deviation(after)
+        remainder, balance = _EMPTY, _compute_deviation(after)
         if rest > 0:
             remainder, balance = _choose_remainder(
                 distributing, after, [x for x in nodes if after[x] >= size], rest, budget
@@ -120,16 +120,16 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
 def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that take the rest of equal shares. Return how uneven the result is, or infinity if no choice fits."""
+    """Choose the nodes that provide the rest. Also return how uneven the free CPUs become, or infinity if no choice has enough."""
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
-        for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
+        for combination in _list_combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
-            # Counted in whole groups. With plain sums kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
+            # Only whole groups count. With sums of single CPUs, kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
-            deviation = _deviation(_absorb_rest(after, nodes, rest, size))
+            deviation = _compute_deviation(_absorb_rest(after, nodes, rest, size))
             if deviation < balance:
                 best, balance = combination, deviation
         if balance == 0 and not distributing.overwritten:
@@ -138,7 +138,7 @@ def _choose_remainder(
 
 
 def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
-    """Take groups from the nodes in turn until nothing is left over."""
+    """Take groups from the nodes in turn until the rest is provided, and return the remaining free CPUs per node."""
     free = list(after)
     while rest > 0:
         for x in nodes:
@@ -148,7 +148,7 @@ def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> li
     return free
 
 
-def _allocate(
+def _take_from_nodes(
     distributing: Distributing, nodes: list[CpuGroup], free: int, count: int, k: int, choice: _NodeChoice
 ) -> CpuMask | CpuShortage:
     size = distributing.group_size
@@ -159,7 +159,7 @@ def _allocate(
         if observer is not None:
             observer(Spread(nodes[x].id, share, is_remainder=False))
         picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
-        # Too few free CPUs on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): take nothing from there.
+        # This node was never checked and may have too few free CPUs (Erratum.COMBINATIONS_OVERWRITTEN). Nothing is taken from it then.
         result |= picked if isinstance(picked, int) else 0
     rest = count - share * k
     moved = True
@@ -180,35 +180,43 @@ def _allocate(
     return CpuMask(result)
 
 
-def _combinations(
+def _list_combinations(
     items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
 ) -> Iterator[_Combination]:
-    """List combinations in lexicographic order of positions, those with the same free CPUs in the same order only once.
+    """List combinations in lexicographic order of positions. Combinations with the same free CPUs in the same order are listed once.
 
-    Returns no more than the budget allows; several calls share it.
+    Several calls may share one budget, which limits the number of combinations.
 
-    The reference builds them in growing arrays (capacities 1, 2, 4, …) and appends in place where there is capacity, so later combinations
-    overwrite parts of a remembered one; without `overwritten` each has its own array.
+    kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place if there is capacity. Later combinations then
+    overwrite parts of a remembered one. Without `overwritten`, each combination has its own array.
     """
-    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct_combinations(items, length, free, 0)
+    arrays = (
+        _list_overwritten_combinations(items, length, [], 0, 0)
+        if overwritten
+        else _list_distinct_combinations(items, length, free, 0)
+    )
     for _, array in zip(budget, arrays, strict=False):
         yield _Combination(array, length)
 
 
-def _distinct_combinations(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
+def _list_distinct_combinations(
+    items: Sequence[int], length: int, free: Sequence[int], start: int
+) -> Iterator[list[int]]:
     if length == 0:
         yield []
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # Every continuation of this item was already possible with the earlier item that has equally many free CPUs.
+        # The earlier item with equally many free CPUs has already had every continuation of this item.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
-            for rest in _distinct_combinations(items, length - 1, free, i + 1):
+            for rest in _list_distinct_combinations(items, length - 1, free, i + 1):
                 yield [items[i], *rest]
 
 
-def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int, start: int) -> Iterator[list[int]]:
+def _list_overwritten_combinations(
+    items: Sequence[int], length: int, prefix: list[int], filled: int, start: int
+) -> Iterator[list[int]]:
     for i in range(start, len(items) - (length - filled) + 1):
         if filled < len(prefix):
             array = prefix
@@ -219,16 +227,16 @@ def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int,
         if filled + 1 == length:
             yield array
         else:
-            yield from _extended(items, length, array, filled + 1, i + 1)
+            yield from _list_overwritten_combinations(items, length, array, filled + 1, i + 1)
 
 
-def _deviation(values: list[int]) -> float:
-    """Return the population standard deviation as kubelet computes it: mean and result rounded to thousandths, in floats."""
-    mean = _rounded(sum(values) / len(values))
-    return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
+def _compute_deviation(values: list[int]) -> float:
+    """Return the population standard deviation as kubelet computes it: in floats, with mean and result rounded to thousandths."""
+    mean = _round_to_thousandths(sum(values) / len(values))
+    return _round_to_thousandths(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
 
 
-def _rounded(value: float) -> float:
+def _round_to_thousandths(value: float) -> float:
     scaled = value * 1000
     whole = floor(scaled)
     return (whole + 1 if scaled - whole >= 0.5 else whole) / 1000

@@ -1,6 +1,6 @@
-"""Answers of CPU plugins, and their judgment: CPUs that aren't free, a wrong number of CPUs, and values of other types are rejected.
+"""Judgment of the answers of CPU plugins. Rejected are CPUs that aren't free, a wrong number of CPUs, and values of a wrong type.
 
-Loaded only if plugins are configured. The edge calls their code and limits its time.
+Loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Limit on numbers in answers of plugins, positive and negative."""
+"""Limit on numbers in plugins' answers, in both directions."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
@@ -47,22 +47,22 @@ class PluginChooser(Struct, frozen=True):
 
 
 def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False) -> Question:
-    """Call Filter, and PostFilter if too little is left."""
+    """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
     left = asked
 
-    def told(plugin: CpuPlugin, point: Point) -> None:
+    def report_left(plugin: CpuPlugin, point: Point) -> None:
         if manager.observer is not None:
             manager.observer(PluginAnswered(plugin.name, point.value, left.free, None, is_for_hints))
 
-    for plugin in _with(manager.plugins, Point.FILTER):
-        left = replace(left, free=_part(plugin, Point.FILTER, left, _ask(plugin, Point.FILTER, left)))
-        told(plugin, Point.FILTER)
+    for plugin in _list_plugins_at(manager.plugins, Point.FILTER):
+        left = replace(left, free=_check_cpus(plugin, Point.FILTER, left, _call_point(plugin, Point.FILTER, left)))
+        report_left(plugin, Point.FILTER)
     if manager.usable(left, left.free.bits).bit_count() < asked.count:
-        for plugin in _with(manager.plugins, Point.POST_FILTER):
-            answer = _ask(plugin, Point.POST_FILTER, asked)
+        for plugin in _list_plugins_at(manager.plugins, Point.POST_FILTER):
+            answer = _call_point(plugin, Point.POST_FILTER, asked)
             if answer is not None:
-                left = replace(left, free=_part(plugin, Point.POST_FILTER, asked, answer))
-                told(plugin, Point.POST_FILTER)
+                left = replace(left, free=_check_cpus(plugin, Point.POST_FILTER, asked, answer))
+                report_left(plugin, Point.POST_FILTER)
                 break
     return left
 
@@ -71,32 +71,32 @@ def offered(manager: CpuManager, asked: Question) -> Question:
     """Call Filter, PostFilter and PreScore."""
     left, observer = filtered(manager, asked), manager.observer
     scores: dict[int, int] = {}
-    for plugin in _with(manager.plugins, Point.PRE_SCORE):
-        found = _scores(plugin, left, _ask(plugin, Point.PRE_SCORE, left))
+    for plugin in _list_plugins_at(manager.plugins, Point.PRE_SCORE):
+        found = _check_scores(plugin, left, _call_point(plugin, Point.PRE_SCORE, left))
         for cpu, score in found.items():
             scores[cpu] = scores.get(cpu, 0) + score
         for score in sorted(set(found.values()), reverse=True)[:_SHOWN_SCORES]:
             alike = CpuSet.from_ids(cpu for cpu, its in found.items() if its == score)
-            _tell(observer, plugin, Point.PRE_SCORE, alike, score)
+            _report_answer(observer, plugin, Point.PRE_SCORE, alike, score)
     return replace(left, scores=MappingProxyType(scores))
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Choose the first combination that a plugin selects, or else the policy's. If plugins score, choose the combination with the best
+    """Choose the CPUs that the first plugin selects, or else the policy's choice. If plugins score, choose the combination with the best
     score.
     """
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
-    for plugin in _with(manager.plugins, Point.SELECT):
-        answer = _ask(plugin, Point.SELECT, question)
+    for plugin in _list_plugins_at(manager.plugins, Point.SELECT):
+        answer = _call_point(plugin, Point.SELECT, question)
         if answer is not None:
-            found.append((plugin, _combination(manager, plugin, question, answer)))
-            _tell(observer, plugin, Point.SELECT, found[-1][1])
-    judges = _with(manager.plugins, Point.SCORE)
+            found.append((plugin, _check_combination(manager, plugin, question, answer)))
+            _report_answer(observer, plugin, Point.SELECT, found[-1][1])
+    judges = _list_plugins_at(manager.plugins, Point.SCORE)
     if found and not judges:
         by, best = found[0]
-        return _taken(observer, by, best)
-    own, tier = _by_the_policy(manager, question)
+        return _report_choice(observer, by, best)
+    own, tier = _choose_by_policy(manager, question)
     if isinstance(own, CpuShortage):
         if not found:
             return own
@@ -104,14 +104,14 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
         found.append((None, own))
     by, best = found[0]
     if len(found) > 1:
-        by, best = max(found, key=lambda one: sum(_score(judge, question, one[1], observer) for judge in judges))
+        by, best = max(found, key=lambda one: sum(_call_score(judge, question, one[1], observer) for judge in judges))
     if by is None and observer is not None:
-        manager.policy.select(tier)  # chosen again for the observer
-    return best if by is None else _taken(observer, by, best)
+        manager.policy.select(tier)  # repeat the choice so that the observer sees it
+    return best if by is None else _report_choice(observer, by, best)
 
 
-def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
-    """Let the policy choose among the CPUs with the highest scores that suffice. Also return these CPUs."""
+def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
+    """Let the policy choose among the CPUs with the highest scores that suffice. Also return the question with these CPUs."""
     silent = manager.observed_by(None).policy
     best = 0
     alike: dict[int, int] = {}
@@ -132,19 +132,20 @@ def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | Cp
 
 
 def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refusal | None:
-    """Call Allocate. None means that no plugin objects."""
-    for plugin in _with(plugins, Point.ALLOCATE):
-        why = _words(plugin, Point.ALLOCATE, _ask(plugin, Point.ALLOCATE, asked, cpus))
+    """Call Allocate, and return the first objection as a refusal. None means that no plugin objects."""
+    for plugin in _list_plugins_at(plugins, Point.ALLOCATE):
+        why = _check_text(plugin, Point.ALLOCATE, _call_point(plugin, Point.ALLOCATE, asked, cpus))
         if why is not None:
             return Refusal(Reason.CPU_PLUGIN_REFUSED, f"CPU plugin {plugin.name} refuses CPUs {cpus}: {why}")
     return None
 
 
 def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
-    """Call Sort for the position of a pod in the queue."""
+    """Return the position of a pod in the queue by the plugins' Sort."""
     try:
         return tuple(
-            _number(plugin, Point.SORT, _ask(plugin, Point.SORT, pod)) for plugin in _with(plugins, Point.SORT)
+            _check_number(plugin, Point.SORT, _call_point(plugin, Point.SORT, pod))
+            for plugin in _list_plugins_at(plugins, Point.SORT)
         )
     except PluginFailedError as err:
         return failed(err)
@@ -154,7 +155,7 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the queue stably by the answers of Sort. A pod that a plugin fails to sort comes last, where its decision is a refusal."""
+    """Sort the queue stably by the plugins' Sort. Pods that a plugin fails to sort come last. Each is refused at its turn."""
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
     return [
@@ -171,11 +172,11 @@ class Note(Struct, frozen=True):
     container: str
     text: str
     has_failed: bool = False
-    """Whether the text is an error instead. It can't refuse a release."""
+    """Whether the text is an error instead of a note. Errors can't prevent a release."""
 
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
-    """Call Deallocate for the CPUs that containers no longer hold, even if they hold other ones."""
+    """Call Deallocate for the CPUs that each container has lost, even if the container still holds other CPUs."""
     found = []
     holds = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
     gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
@@ -186,8 +187,8 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
         for uid, name, cpus in back:
             has_failed = False
             try:
-                answer = _ask(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
-                note = _words(plugin, Point.DEALLOCATE, answer)
+                answer = _call_point(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
+                note = _check_text(plugin, Point.DEALLOCATE, answer)
             except PluginFailedError as err:
                 note, has_failed = str(err), True
             if note is not None:
@@ -196,7 +197,7 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
 
 
 def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
-    """Describe the plugins that are no longer called, and the consequence. None means that all are called."""
+    """Describe the plugins that are no longer called, and the effect on pods. None means that all plugins are called."""
     late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
     if not late:
         return None
@@ -209,7 +210,7 @@ def failed(err: PluginFailedError) -> Refusal:
     return Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
 
 
-def _with(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
+def _list_plugins_at(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
     for plugin in plugins:
         if plugin.code is None:
             raise PluginFailedError(
@@ -218,36 +219,36 @@ def _with(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
     return [plugin for plugin in plugins if plugin.code is not None and point.value in plugin.code.points]
 
 
-def _ask(plugin: CpuPlugin, point: Point, *question: object) -> object:
+def _call_point(plugin: CpuPlugin, point: Point, *question: object) -> object:
     assert plugin.code is not None, "only those with code are asked"
     return plugin.code.ask(point.value, *question)
 
 
-def _tell(
+def _report_answer(
     observer: PickObserver | None, plugin: CpuPlugin, point: Point, cpus: CpuSet, score: int | None = None
 ) -> None:
     if observer is not None:
         observer(PluginAnswered(plugin.name, point.value, cpus, score))
 
 
-def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) -> CpuSet:
+def _report_choice(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) -> CpuSet:
     if observer is not None and by is not None:
         observer(Took(Rule.PLUGIN, cpus.bits, by.name))
     return cpus
 
 
-# Answers are compared by exact type, because a subclass may run code when it is examined.
+# Answers are compared by exact type, because examining an instance of a subclass may run the subclass's code.
 
 
-def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
+def _check_type(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
     if type(answer) is not kind:
         raise PluginFailedError(plugin.name, point, f"it answers with {type(answer).__name__}, not {kind.__name__}")
     return answer
 
 
-def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
-    cpus = _of(plugin, point, answer, CpuSet)
-    # The length is checked first, because a set of any size may come, and other checks take time in proportion.
+def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
+    cpus = _check_type(plugin, point, answer, CpuSet)
+    # The length is checked first, because sets may have any size, and the other checks take longer for larger sets.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
     unknown = cpus - question.topology.online
@@ -261,8 +262,8 @@ def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -
     return cpus
 
 
-def _combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
-    cpus = _part(plugin, Point.SELECT, question, answer)
+def _check_combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
+    cpus = _check_cpus(plugin, Point.SELECT, question, answer)
     if len(cpus) != question.count:
         why = f"it selects {len(cpus)} CPUs ({cpus}), and was asked for {question.count}"
         raise PluginFailedError(plugin.name, Point.SELECT, why)
@@ -273,30 +274,30 @@ def _combination(manager: CpuManager, plugin: CpuPlugin, question: Question, ans
     return cpus
 
 
-def _scores(plugin: CpuPlugin, question: Question, answer: object) -> Scores:
-    scores = _of(plugin, Point.PRE_SCORE, answer, dict)
+def _check_scores(plugin: CpuPlugin, question: Question, answer: object) -> Scores:
+    scores = _check_type(plugin, Point.PRE_SCORE, answer, dict)
     if any(type(cpu) is not int or cpu not in question.free for cpu in scores):
         raise PluginFailedError(plugin.name, Point.PRE_SCORE, "it scores CPUs that it was not offered")
-    return {cpu: _number(plugin, Point.PRE_SCORE, score) for cpu, score in scores.items()}
+    return {cpu: _check_number(plugin, Point.PRE_SCORE, score) for cpu, score in scores.items()}
 
 
-def _score(plugin: CpuPlugin, question: Question, cpus: CpuSet, observer: PickObserver | None) -> int:
-    score = _number(plugin, Point.SCORE, _ask(plugin, Point.SCORE, question, cpus))
-    _tell(observer, plugin, Point.SCORE, cpus, score)
+def _call_score(plugin: CpuPlugin, question: Question, cpus: CpuSet, observer: PickObserver | None) -> int:
+    score = _check_number(plugin, Point.SCORE, _call_point(plugin, Point.SCORE, question, cpus))
+    _report_answer(observer, plugin, Point.SCORE, cpus, score)
     return score
 
 
-def _number(plugin: CpuPlugin, point: Point, answer: object) -> int:
-    number = _of(plugin, point, answer, int)
+def _check_number(plugin: CpuPlugin, point: Point, answer: object) -> int:
+    number = _check_type(plugin, point, answer, int)
     if not -HIGHEST <= number <= HIGHEST:
         raise PluginFailedError(plugin.name, point, f"its numbers must be between {-HIGHEST} and {HIGHEST}")
     return number
 
 
-def _words(plugin: CpuPlugin, point: Point, answer: object) -> str | None:
+def _check_text(plugin: CpuPlugin, point: Point, answer: object) -> str | None:
     if answer is None:
         return None
-    words = _of(plugin, point, answer, str)
+    words = _check_type(plugin, point, answer, str)
     if not words or len(words) > MOST_CHARACTERS or not words.isprintable():
         why = f"its words must be one line of at most {MOST_CHARACTERS} characters"
         raise PluginFailedError(plugin.name, point, why)

@@ -1,4 +1,4 @@
-"""Exclusive CPUs of a running container whose request changes (KEP-5554). It keeps its CPUs, or at least those of its admission."""
+"""Exclusive CPUs of a running container whose request changes (KEP-5554). The container keeps at least the CPUs from its admission."""
 
 from msgspec.structs import replace
 
@@ -34,7 +34,9 @@ def resize_cpus(
         return refuse_resize_for_good(
             f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew"
         )
-    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # it has none if a start found none
+    own = (
+        own_set_of(promises, pod.uid, now.name) or CpuSet()
+    )  # a container has none if an earlier start found no CPUs for it
     away = own - CpuSet(manager.layout.online)
     if away:
         return defer_resize(f"CPUs {away} of {name} are offline")
@@ -43,13 +45,13 @@ def resize_cpus(
         if now.cpus < len(own)
         else _choose_more(manager, topology, promises, pod, now, own)
     )
-    return chosen if isinstance(chosen, NotResized) else _hold_cpus(promises, pod.uid, now.name, own, chosen)
+    return chosen if isinstance(chosen, NotResized) else _store_chosen_cpus(promises, pod.uid, now.name, own, chosen)
 
 
 def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose the CPUs that it keeps: those of its admission, and of the others those that the policy would take."""
+    """Choose the CPUs that the container keeps: the CPUs from its admission, and the policy's choice of its other CPUs."""
     first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
@@ -70,7 +72,7 @@ def _choose_more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose additional CPUs, on its NUMA nodes first. Other nodes are excluded if the topology manager's policy is strict."""
+    """Choose additional CPUs, first on the container's NUMA nodes. Other nodes are excluded if the topology manager's policy is strict."""
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
@@ -84,7 +86,10 @@ def _choose_more(
         return refuse_resize_for_good(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
-    missing, left = now.cpus - len(own), CpuSet(free) | (_cpus_left_by_init(promises, pod, now) & CpuSet(all_cpus))
+    missing, left = (
+        now.cpus - len(own),
+        CpuSet(free) | (_find_cpus_of_ended_inits(promises, pod, now) & CpuSet(all_cpus)),
+    )
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
     if manager.chooser is not None:
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
@@ -102,8 +107,8 @@ def _choose_more(
     return chosen if veto is None else defer_resize(veto.message)
 
 
-def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """Return CPUs of init containers that end before this container starts. They stay with the pod, and no other container of it has
+def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
+    """Return CPUs of init containers that end before this container starts. The pod still holds these CPUs, but no other container uses
     them.
     """
     held, before = promises.of_pod(pod.uid), True
@@ -119,9 +124,7 @@ def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand)
 
 
 def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
-    """Choose from the CPUs in question so that the kept ones are included: by the policy if it includes them, otherwise in addition to
-    them.
-    """
+    """Choose CPUs that include the kept ones. If the policy's choice lacks some of them, it chooses only additional CPUs."""
     if len(kept) == asked.count:
         return kept
     best = choose_near(manager, asked, mask)
@@ -138,7 +141,7 @@ def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: 
 def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
-    # The container's own CPUs count, too, which a new container doesn't have.
+    # The container's own CPUs count as available, too. At admission a container has no CPUs yet.
     there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
     refusal = check_full_cores(manager, replace(asked, promises=there))
     if refusal is None:
@@ -147,7 +150,7 @@ def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | No
     return (defer_resize if is_possible else refuse_resize_for_good)(f"container {asked.container}: {refusal.message}")
 
 
-def _hold_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
+def _store_chosen_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
     of_cpus = held.of(CpuHoldings)
     first = (of_cpus.first_set(name) or own) & chosen
