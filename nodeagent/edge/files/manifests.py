@@ -206,13 +206,13 @@ def scan_manifests(path: str) -> ManifestScan:
         os.close(directory)
 
 
-def _list(directory: int) -> _Listing:
+def _list(directory_fd: int) -> _Listing:
     count = entries_hash = 0
     others: list[str] = []
 
     def list_manifests() -> Iterator[str]:
         nonlocal count, entries_hash
-        with os.scandir(directory) as entries:
+        with os.scandir(directory_fd) as entries:
             for entry in entries:
                 entries_hash ^= hash((entry.name, entry.inode()))
                 if entry.name.startswith(".") or entry.is_dir(follow_symlinks=False):
@@ -223,29 +223,29 @@ def _list(directory: int) -> _Listing:
                 elif len(others) < MAX_FILES and not entry.name.endswith("~") and not entry.is_dir():
                     others.append(_make_printable(entry.name))
 
-    changed_ns = os.fstat(directory).st_ctime_ns
+    changed_ns = os.fstat(directory_fd).st_ctime_ns
     # the bounded heap saves memory in a directory with millions of files
     names = heapq.nsmallest(MAX_FILES, list_manifests(), key=os.fsencode)
     return _Listing(names, count - len(names), tuple(sorted(others)[:MAX_OTHER_FILES]), (changed_ns, entries_hash))
 
 
-def _read_all(directory: int, path: str, names: list[str]) -> tuple[list[ManifestFile], bool]:
+def _read_all(directory_fd: int, path: str, names: list[str]) -> tuple[list[ManifestFile], bool]:
     """Return the files, and whether all of them still existed."""
     files: list[ManifestFile] = []
-    is_whole, left = True, MAX_TOTAL_BYTES
+    is_whole, left_bytes = True, MAX_TOTAL_BYTES
     for name in names:
         try:
-            found = _read(directory, name, f"{path}/{name}", min(left, MAX_FILE_BYTES))
+            found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
         except FileNotFoundError:
             is_whole = False
             continue
         if found is not None:
-            left -= len(found.content or b"")
+            left_bytes -= len(found.content or b"")
             files.append(found)
     return files, is_whole
 
 
-def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFile | None:
+def _read(directory_fd: int | None, name: str, path: str, max_bytes: int) -> ManifestFile | None:
     """Read one file. None means that the path is a directory.
 
     Raises:
@@ -258,10 +258,10 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
         )
     try:
         # with O_PATH, a FIFO doesn't block, and a device isn't opened before its type is known
-        handle = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
+        handle = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory_fd)
     except FileNotFoundError as err:
         try:
-            os.readlink(name, dir_fd=directory)
+            os.readlink(name, dir_fd=directory_fd)
         except OSError:
             raise err from None  # the name isn't a link, so the file has vanished
         target = os.path.realpath(path)
@@ -278,7 +278,7 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
             return ManifestFile(
                 name, None, f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'not a regular file')}, not a regular file"
             )
-        return _read_regular(handle, name, path, most)
+        return _read_regular(handle, name, path, max_bytes)
     except OSError as err:
         return ManifestFile(name, None, f"cannot read {path}: {err.strerror}")
     finally:
@@ -290,7 +290,7 @@ def _make_printable(name: str) -> str:
     return text if text.isprintable() and "\\x" not in text else ascii(name)[1:-1]
 
 
-def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
+def _read_regular(handle: int, name: str, path: str, max_bytes: int) -> ManifestFile:
     file = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         with _hold_lease(file) as has_no_writer:
@@ -298,14 +298,14 @@ def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
                 problem = f"{path} is being written: it is read when its writer closes it"
                 return ManifestFile(name, None, problem, being_written=True)
             content = bytearray()
-            while len(content) <= most and (part := os.read(file, most + 1 - len(content))):
+            while len(content) <= max_bytes and (part := os.read(file, max_bytes + 1 - len(content))):
                 content += part
     finally:
         os.close(file)
-    if len(content) <= most:
+    if len(content) <= max_bytes:
         return ManifestFile(name, bytes(content))
     problem = f"{path} is larger than {MAX_FILE_BYTES} bytes"
-    if most < MAX_FILE_BYTES:
+    if max_bytes < MAX_FILE_BYTES:
         problem = f"{path} is not read: the files before it have {MAX_TOTAL_BYTES} bytes already"
     return ManifestFile(name, None, problem)
 

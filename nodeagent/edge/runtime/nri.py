@@ -109,7 +109,7 @@ class Plugin(Protocol):
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
-        """Receive the running pods and containers, and return updates of containers. This is the first call."""
+        """Receive the running pods and containers, before any event, and return updates of containers."""
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:

@@ -190,8 +190,8 @@ def _make_trailers(status: Status, message: str = "") -> Headers:
     return [("grpc-status", str(status.value)), *text]
 
 
-def _decode(word: str | bytes) -> str:
-    return word if isinstance(word, str) else word.decode("latin-1")
+def _decode(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode("latin-1")
 
 
 class GrpcServer:

@@ -153,20 +153,20 @@ def _format_list(ids: Iterable[str]) -> str:
 
 
 def _parse_entry(value: object) -> _Entry:
-    said = fields(value, _ENTRY)
-    ids = mapping(said["DeviceIDs"], lambda each: sequence(each, string) or ()) or {}
+    entry = fields(value, _ENTRY)
+    ids = mapping(entry["DeviceIDs"], lambda each: sequence(each, string) or ()) or {}
     for node in ids:
         if not _NODE.fullmatch(node) or int(node) > MAX_ID:
             raise GoJsonError(f"json: cannot unmarshal number {node[:20]} into Go value of type int64")
-    text = string(said["AllocResp"])
+    text = string(entry["AllocResp"])
     try:
         answer = base64.b64decode(text, validate=True)
     except ValueError as err:  # binascii.Error, or the error for text that isn't ASCII
         raise GoJsonError("illegal base64 data") from err
     return _Entry(
-        string(said["PodUID"]),
-        string(said["ContainerName"]),
-        string(said["ResourceName"]),
+        string(entry["PodUID"]),
+        string(entry["ContainerName"]),
+        string(entry["ResourceName"]),
         tuple(sorted((int(node), each) for node, each in ids.items())),
         answer,
     )

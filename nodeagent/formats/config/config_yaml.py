@@ -197,7 +197,7 @@ class _ConfigReader:
         fields = self._fields.object("jobs")
         if fields is None:
             return None
-        group, most = fields.string("group"), fields.integer("maxPerUser", 1, _MAX_INT32)
+        group, max_per_user = fields.string("group"), fields.integer("maxPerUser", 1, _MAX_INT32)
         bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
         if not group:
             fields.report("group", "is required: the name of the group whose members may run jobs", group)
@@ -205,9 +205,9 @@ class _ConfigReader:
             if bound is not None and bound.nano <= 0:
                 fields.report(key, f"must be more than 0 (omit it for no limit): {bound}")
         fields.close()
-        if most is None:
-            most = JobBounds("").max_per_user
-        return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], most)
+        if max_per_user is None:
+            max_per_user = JobBounds("").max_per_user
+        return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], max_per_user)
 
     def _read_flag(self, key: str, default: bool) -> bool:
         value = self._fields.boolean(key)

@@ -160,7 +160,7 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
     Times are relative to the start of the measurement, at which earlier runs are cut off. A run that continues to the
     end has no end event. Its sum then lacks the measured time and is negative.
     """
-    ns: dict[tuple[int, int], int] = defaultdict(int)
+    sums_ns: dict[tuple[int, int], int] = defaultdict(int)
     begun: dict[tuple[int, int], int] = defaultdict(int)
     ended: dict[tuple[int, int], int] = defaultdict(int)
     names: dict[tuple[int, int], tuple[float, str]] = {}
@@ -169,8 +169,8 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
         if cpu not in cpus:
             continue
         at_ns = (row.sum - row.hits * began_ns) % _WRAP
-        ns[cpu, before] += at_ns
-        ns[cpu, after] -= at_ns
+        sums_ns[cpu, before] += at_ns
+        sums_ns[cpu, after] -= at_ns
         ended[cpu, before] += row.hits
         begun[cpu, after] += row.hits
         # A task's name changes when the task executes a program. The most recent row has the current name.
@@ -184,7 +184,7 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
             times=max(begun[cpu, task], ended[cpu, task]),
             ns=_clamp_to_window(_to_signed(sum_ns), whole_ns),
         )
-        for (cpu, task), sum_ns in sorted(ns.items())
+        for (cpu, task), sum_ns in sorted(sums_ns.items())
         if task != _IDLE
     )
 
@@ -210,12 +210,17 @@ def _derive_handlings(
         (entered, entered_ns), (left, left_ns) = begun.get((cpu, number), (0, 0)), ended.get((cpu, number), (0, 0))
         if cpu not in cpus or not entered:
             continue
-        extra = left - entered  # number of exits without an entry; if negative, of entries without an exit
-        ns = _to_signed(left_ns - entered_ns - extra * (middle_ns if extra > 0 else ended_ns))
-        if -extra * gap_ns <= ns < 0:  # the unmatched events were not exactly in the middle
-            ns = 0
+        excess_exits = left - entered  # number of exits without an entry; if negative, of entries without an exit
+        handled_ns = _to_signed(left_ns - entered_ns - excess_exits * (middle_ns if excess_exits > 0 else ended_ns))
+        if -excess_exits * gap_ns <= handled_ns < 0:  # the unmatched events were not exactly in the middle
+            handled_ns = 0
         found.append(
-            Handling(cpu, number, entered, _clamp_to_window(ns, ended_ns - middle_ns) if extra >= 0 else max(0, ns))
+            Handling(
+                cpu,
+                number,
+                entered,
+                _clamp_to_window(handled_ns, ended_ns - middle_ns) if excess_exits >= 0 else max(0, handled_ns),
+            )
         )
     return tuple(found)
 

@@ -381,8 +381,8 @@ def _find_other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int,
 
 
 def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
-    shared = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older file, which kubelet's rules use
-    return sample.cpu_list(f"{cache}/shared_cpu_list") if shared is None else shared
+    sharers = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older file, which kubelet's rules use
+    return sample.cpu_list(f"{cache}/shared_cpu_list") if sharers is None else sharers
 
 
 def _read_distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:

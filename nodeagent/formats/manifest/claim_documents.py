@@ -131,9 +131,9 @@ def read_devices(devices: Fields) -> ClaimSpec:
     return ClaimSpec(requests, constraints)
 
 
-def _check_count(fields: Fields, key: str, count: int, most: int) -> None:
-    if count > most:
-        fields.report(key, f"may be at most {most}", count)
+def _check_count(fields: Fields, key: str, count: int, max_count: int) -> None:
+    if count > max_count:
+        fields.report(key, f"may be at most {max_count}", count)
 
 
 def _check_names_differ(fields: Fields, key: str, names: list[str]) -> None:

@@ -47,11 +47,11 @@ def expand_process(container: Container, given: tuple[tuple[str, str], ...] = ()
         env.append((name, value))
     argv: list[str] = []
     for text in (*container.command, *container.args):
-        word = expand(text, variables, left)
-        if word is None:
+        argument = expand(text, variables, left)
+        if argument is None:
             return None
-        left -= len(word)
-        argv.append(word)
+        left -= len(argument)
+        argv.append(argument)
     if len(json.dumps([argv, env])) > MAX_PROCESS_BYTES:
         return None
     return Process(tuple(argv), (*given, *env))

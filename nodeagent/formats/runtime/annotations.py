@@ -143,12 +143,12 @@ def _read_containers(annotations: Fields) -> dict[str, ContainerKind] | None:
     found: dict[str, ContainerKind] = {}
     kinds = {kind.value: kind for kind in ContainerKind}
     for item in (part.strip() for part in text.split(",")):
-        name, equals, word = item.partition("=")
-        kind = kinds.get(word) if equals else ContainerKind.APP
+        name, equals, kind_name = item.partition("=")
+        kind = kinds.get(kind_name) if equals else ContainerKind.APP
         if not _NAME.fullmatch(name):
             annotations.report(CONTAINERS, _LIST, item)
         elif kind is None:
-            annotations.report(CONTAINERS, f"{shown(word)} is no kind of container: {', '.join(kinds)}", item)
+            annotations.report(CONTAINERS, f"{shown(kind_name)} is no kind of container: {', '.join(kinds)}", item)
         elif name in found:
             annotations.report(CONTAINERS, f"names {name} twice: remove one of them", text)
         elif len(found) == _MAX_CONTAINERS:

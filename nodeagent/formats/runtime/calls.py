@@ -251,8 +251,8 @@ def _parse_ids(kind: type[Ids], text: str) -> Ids | None:
         return None
 
 
-def _clamp(found: Message | None, most: int) -> int | None:
-    return None if found is None else max(-1, min(found["value"], most))
+def _clamp(found: Message | None, maximum: int) -> int | None:
+    return None if found is None else max(-1, min(found["value"], maximum))
 
 
 def _encode_updates(updates: Iterable[Update]) -> list[dict[str, Any]]:

@@ -281,11 +281,11 @@ def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...])
 
 
 def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
-    held, shared = promises.of_pod(pod.uid), default_set(promises)
+    held, shared_pool = promises.of_pod(pod.uid), default_set(promises)
     document: Document = {"containers": {}}
     for container in pod.containers:
         own = held.of(CpuHoldings).own_set(container.name)
-        effective = shared if own is None else own | shared if container.is_mixed else own
+        effective = shared_pool if own is None else own | shared_pool if container.is_mixed else own
         hint = held.hint(container.name)
         nodes = memory_nodes_of(promises, pod.uid, container.name)
         document["containers"][container.name] = {

@@ -87,8 +87,8 @@ class _Scanner:
 
     def _expect(self, wanted: str, where: str) -> None:
         if not self._take(wanted):
-            there = shown(self._peek()) if self._peek() else "the end"
-            raise self._abort(f"is not valid JSON: {wanted} is expected {where}, not {there}")
+            found = shown(self._peek()) if self._peek() else "the end"
+            raise self._abort(f"is not valid JSON: {wanted} is expected {where}, not {found}")
 
     def _object(self, line: int, depth: int) -> MapNode:
         entries: dict[str, MapEntry] = {}

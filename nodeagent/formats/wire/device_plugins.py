@@ -108,8 +108,8 @@ def decode_options(message: bytes) -> PluginOptions:
     Raises:
         ProtobufError: the message has another form.
     """
-    said = decode(_OPTIONS, message)
-    return PluginOptions(said["pre_start_required"], said["get_preferred_allocation_available"])
+    options = decode(_OPTIONS, message)
+    return PluginOptions(options["pre_start_required"], options["get_preferred_allocation_available"])
 
 
 def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
@@ -148,8 +148,8 @@ def decode_preferred(message: bytes) -> tuple[str, ...]:
     Raises:
         ProtobufError: the message has another form.
     """
-    said = decode(_PREFERS, message)["container_responses"]
-    return tuple(said[0]["deviceIDs"]) if said else ()
+    responses = decode(_PREFERS, message)["container_responses"]
+    return tuple(responses[0]["deviceIDs"]) if responses else ()
 
 
 def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
@@ -162,13 +162,13 @@ def decode_allocated(message: bytes) -> bytes | None:
     Raises:
         ProtobufError: the message has another form.
     """
-    said: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
-    if not said:
+    responses: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
+    if not responses:
         return None
-    if len(said[0]) > MAX_ANSWER_BYTES:
-        raise ProtobufError(f"its answer has {len(said[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
-    decode_variables(said[0])
-    return said[0]
+    if len(responses[0]) > MAX_ANSWER_BYTES:
+        raise ProtobufError(f"its answer has {len(responses[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
+    decode_variables(responses[0])
+    return responses[0]
 
 
 def encode_pre_start_request(ids: tuple[str, ...]) -> bytes:
@@ -227,14 +227,16 @@ def decode_access(answer: bytes) -> PluginAccess:
     Raises:
         ProtobufError: the message is not such an answer, or contains a path that isn't absolute.
     """
-    said = decode(_WHOLE_ANSWER, answer)
-    for entry in (*said["mounts"], *said["devices"]):
+    response = decode(_WHOLE_ANSWER, answer)
+    for entry in (*response["mounts"], *response["devices"]):
         for part in ("container_path", "host_path"):
             if not entry[part].startswith("/") or "\0" in entry[part]:
                 raise ProtobufError(f"{part} {entry[part][:80]!r} is not an absolute path")
     return PluginAccess(
-        tuple(PluginFile(file["container_path"], file["host_path"]) for file in said["devices"]),
-        tuple(DeviceMount(mount["container_path"], mount["host_path"], mount["read_only"]) for mount in said["mounts"]),
-        tuple(sorted(said["annotations"].items())),
-        tuple(device["name"] for device in said["cdi_devices"]),
+        tuple(PluginFile(file["container_path"], file["host_path"]) for file in response["devices"]),
+        tuple(
+            DeviceMount(mount["container_path"], mount["host_path"], mount["read_only"]) for mount in response["mounts"]
+        ),
+        tuple(sorted(response["annotations"].items())),
+        tuple(device["name"] for device in response["cdi_devices"]),
     )
