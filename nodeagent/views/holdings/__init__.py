@@ -1,1 +1,1 @@
-"""How people are shown what pods hold: one module for each resource, and by_resource.py, which iterates all of them."""
+"""Views of the resources that pods hold: one module per resource, and by_resource.py, which combines all of them."""

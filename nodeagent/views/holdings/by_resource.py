@@ -13,7 +13,7 @@ VIEWS: tuple[HoldingView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW, claims.VI
 
 
 def promised_fields(held: PodPromises, container: str) -> Document:
-    """Describe what a container holds, for the part `promised` of its document."""
+    """Describe a container's resources, for the part `promised` of its document."""
     return _join(view.promised(held, container) for view in VIEWS)
 
 
@@ -42,13 +42,13 @@ def decided_fields(pod: Pod, held: PodPromises) -> Document:
 
 
 def resized_fields(before: PodPromises, was: Container, after: PodPromises, now: Container) -> Document:
-    """Describe what a container holds after a resize, and before the resize in fields that end in `Before`."""
+    """Describe a container's resources after a resize. Fields that end in `Before` have the resources before it."""
     old = _join(view.resized(before, was) for view in VIEWS)
     return _join(view.resized(after, now) for view in VIEWS) | {f"{name}Before": value for name, value in old.items()}
 
 
 def freed_fields(held: PodPromises) -> Document:
-    """Describe what becomes free when a pod ends."""
+    """Describe the resources that become free when a pod ends."""
     return _join(view.freed(held) for view in VIEWS)
 
 

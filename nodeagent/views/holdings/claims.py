@@ -1,4 +1,4 @@
-"""Shows what resource claims have got, as documents and as a line for each claim."""
+"""Shows the allocations of resource claims, as documents and as a line for each claim."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Shows devices: of a container, of a pod after a decision, of an unrecovered pod, and how many the node has."""
+"""Shows devices: of a container, of a pod after a decision, of an unrecovered pod, and of the node."""
 
 from collections.abc import Iterable
 
@@ -16,14 +16,14 @@ def list_unrecovered(pods: Iterable[UnrecoveredPod]) -> list[str]:
 
 def _describe_container(view: NodeView, held: PodPromises, container: str) -> Document:
     """Describe the container's devices, including those that no longer exist."""
-    there = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
+    is_healthy_by_device = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
     known = {pool.resource for pool in view.pools}
     return {
         "devices": [
             ({"claim": one.claim} if one.claim else {})
             | {
                 "id": one.id,
-                "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
+                "isThere": is_healthy_by_device.get((one.resource, one.id), False) if one.resource in known else None,
                 "names": list(one.names),
                 "numaNodes": str(one.nodes),
                 "resource": one.resource,

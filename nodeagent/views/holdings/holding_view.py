@@ -20,7 +20,7 @@ class HoldingView(Struct, frozen=True):
     """Fields of one resource. By default the resource adds none."""
 
     promised: Callable[[PodPromises, str], Document] = _no_fields
-    """In `inspect`, the part `promised` of a container."""
+    """In `inspect`, fields for the part `promised` of a container."""
     container: Callable[[NodeView, PodPromises, str], Document] = _no_fields
     """In `inspect`, other fields of a container."""
     pod: Callable[[Pod, PodPromises], Document] = _no_fields
@@ -30,6 +30,6 @@ class HoldingView(Struct, frozen=True):
     decided_pod: Callable[[Pod, PodPromises], Document] = _no_fields
     """In `explain` and `simulate`, fields of a pod after the decision."""
     resized: Callable[[PodPromises, Container], Document] = _no_fields
-    """In `explain` and `simulate`, what a resized container holds."""
+    """In `explain` and `simulate`, fields of a resized container."""
     freed: Callable[[PodPromises], Document] = _no_fields
-    """In `release`, what becomes free when a pod ends."""
+    """In `release`, fields for the resources that become free when a pod ends."""
