@@ -169,7 +169,7 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     (found,) = node.inspect()["differences"]
     assert (found["file"], found["promised"]) == ("cgroup.procs", "no process outside payload")
     kept_out = node.run("nodeagent exec slot slot -- true", check=False)
-    assert "in the cgroup above" in kept_out.stderr
+    assert "into the cgroup above" in kept_out.stderr
 
 
 def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it_fits(node: Node) -> None:

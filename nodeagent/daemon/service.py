@@ -121,7 +121,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     edges = Edges(
         log=log,
         machine=machine,
-        domains=make_domains(config, tree, manifests=manifests, jobs=jobs, runtime=containers),
+        domains=make_domains(config, tree, readers=(manifests,), jobs=jobs, runtime=containers),
         runner=runner,
         tree=tree,
         recorder=Recorder(config.state_directory, log, unusable=unusable),

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core, resource_kinds
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient
-from nodeagent.core.admission.resize import is_resize, resized
+from nodeagent.core.admission.resize import changed_amounts, is_resize, resized
 from nodeagent.core.admission.resource_kinds import ResourceKind
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.metrics.totals import MetricTotals
@@ -39,6 +40,12 @@ BUILT_IN = resource_kinds.RESOURCES
 ROOM = Allocatable(10, (("cpu", 64_000), ("memory", 2**40)))
 
 
+class LicenceBooks(Struct, frozen=True):
+    """What the node has lent elsewhere, in books of their own."""
+
+    lent: int = 0
+
+
 @pytest.fixture(params=[OF_THE_NODE, BY_NUMA_NODE], ids=["of the node", "by NUMA node"], autouse=True)
 def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Counts:
     found: Counts = request.param
@@ -52,6 +59,7 @@ def register(monkeypatch: pytest.MonkeyPatch, there: Counts) -> None:
         "licences",
         LicenceHoldings,
         lambda *_: Licences(there),
+        LicenceBooks,
         describe=lambda held, name: held.of(LicenceHoldings).describe(name),
         metrics=(GIVEN,),
         resizable=RESIZABLE,
@@ -154,6 +162,16 @@ def test_it_is_saved_and_read_back() -> None:
     damaged = content.replace(b'"licences":[["app"', b'"licences":[["app",7')
     with pytest.raises(Exception, match="licences"):
         decode_state(damaged, judge=False)
+
+
+def test_its_books_are_saved_and_read_back() -> None:
+    state = NodeState(admitted(node(), asking("one")).having(LicenceBooks(lent=3)))
+    assert decode_state(encode_state(state, {})).state == state
+
+
+def test_the_amounts_of_its_resize_are_told() -> None:
+    changed = list(changed_amounts(asking("one", 2), asking("one", 9)))
+    assert [(change.resource, change.before, change.after) for change in changed] == [(LICENCE, "2", "9")]
 
 
 def test_what_runs_keeps_it_over_a_start_and_what_is_gone_is_told(

@@ -47,6 +47,14 @@ def test_every_package_says_what_lives_in_it() -> None:
     assert [path for path in packages if not path.read_text().startswith('"""')] == []
 
 
+def test_each_folder_of_tests_has_the_name_of_the_code_that_it_tests() -> None:
+    whole_program = {"extension", "golden", "harness", "project", "results", "support", "vectors"}
+    recorded_files = {"formats/kernel/rt_tests"}
+    folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("*.*")} - {"."}
+    folders = {name for name in folders if name.partition("/")[0] not in whole_program and "__pycache__" not in name}
+    assert {name for name in folders if not (ROOT / "nodeagent" / name).is_dir()} == recorded_files
+
+
 def test_every_file_that_a_module_names_is_there() -> None:
     """A path begins in nodeagent/, a bare name is of the same folder."""
     missing = [

@@ -153,7 +153,7 @@ from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.scenario_replay import replay
 from nodeagent.views.wording.refusal_advice import ADVISED_REASONS, advise_next_step
 from scripts.reference_errors import errors
-from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
+from tests.core.resources.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
 from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
 from tests.support.claims import claiming, request, template

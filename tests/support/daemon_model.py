@@ -521,7 +521,7 @@ class Daemon:
             log=log,
             machine=hardware,
             domains=(
-                *make_domains(node.config, tree, manifests=self.files, jobs=self.jobs, systemd=systemd),
+                *make_domains(node.config, tree, readers=(self.files,), jobs=self.jobs, systemd=systemd),
                 *self.more_domains,
             ),
             runner=runner,

@@ -239,7 +239,8 @@ def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
     for name, was, now in both if is_resize(old, new) else ():
         if was is None or now is None:
             continue
-        for resource in (CPU, MEMORY):
+        stated = {resource for part in (was.limits, was.requests, now.limits, now.requests) for resource, _ in part}
+        for resource in sorted(stated, key=lambda name: (name not in {CPU, MEMORY}, name)):
             for before, after in ((was.limits, now.limits), (was.requests, now.requests)):
                 amounts = [part.get(resource) for part in (before, after)]
                 if not _is_equal_amount(*amounts):

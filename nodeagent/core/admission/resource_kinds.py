@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from nodeagent.core.model.config import Placement
-from nodeagent.core.model.holdings import Holdings
+from nodeagent.core.model.holdings import Books, Holdings
 from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.memory.holdings import MemoryHoldings
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
+from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings
 
 if TYPE_CHECKING:
     from nodeagent.core.metrics.manager_metrics import MetricSpec
@@ -31,6 +31,8 @@ class ResourceKind(Struct, frozen=True):
     holdings: type[Holdings]
     build: "Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]"
     """Judges machine and configuration together, with kubelet's texts, and stops at kubelet's first error."""
+    books: type[Books] | None = None
+    """What it keeps of the node. None means that it keeps nothing."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
     """Returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
@@ -70,8 +72,8 @@ def _judge_memory(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 RESOURCES: tuple[ResourceKind, ...] = (
-    ResourceKind("cpu", CpuHoldings, _build_cpus, _judge_cpus, resizable=frozenset({CPU})),
-    ResourceKind("memory", MemoryHoldings, _build_memory, _judge_memory, resizable=frozenset({MEMORY})),
+    ResourceKind("cpu", CpuHoldings, _build_cpus, CpuBooks, _judge_cpus, resizable=frozenset({CPU})),
+    ResourceKind("memory", MemoryHoldings, _build_memory, MemoryBooks, _judge_memory, resizable=frozenset({MEMORY})),
 )
 """Devices come before these once a scan has found devices (`Managers.knowing`). Claims are not in the tuple, because their decision wraps
 those of the others (core/resources/claims/placing.py).

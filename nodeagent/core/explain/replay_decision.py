@@ -13,7 +13,7 @@ from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
@@ -71,10 +71,9 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:
     """Return what doesn't change while the pod runs. Init containers return their memory after they have run."""
-    apps = {c.name for c in entry.pod.apps()}
-    return (
-        held.of(CpuHoldings).cpus,
-        held.of(CpuHoldings).pod_cpus,
-        tuple(item for item in held.of(MemoryHoldings).memory if item[0] in apps),
-        held.of(MemoryHoldings).pod_memory,
-    )
+    apps = {container.name for container in entry.pod.apps()}
+    memory = held.of(MemoryHoldings)
+    for container in entry.pod.containers:
+        memory = memory if container.name in apps else memory.without(container.name)
+    # A repeated decision doesn't ask device plugins, so it has none of their answers.
+    return held.having(memory, DeviceHoldings(held.of(DeviceHoldings).devices)).parts

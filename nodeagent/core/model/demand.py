@@ -264,9 +264,18 @@ def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
 
 def _peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
     """Return the peak per resource, only for resources that an app container names (as kubelet does)."""
-    if any(container.memory is None for container in containers):
-        return None
-    amounts = [dict(container.memory or ()) for container in containers]
-    apps = (own for container, own in zip(containers, amounts, strict=True) if container.kind is ContainerKind.APP)
-    names = sorted({name for own in apps for name in own})
-    return tuple((name, _peak(containers, [own.get(name, 0) for own in amounts])) for name in names)
+    apps: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in containers:
+        if container.memory is None:
+            return None
+        for resource, size in container.memory:
+            match container.kind:
+                case ContainerKind.SIDECAR:
+                    sidecars[resource] = sidecars.get(resource, 0) + size
+                case ContainerKind.INIT:
+                    peak[resource] = max(peak.get(resource, 0), sidecars.get(resource, 0) + size)
+                case ContainerKind.APP:
+                    apps[resource] = apps.get(resource, 0) + size
+    return tuple((r, max(size + sidecars.get(r, 0), peak.get(r, 0))) for r, size in sorted(apps.items()))

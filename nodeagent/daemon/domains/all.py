@@ -25,17 +25,17 @@ def make_domains(
     config: Config,
     tree: CgroupTree,
     *,
-    manifests: SourceReader | None = None,
+    readers: Sequence[SourceReader] = (),
     jobs: Jobs | None = None,
     runtime: "RuntimeDomain | None" = None,
     systemd: Systemd | None = None,
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
-    Without `manifests`, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
+    Without `readers`, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
     """
     return (
-        OwnDomain(tree, manifests),
+        OwnDomain(tree, readers),
         SystemdDomain(config, tree, systemd),
         *(() if jobs is None else (JobsDomain(jobs, tree.processes),)),
         *(() if runtime is None else (runtime,)),

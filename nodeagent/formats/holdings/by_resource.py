@@ -3,13 +3,12 @@
 The resources of the first version keep their own layouts. Any other resource is formatted by the fields of its type, under its name.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from nodeagent.core.admission import resource_kinds
 from nodeagent.core.admission.resource_kinds import ResourceKind
-from nodeagent.core.model.holdings import Holdings
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
@@ -27,6 +26,7 @@ from nodeagent.formats.holdings.memory import (
 from nodeagent.formats.syntax.json_values import JsonValue
 
 Document = dict[str, Any]
+T = TypeVar("T")
 _OF_THE_FIRST_VERSION = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldings)
 
 
@@ -47,29 +47,40 @@ def encode_holdings(pod: PodPromises) -> Document:
 def decode_holdings(document: JsonValue) -> PodPromises:
     """Decode what a pod holds of each resource."""
     further = (
-        _decode_further(kind, found) for kind in _further_kinds() if (found := document.optional(kind.name)) is not None
+        _decode_further(kind.holdings, found)
+        for kind in _further_kinds()
+        if (found := document.optional(kind.name)) is not None
     )
     return NOTHING.having(
         decode_cpus(document), decode_memory(document), decode_devices(document), decode_claims(document), *further
     )
 
 
-def _further_kinds() -> tuple[ResourceKind, ...]:
-    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
-
-
-def _decode_further(kind: ResourceKind, document: JsonValue) -> Holdings:
-    try:
-        return msgspec.convert(document.value, kind.holdings)
-    except msgspec.ValidationError as err:
-        raise document.misfit(f"what a pod holds of {kind.name} ({err})") from err
-
-
 def encode_books(promises: Promises) -> Document:
     """Encode the accounts of each resource."""
-    return {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
+    document = {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
+    for kind in _further_kinds():
+        if kind.books is not None and (books := promises.of(kind.books)) != kind.books():
+            document[kind.name] = msgspec.to_builtins(books)
+    return document
 
 
 def decode_books(document: JsonValue, promises: Promises) -> Promises:
     """Return the promises with the decoded accounts of each resource."""
-    return promises.having(decode_cpu_books(document), decode_memory_books(document))
+    further = (
+        _decode_further(kind.books, found)
+        for kind in _further_kinds()
+        if kind.books is not None and (found := document.optional(kind.name)) is not None
+    )
+    return promises.having(decode_cpu_books(document), decode_memory_books(document), *further)
+
+
+def _further_kinds() -> tuple[ResourceKind, ...]:
+    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
+
+
+def _decode_further(kind: type[T], document: JsonValue) -> T:
+    try:
+        return msgspec.convert(document.value, kind)
+    except msgspec.ValidationError as err:
+        raise document.misfit(f"a {kind.__name__} ({err})") from err

@@ -175,7 +175,7 @@ def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotR
             run.after.managers, pod, decision.report.containers, decision.promises if replaced else run.after.promises
         ),
         "decision": "admitted" if refusal is None else "refused",
-        **decided_fields(pod, held),
+        **(decided_fields(pod, held) if refusal is None else {}),
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,

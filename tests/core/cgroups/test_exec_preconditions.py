@@ -19,7 +19,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import JOBS, ContainerStatus, Origin, Phase
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.edge.cgroups.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
+from nodeagent.edge.cgroups.cgroup_entry import CgroupEntryError, enter_cgroup, list_populated_below, read_own_cpus
 from tests.support.inspected_nodes import NOW_MS, World, changed, ended, running
 from tests.support.pods import app, pod
 
@@ -194,19 +194,19 @@ def test_used_below_names_the_populated_ones(tmp_path):
         if events is not None:
             (tmp_path / name / "cgroup.events").write_text(events)
     (tmp_path / "cgroup.procs").write_text("")
-    assert used_below(str(tmp_path)) == ("a", "d")
+    assert list_populated_below(str(tmp_path)) == ("a", "d")
 
 
 def test_the_payload_s_own_processes_are_the_container_s(tmp_path):
     for name in ("payload", "payload/runtime", "payload/empty"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cgroup.events").write_text(f"populated {int(not name.endswith('empty'))}\n")
-    assert used_below(str(tmp_path)) == ("payload/runtime",)
+    assert list_populated_below(str(tmp_path)) == ("payload/runtime",)
 
 
 def test_used_below_of_nothing_names_the_path(tmp_path):
     with pytest.raises(CgroupEntryError) as caught:
-        used_below(str(tmp_path / "gone"))
+        list_populated_below(str(tmp_path / "gone"))
     assert str(tmp_path / "gone") in caught.value.message
     assert "No such file" in caught.value.message
     assert caught.value.hint
@@ -221,7 +221,7 @@ def test_without_an_agent_and_its_configuration_nothing_is_entered(tmp_path, mon
 
 def test_joining_nothing_names_the_path(tmp_path):
     with pytest.raises(CgroupEntryError, match="No such file") as caught:
-        join(str(tmp_path))
+        enter_cgroup(str(tmp_path))
     assert caught.value.path == f"{tmp_path}/cgroup.procs"
     assert caught.value.hint
 
@@ -235,16 +235,16 @@ def test_who_entered_the_cgroup_above_by_hand_keeps_others_out_and_is_named_as_t
 
     monkeypatch.setattr(os, "write", refuse)
     with pytest.raises(CgroupEntryError, match="Operation not supported") as caught:
-        join(str(tmp_path))
-    assert "in the cgroup above" in caught.value.hint
+        enter_cgroup(str(tmp_path))
+    assert "into the cgroup above" in caught.value.hint
 
 
 def test_own_cpus_are_the_kernels():
-    assert set(own_cpus()) == os.sched_getaffinity(0)
+    assert set(read_own_cpus()) == os.sched_getaffinity(0)
 
 
 def in_process(program):
-    imports = "import os; from nodeagent.edge.cgroups.cgroup_entry import join, own_cgroup, own_cpus"
+    imports = "import os; from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup, read_own_cgroup, read_own_cpus"
     done = subprocess.run([sys.executable, "-c", f"{imports}\n{program}"], capture_output=True, text=True, check=False)
     return done.stdout, done.stderr
 
@@ -262,8 +262,8 @@ def test_joining_a_cgroup_moves_this_process_and_forgets_its_affinity():
     first = min(os.sched_getaffinity(0))
     try:
         out, err = in_process(
-            f"all = os.sched_getaffinity(0); os.sched_setaffinity(0, {{{first}}}); join({str(group)!r}); "
-            "print(own_cgroup()); print(set(own_cpus()) == all)"
+            f"all = os.sched_getaffinity(0); os.sched_setaffinity(0, {{{first}}}); enter_cgroup({str(group)!r}); "
+            "print(read_own_cgroup()); print(set(read_own_cpus()) == all)"
         )
     finally:
         group.rmdir()

@@ -95,7 +95,7 @@ def test_the_groups_taken_are_the_cpus_given() -> None:
                 assert union == step.cpus
                 assert sum(choice.count for choice in whole) == len(step.cpus)
                 seen |= {group.rule for group in groups}
-    assert seen == set(Rule) - {Rule.PLUGIN}, "kubelet has no plugins (tests/core/cpu/test_plugins.py)"
+    assert seen == set(Rule) - {Rule.PLUGIN}, "kubelet has no plugins (tests/core/resources/cpu/test_plugins.py)"
 
 
 def test_memory_blocks_are_what_was_taken_and_what_was_lent() -> None:

@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
 from nodeagent.views.explain.text import render_explanation
 from tests.support.builders import admitted, managers
 from tests.support.explained_pods import explained_pod
@@ -93,3 +96,17 @@ def test_what_would_help_is_fewer_of_them_or_whose_end() -> None:
 def test_the_most_of_many_is_named(count: int, policy: str, fits: int) -> None:
     text = said(asking("new", count), cards=FUNCTIONS, topology_manager_policy=policy)
     assert f"* let container app request {NIC} {fits} instead of {count}" in text
+
+
+def test_a_decision_that_gives_another_device_is_not_the_same() -> None:
+    """The end of the first pod has freed its device, and the pod isn't known any more."""
+    of = managers(reserved="0", devices=GIVES)
+    of = of.knowing(PlacedDevices.of(FUNCTIONS[:2], of.topology))
+    first, second = (pod(name, app(cpu="100m", devices={NIC: 1})) for name in ("first", "second"))
+    entry = PodEntry(second, QosClass.BURSTABLE, Origin("second.yaml"), 1, containers=(ContainerStatus("app"),))
+    with_the_second_device, _ = remove_pod(of, admitted(of, first, second), first.uid)
+    reproduced = [
+        replay_decision(WhatIf.of(of, promises, (second,)), NodeState(promises, (entry,)), entry).reproduced
+        for promises in (with_the_second_device, admitted(of, second))
+    ]
+    assert reproduced == [False, True]

@@ -1,4 +1,4 @@
-"""The CPU manager: kubelet's policies none and static with their options. It decides which CPUs a container gets, and which are released.
+"""The CPU manager: kubelet's policies none and static with their options. It decides which CPUs a container gets and releases.
 
-A new option is named and checked in options.py. manager.py passes it to assignment.py or distribution.py, which implement it.
+A new option is named and checked in options.py. manager.py passes the option to assignment.py or distribution.py, which implement it.
 """

@@ -1,7 +1,7 @@
-"""Choice of CPUs out of a set of free ones: kubelet's packed and spread orders, including uncore alignment.
+"""Choice from a set of free CPUs: kubelet's packed and spread orders, including uncore alignment.
 
-The policy is the order in which groups are visited: groups with fewer free CPUs come first, so that large ones stay intact. The
-distribution across NUMA nodes builds on this module (distribution.py).
+The policy is the order in which groups are visited: groups with fewer free CPUs come first, so that groups with many free CPUs stay intact.
+The distribution across NUMA nodes builds on this module (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,15 +19,15 @@ class Picking(Struct, frozen=True):
 
     layout: CpuLayout
     spread: bool = False
-    """Option `distribute-cpus-across-cores`: CPUs in numerical order, without taking whole cores first."""
+    """Option `distribute-cpus-across-cores`: take CPUs in numerical order instead of whole cores first."""
     align_uncore: bool = False
     """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Whether average sizes decide that a group is whole (Erratum.AVERAGE_GROUP_SIZES)."""
+    """Whether a group counts as whole if its number of free CPUs equals the average size (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
-    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
+    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT). Cores may have different sizes."""
     observer: PickObserver | None = None
-    """Observer of every group that is taken. It has no influence on the choice."""
+    """Observer of every group that is taken. The observer doesn't influence the choice."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs, packed or spread."""
@@ -42,7 +42,7 @@ def shortage(requested: int, available: CpuMask) -> CpuShortage:
 
 
 def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-    """Pick `count` CPUs out of a set of available ones."""
+    """Pick `count` of the available CPUs."""
     if count < 1:
         return CpuMask(0)
     free = CpuMask(available & picking.layout.online)
@@ -63,7 +63,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
 
 
 class _Picker:
-    """State of one pick: the free CPUs, and the number still needed."""
+    """State of one pick: the free CPUs, and the number of CPUs still needed."""
 
     __slots__ = ("free", "layout", "need", "picking", "result")
 
@@ -83,7 +83,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that is not larger than the number needed; skip larger ones."""
+        """Take each group that has no more CPUs than are still needed, and skip larger groups."""
         for group in groups:
             if self.need < 1:
                 return
@@ -91,15 +91,15 @@ class _Picker:
                 self.take(group.cpus, rule)
 
     def leaves_enough(self, group: CpuGroup) -> bool:
-        # Cores of different sizes: the number still needed must add up without this core.
+        # With cores of different sizes, other cores must still add up to the number needed after this core.
         layout = self.layout
         if not self.picking.whole_cores or layout.core_size is not None:
             return True
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Groups are listed when a phase starts. A group that lies in two larger ones is listed twice. Judged by averages, a core can be
-        # listed with a CPU that is in use.
+        # Groups are listed when a phase starts. A group that lies in two larger groups is listed twice. With averages, a core can be
+        # listed although one of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
@@ -132,7 +132,9 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take what is needed from one cache if its lowest cores have exactly that many free CPUs: whole cores, except for an odd CPU."""
+        """Take all CPUs still needed from one cache if the free CPUs of its lowest cores are exactly enough. Only an odd last CPU splits
+        a core.
+        """
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
         candidates = [c for c in self.layout.cores if c.cpus & uncore.cpus & self.free][:count]
@@ -149,7 +151,7 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have equally many free CPUs, so no sorting is needed, and only the cores that are taken are visited.
+            # All whole cores have equally many free CPUs. They need no sorting, and only the cores that are taken are visited.
             self.take_groups(
                 (
                     core
@@ -183,7 +185,7 @@ class _Picker:
 
 
 def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
-    """Return the NUMA nodes with free CPUs, those with the fewest free CPUs first. On a machine with larger sockets, they are ordered
+    """Return the NUMA nodes with free CPUs, nodes with the fewest free CPUs first. If sockets are larger than nodes, return the nodes
     socket by socket.
     """
     if layout.numa_first:
@@ -210,14 +212,14 @@ def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Yield the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
+    """Yield the inner groups of each outer group in turn, lazily. Groups without a free CPU inside the outer group are left out."""
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
 def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
-    """Sort groups by (free CPUs ascending, id ascending), without groups that have no free CPU."""
+    """Sort groups by (free CPUs ascending, id ascending), and leave out groups without free CPUs."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
     counted.sort(key=_count_and_id)
     return [g for _, _, g in counted]

@@ -1,7 +1,7 @@
 """Choice of CPUs spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
 
-Each node of a combination gives the same share. The rest goes in groups to a remainder set of nodes, so that the free CPUs of all nodes
-become as equal as possible.
+Each node of a combination provides the same share. The rest is taken in groups from a remainder set of nodes, so that the free CPUs of all
+nodes become as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,18 +20,18 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""Limit on the compared combinations with more than 8 nodes, including those of remainder sets. The first ones count."""
+"""Limit on the combinations that are compared on a machine with more than 8 nodes, remainder sets included. Further ones are ignored."""
 
 
 class Distributing(Struct, frozen=True):
     """Select step of distribute-cpus-across-numa."""
 
     picking: Picking
-    """Packs CPUs within a node, without uncore alignment."""
+    """Packs the CPUs within each node, without uncore alignment."""
     group_size: int
-    """CPUs that stay together: kubelet's average core size with full-pcpus-only, otherwise 1."""
+    """Number of CPUs that stay together: kubelet's average core size under full-pcpus-only, otherwise 1."""
     overwritten: bool = False
-    """Whether combinations are remembered as kubelet does (Erratum.COMBINATIONS_OVERWRITTEN)."""
+    """Whether later combinations overwrite a remembered combination, as in kubelet (Erratum.COMBINATIONS_OVERWRITTEN)."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs. Under full-pcpus-only, only whole cores are taken."""
@@ -42,7 +42,7 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A remembered combination as position and length in an array. Its elements are read only when it is used."""
+    """A remembered combination: the first `length` elements of an array, which later combinations may overwrite."""
 
     array: list[int]
     length: int
@@ -56,7 +56,7 @@ _EMPTY = _Combination([], 0)
 
 class _NodeChoice(Struct, frozen=True):
     nodes: _Combination
-    """Positions in the order of nodes."""
+    """Positions in the list of nodes."""
     remainder: _Combination
     balance: float
 
@@ -88,13 +88,13 @@ def _divide_up(amount: int, by: int) -> int:
 
 
 def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes after which the free CPUs of all nodes differ least; the first among equals."""
+    """Choose the combination of k nodes after which the free CPUs of all nodes differ least. Of equal combinations, the first wins."""
     size = distributing.group_size
     share = count // k // size * size
     rest = count - share * k
     best: _NodeChoice | None = None
     budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
-    # In kubelet, combinations that don't fit also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
+    # In kubelet, combinations without enough free CPUs also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
     eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
     for combination in _combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
         if best is not None and best.balance == 0:
@@ -120,13 +120,13 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
 def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that take the rest of equal shares. Return how uneven the result is, or infinity if no choice fits."""
+    """Choose the nodes that provide the rest. Also return how uneven the free CPUs become, or infinity if no choice has enough."""
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
         for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
-            # Counted in whole groups. With plain sums kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
+            # Only whole groups count. With sums of single CPUs, kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
             deviation = _deviation(_absorb_rest(after, nodes, rest, size))
@@ -138,7 +138,7 @@ def _choose_remainder(
 
 
 def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
-    """Take groups from the nodes in turn until nothing is left over."""
+    """Take groups from the nodes in turn until the rest is provided, and return the remaining free CPUs per node."""
     free = list(after)
     while rest > 0:
         for x in nodes:
@@ -159,7 +159,7 @@ def _allocate(
         if observer is not None:
             observer(Spread(nodes[x].id, share, is_remainder=False))
         picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
-        # Too few free CPUs on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): take nothing from there.
+        # This node was never checked and may have too few free CPUs (Erratum.COMBINATIONS_OVERWRITTEN). Nothing is taken from it then.
         result |= picked if isinstance(picked, int) else 0
     rest = count - share * k
     moved = True
@@ -183,12 +183,12 @@ def _allocate(
 def _combinations(
     items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
 ) -> Iterator[_Combination]:
-    """List combinations in lexicographic order of positions, those with the same free CPUs in the same order only once.
+    """List combinations in lexicographic order of positions. Combinations with the same free CPUs in the same order are listed once.
 
-    Returns no more than the budget allows; several calls share it.
+    Several calls may share one budget, which limits the number of combinations.
 
-    The reference builds them in growing arrays (capacities 1, 2, 4, …) and appends in place where there is capacity, so later combinations
-    overwrite parts of a remembered one; without `overwritten` each has its own array.
+    kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place if there is capacity. Later combinations then
+    overwrite parts of a remembered one. Without `overwritten`, each combination has its own array.
     """
     arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct_combinations(items, length, free, 0)
     for _, array in zip(budget, arrays, strict=False):
@@ -201,7 +201,7 @@ def _distinct_combinations(items: Sequence[int], length: int, free: Sequence[int
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # Every continuation of this item was already possible with the earlier item that has equally many free CPUs.
+        # The earlier item with equally many free CPUs has already had every continuation of this item.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
             for rest in _distinct_combinations(items, length - 1, free, i + 1):
@@ -223,7 +223,7 @@ def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int,
 
 
 def _deviation(values: list[int]) -> float:
-    """Return the population standard deviation as kubelet computes it: mean and result rounded to thousandths, in floats."""
+    """Return the population standard deviation as kubelet computes it: in floats, with mean and result rounded to thousandths."""
     mean = _rounded(sum(values) / len(values))
     return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
 

@@ -1,4 +1,4 @@
-"""NUMA hints of the CPU manager: the sets of nodes on which a container, or a pod, could get its CPUs."""
+"""NUMA hints of the CPU manager: the sets of NUMA nodes from which a container, or a pod, could get its CPUs."""
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Hints | None:
-    """Return the hints of one container. None means no opinion, and an empty list that its request can't be met."""
+    """Return the hints of one container. None means no opinion. An empty list means that the request can't be met."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
     own = own_set_of(promises, pod.uid, container.name)
@@ -27,7 +27,7 @@ def container_hints(
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
-    """Return the hints of a pod as a whole, as `container_hints` does."""
+    """Return the hints of a pod as a whole, with the same meaning as those of `container_hints`."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
     if pod.is_managed and check_pod(manager, pod) is not None:
@@ -48,7 +48,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
 
 
 def _own_hints(manager: CpuManager, asked: Question) -> Hints:
-    """Return the hints for CPUs that are already allocated. Plugins aren't asked about them."""
+    """Return the hints for CPUs that are already allocated. Plugins aren't called about these CPUs."""
     return _list_hints(manager, asked, CpuMask(0))
 
 
@@ -61,9 +61,9 @@ def _hints_beside_own(manager: CpuManager, asked: Question, reusable: CpuMask) -
 
 
 def _list_hints(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
-    """List the sets of nodes that hold all reusable CPUs and have enough available ones in addition.
+    """List the sets of nodes that contain all reusable CPUs and enough available CPUs in addition.
 
-    Preferred are sets with as few nodes as would be needed on an empty machine.
+    Sets are preferred if they have as few nodes as the request needs on an empty machine.
     """
     layout, count = manager.layout, asked.count
     available: int = asked.free.bits

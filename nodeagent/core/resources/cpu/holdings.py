@@ -18,7 +18,7 @@ class CpuHoldings(Struct, frozen=True):
     pod_cpus: CpuSet | None = None
     """Set of a pod with pod-level resources."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """CPUs at admission, of containers that were enlarged since. They keep these CPUs when they shrink again (KEP-5554)."""
+    """CPUs at admission, for containers that have been enlarged since. A container keeps these CPUs when it shrinks again (KEP-5554)."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -39,7 +39,7 @@ class CpuHoldings(Struct, frozen=True):
         return None
 
     def first_set(self, name: str) -> CpuSet | None:
-        """Return what is left of the exclusive CPUs that a container was admitted with. None means that it has none."""
+        """Return the CPUs from a container's admission that it still has. None means that it has no exclusive CPUs."""
         own = self.own_set(name)
         first = next((cpus for key, cpus in self.first_cpus if key == name), None)
         return own if own is None or first is None else first & own or own
@@ -54,7 +54,7 @@ class CpuHoldings(Struct, frozen=True):
 
 
 class CpuReuse(Struct, frozen=True):
-    """CPUs that later containers of a pod may reuse from its init containers. Only one pod has some at a time."""
+    """CPUs of a pod's init containers that its later containers may reuse. Only one pod at a time has such CPUs."""
 
     pod_uid: str
     cpus: CpuSet

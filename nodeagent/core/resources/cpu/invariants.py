@@ -12,7 +12,7 @@ from nodeagent.core.resources.cpu.manager import CpuManager
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Yield the violations in the ownership of CPUs."""
+    """Yield the violated invariants about the owners of CPUs."""
     if not manager.static:
         return
     yield from _node_violations(manager, promises)
@@ -31,7 +31,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
         if not mine.isdisjoint(given):
             yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
         given |= mine
-    # Allocated CPUs that went offline stay allocated. The shared pool has exactly the other online CPUs.
+    # CPUs that went offline stay allocated. The shared pool has exactly the other online CPUs.
     expected = CpuSet(manager.universe) - given
     if default != expected:
         yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
@@ -40,7 +40,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
-    """Yield overlaps of CPUs within a pod. Only containers that never run at the same time, or share the pod's pool, may overlap."""
+    """Yield overlaps of CPUs within a pod. Containers may overlap only if they never run at the same time or share the pod's pool."""
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
     sets = dict(held.cpus)
@@ -72,7 +72,9 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
 
 
 def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:
-    """Whether both containers are in the pod's pool, or the later one only temporarily, as in states that kubelet has written."""
+    """Whether both containers share the pod's pool, or only the earlier one does and the later one is an init container. kubelet writes
+    such states.
+    """
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False
     return not qualifies_alone(later) or later.kind is ContainerKind.INIT

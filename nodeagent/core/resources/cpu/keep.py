@@ -1,4 +1,4 @@
-"""CPUs after a start: what pods keep on this machine, what replaces the rest, and the differences from before."""
+"""CPUs after a start: which CPUs pods keep on this machine, which CPUs replace lost ones, and the differences from before."""
 
 from collections.abc import Iterator, Mapping
 
@@ -31,7 +31,7 @@ def find_cpus_in_cgroups(
         if container.is_mixed and container.name in cpus:
             cpus[container.name] -= _cpus_of_others(entry, container, observed)
     if by_pod:
-        # Reassemble the pod's set from its containers' slices and its shared pool.
+        # Rebuild the pod's set from its containers' slices and its shared pool.
         whole = CpuSet()
         for each in cpus.values():
             whole |= each
@@ -45,8 +45,8 @@ def find_cpus_in_cgroups(
 
 
 def _cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs that other containers also have: the shared pool. Init containers of the pod don't count, because they may have had
-    its exclusive CPUs.
+    """Return the CPUs of all other containers, which include the shared pool. The pod's init containers are left out, because they may
+    have had the container's exclusive CPUs.
     """
     apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
     above = {path.rpartition("/")[0] for path in observed}
@@ -79,7 +79,7 @@ def _choose_kept(
     barred = manager.reserved | list_allocated_cpus(promises)
     whole = before.pod_cpus
     if whole is not None:
-        # The slices and the pool are one decision, so all of the set is kept or nothing.
+        # The slices and the pool were chosen together, so the pod keeps its whole set or nothing.
         fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
         slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
@@ -99,8 +99,10 @@ def _choose_kept(
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
-    """Return the promises with more CPUs for the sets that are too small, close to the CPUs that are left. What only plain init containers
-    have is dropped. Nothing is returned if the options allow no such set, or if there are plugins, which judge only whole pods.
+    """Add CPUs to sets that are too small, close to the CPUs that are left. Return two promises: with and without the CPUs that only plain
+    init containers hold.
+
+    Return nothing if the options allow no such set, or if there are CPU plugins, because plugins judge only whole pods.
     """
     if manager.chooser is not None:
         return ()
@@ -138,7 +140,7 @@ def cpu_differences(
     *,
     by_pod: bool,
 ) -> Iterator[HoldingChange]:
-    """Return how the CPUs of a container differ from before, or from its request."""
+    """Return how the CPUs of a container differ from its earlier CPUs, or from its request."""
     container = next(one for one in demand.containers if one.name == name)
     had, has = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0

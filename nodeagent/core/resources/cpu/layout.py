@@ -1,4 +1,4 @@
-"""The machine as groups of CPUs in bitmasks, with kubelet's averages and the nesting of groups. Built once."""
+"""The machine as groups of CPUs in bitmasks, with kubelet's average sizes and the nesting of groups. Built once."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -24,32 +24,32 @@ class NodeSet(Struct, frozen=True):
 
     mask: NumaMask
     nodes: int
-    """Number of its nodes."""
+    """Number of NUMA nodes in the set."""
     cpus: CpuMask
     size: int
     sockets: int
-    """Number of sockets that its nodes are on."""
+    """Number of sockets that contain CPUs of the set."""
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
-"""Smaller groups that have a CPU in an outer group, by the outer group's id, ascending."""
+"""Inner groups by the ID of an outer group with which they have a CPU in common, in ascending order."""
 
 
 class CpuLayout(Struct, frozen=True):
     online: CpuMask
     cpu_count: int
-    """Number of CPUs as kubelet counts: on machines without NUMA directories offline CPUs count, too."""
+    """Number of CPUs as kubelet counts them. On machines without NUMA directories, offline CPUs count, too."""
     cores: tuple[CpuGroup, ...]
     uncores: tuple[CpuGroup, ...]
     nodes: tuple[CpuGroup, ...]
     """NUMA nodes that have CPUs."""
     sockets: tuple[CpuGroup, ...]
     numa_first: bool
-    """Whether there are at least as many sockets as NUMA nodes, so that nodes are the larger groups."""
+    """Whether there are at least as many sockets as NUMA nodes, so that NUMA nodes count as the larger groups."""
     per_core: int
     per_socket: int
     per_uncore: int
-    """Average sizes, rounded down, by which kubelet judges whether a group is whole. On asymmetric machines no group may have this size."""
+    """Average sizes, rounded down, by which kubelet decides that a group is whole. On asymmetric machines no group may have this size."""
     socket_count: int
     nodes_of_sockets: Nesting
     sockets_of_nodes: Nesting
@@ -57,9 +57,9 @@ class CpuLayout(Struct, frozen=True):
     """Cores by socket if `numa_first`, otherwise by NUMA node."""
     uncores_of_nodes: Nesting
     core_size: int | None
-    """CPUs of each core. None means that cores differ (hybrid cores, offline siblings)."""
+    """Number of CPUs of each core. None means that cores differ in size (hybrid cores, offline siblings)."""
     smallest_large: int
-    """CPUs of the smallest NUMA node or socket."""
+    """Number of CPUs of the smallest NUMA node or socket."""
 
     @classmethod
     def of(cls, topology: Topology) -> "CpuLayout":
@@ -105,7 +105,7 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def limited_to(self, cpus: CpuSet) -> "CpuLayout":
-        """Return the layout with only these CPUs. Nodes and sockets without any of them stay, because hints may name them."""
+        """Return the layout with only these CPUs. Nodes and sockets that lose all CPUs stay, because hints may contain them."""
         return CpuLayout._of_groups(
             tuple(part for part in _parts(self.cores, cpus) if part.size),
             tuple(part for part in _parts(self.uncores, cpus) if part.size),
@@ -124,7 +124,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
-        """Return how many nodes this many CPUs need on an empty machine; all nodes if the machine has fewer CPUs."""
+        """Return how many nodes this many CPUs need on an empty machine. If the machine has fewer CPUs, return all nodes."""
         sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
         return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
@@ -138,7 +138,7 @@ class CpuLayout(Struct, frozen=True):
         return tuple(sets)
 
     def whole_cores(self, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs whose whole core is in the set."""
+        """Return the CPUs of all cores that lie completely in the set."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus == core.cpus:
@@ -146,7 +146,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Tell whether some of these whole cores have exactly this many CPUs together."""
+        """Tell whether a selection of these whole cores has exactly this many CPUs."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}
@@ -165,7 +165,7 @@ class CpuLayout(Struct, frozen=True):
         return bool(sums >> count & 1)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
-        """Return these CPUs and all that share a core with one of them."""
+        """Return these CPUs and all CPUs on the same cores."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:

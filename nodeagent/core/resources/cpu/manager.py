@@ -1,7 +1,7 @@
 """The CPU manager's policies none and static: allocation and release of exclusive CPUs.
 
-A decision takes promises and returns new ones, with the metric deltas. Topology hints are masks here. pods.py handles pods with pod-level
-resources.
+A decision takes promises and returns new ones, with the changes of metrics. Topology hints are bitmasks in this module. Pods with pod-level
+resources are in pods.py.
 """
 
 from collections.abc import Iterator
@@ -53,16 +53,16 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""Placeholder pod for the choice of reserved CPUs."""
+"""Placeholder for a pod while reserved CPUs are chosen."""
 
 
 class CoreClass(Struct, frozen=True):
-    """A class of cores on a machine with several."""
+    """A class of cores, on a machine with several classes."""
 
     name: str
     cpus: CpuMask
     layout: CpuLayout
-    """Layout of the machine without other cores."""
+    """Layout of the machine with only the cores of this class."""
     node_sets: tuple[NodeSet, ...]
 
 
@@ -77,22 +77,22 @@ class WholeCores(Struct, frozen=True):
 
 
 class Chooser(Protocol):
-    """Calls CPU plugins, and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
+    """Calls CPU plugins and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]: ...
 
     def filtered(self, manager: "CpuManager", asked: Question, *, is_for_hints: bool) -> Question:
-        """Call Filter, and PostFilter if too little is left."""
+        """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
 
     def offered(self, manager: "CpuManager", asked: Question) -> Question:
         """Call Filter, PostFilter and PreScore."""
 
     def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
-        """Call Select and Score, in addition to the policy."""
+        """Choose CPUs by the plugins' Select and Score and by the policy."""
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
-        """Call Allocate. None means that no plugin objects."""
+        """Call Allocate, and return the first objection. None means that no plugin objects."""
 
 
 class CpuManager(Struct, frozen=True):
@@ -102,28 +102,28 @@ class CpuManager(Struct, frozen=True):
     options: CpuOptions
     reserved: CpuSet
     reserved_cores: CpuMask
-    """Reserved CPUs, and all that share a core with one of them."""
+    """Reserved CPUs, and all CPUs on the same cores."""
     universe: CpuMask
-    """All CPUs that may be in the default set: without the reserved ones if they are strictly reserved."""
+    """All CPUs that may be in the default set. Strictly reserved CPUs are not."""
     picking: Picking
     distributing: Distributing | None
     filters: tuple[Filter, ...]
-    """Filters of the policy's options, for any set of CPUs. Those of plugins are called once for each pod (`offered`)."""
+    """Filters of the policy's options, applicable to any set of CPUs. Filters of plugins are called separately (`offered`)."""
     quirks: frozenset[Erratum]
     grantable: CpuMask = CpuMask(-1)
-    """CPUs that may be allocated exclusively: all, except under `isolatedCPUs: only`."""
+    """CPUs that may be allocated exclusively. Under `isolatedCPUs: only` these are the isolated CPUs, otherwise all."""
     preferred: CpuMask = CpuMask(0)
     """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
-    """Every set of NUMA nodes, in hint order. Empty if no hints are needed, or if there are too many sets."""
+    """Every set of NUMA nodes, in hint order. Empty if hints aren't needed, or if there are too many sets."""
     classes: tuple[CoreClass, ...] = ()
     """Classes of cores. Empty if all cores are alike."""
     machine: CpuLayout | None = None
     """Layout of the whole machine, if `layout` is limited to one class of cores."""
     keeps_first: bool = True
-    """Whether a resize leaves a container the CPUs that it was admitted with."""
+    """Whether a resized container keeps at least the CPUs from its admission."""
     chooser: Chooser | None = None
-    """Calls the CPU plugins. None means that there are none."""
+    """Calls the CPU plugins. None means that no plugins are configured."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]:
@@ -135,7 +135,7 @@ class CpuManager(Struct, frozen=True):
         return self.distributing or self.picking
 
     def assign(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs, by the policy if no plugin selects or scores."""
+        """Choose CPUs. The policy chooses if no CPU plugins are configured."""
         if question.count < 1:
             return CpuSet()
         if self.chooser is not None:
@@ -143,19 +143,19 @@ class CpuManager(Struct, frozen=True):
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, asked: Question) -> Question:
-        """Return the question with the CPUs that plugins leave, before the NUMA nodes are known."""
+        """Return the question for hints, with only the CPUs that plugins leave."""
         return asked if self.chooser is None else self.chooser.filtered(self, asked, is_for_hints=True)
 
     def offered(self, asked: Question) -> Question:
-        """Return the question with the CPUs that plugins leave, and with their scores."""
+        """Return the question with the CPUs that plugins leave, and with the plugins' scores."""
         return asked if self.chooser is None else self.chooser.offered(self, asked)
 
     def vetoed(self, asked: Question, cpus: CpuSet) -> Refusal | None:
-        """Return why plugins refuse the chosen CPUs. None means that they don't."""
+        """Return the plugins' objection to the chosen CPUs. None means that no plugin objects."""
         return None if self.chooser is None else self.chooser.vetoed(asked, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
-        """Return the question for this many of the free CPUs."""
+        """Return the question for `count` of the free CPUs."""
         return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
@@ -174,7 +174,7 @@ class CpuManager(Struct, frozen=True):
         )
 
     def observed_by(self, observer: PickObserver | None) -> "CpuManager":
-        """Return the manager with an observer of its choices, or without one."""
+        """Return the manager with another observer of its choices. None removes the observer."""
         distributing = self.distributing
         if distributing is not None:
             distributing = replace(distributing, picking=replace(distributing.picking, observer=observer))
@@ -191,7 +191,7 @@ class CpuManager(Struct, frozen=True):
         return self.picking.observer
 
     def usable(self, asked: Question, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs that can be allocated: whole cores under full-pcpus-only."""
+        """Return the CPUs that the policy's options allow to allocate: under full-pcpus-only, only whole cores."""
         for step in self.filters:
             cpus = step.filter(over(asked, cpus, asked.count)).bits
         return cpus
@@ -206,7 +206,7 @@ class CpuManager(Struct, frozen=True):
 
 
 def over(asked: Question, free: CpuMask, count: int) -> Question:
-    """Return the same question about other CPUs."""
+    """Return the same question for other free CPUs and another count."""
     return Question(asked.topology, asked.promises, asked.pod, asked.container, CpuSet(free), count, asked.scores)
 
 
@@ -229,7 +229,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
         return tuple(refused) or _cpu_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
     on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
     refused += [_prefix_static(each) for each in on_machine]
-    # The options decide which CPUs are reserved, but not whether there are enough.
+    # The options decide which CPUs are reserved, but not whether there are enough CPUs.
     reserved = _choose_reserved(placement, topology, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
         return (*refused, reserved)
@@ -255,7 +255,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Judge policy, reserved amount and options as far as possible without a machine. Also return the valid options."""
+    """Judge policy, reserved amount and options as far as possible without a machine. Return the valid options and the errors."""
     policy = placement.cpu_manager_policy
     if policy == "none":
         if not placement.cpu_manager_policy_options:
@@ -368,7 +368,7 @@ def _cpu_manager(
 
 
 def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
-    """Return the values of the metrics after the manager has started."""
+    """Return the values of the CPU metrics right after a start. Empty unless Erratum.GAUGES_DRIFT is reproduced."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
     exclusive = exclusive_cpus(promises)
@@ -382,7 +382,7 @@ def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
 def allocate_container(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Allocate exclusive CPUs to a container, under the hint stored for it."""
+    """Allocate exclusive CPUs to a container, under its stored hint."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
@@ -423,7 +423,7 @@ def allocate_container(
 
 
 def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
-    """Refuse requests that whole cores can't meet (full-pcpus-only). None means no refusal."""
+    """Refuse a request that whole cores can't meet (full-pcpus-only). None means no refusal."""
     count = asked.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
@@ -432,7 +432,7 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
             Reason.SMT_ALIGNMENT,
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
         )
-    # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
+    # kubelet leaves out cores with a reserved CPU, but counts the free CPUs of cores that are partly in use.
     if whole_only:
         free = manager.usable(asked, asked.free.bits)
     else:
@@ -448,7 +448,7 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
 
 
 def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
-    """Choose CPUs from the NUMA nodes of the mask first, then from elsewhere. Preferred CPUs are used if they suffice for both."""
+    """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. Use only preferred CPUs if they suffice."""
     preferred = CpuMask(asked.free.bits & manager.preferred)
     if preferred and _suffices(manager, asked, preferred, mask):
         chosen = _choose_near(manager, over(asked, preferred, asked.count), mask, isolated=True)
@@ -458,7 +458,7 @@ def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> 
 
 
 def _suffices(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
-    """Tell whether these CPUs suffice as well as all available ones, in total and on the NUMA nodes of the mask."""
+    """Tell whether the preferred CPUs suffice in total, and provide as many CPUs on the mask's nodes as all available CPUs would."""
     aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
     near = min(asked.count, manager.usable(asked, CpuMask(asked.free.bits & aligned)).bit_count())
     return (
@@ -494,7 +494,7 @@ def _choose_near(
 
 
 def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
-    """Return how many CPUs to take from the mask's nodes: as many as there are, up to the number needed."""
+    """Return how many CPUs to take from the mask's nodes: as many as possible, up to the number needed."""
     near = min(count, there.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
@@ -516,13 +516,13 @@ def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
 
 
 def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
-    """Return the CPUs that the pod's next container may reuse from its init containers."""
+    """Return the CPUs of the pod's init containers that its next container may reuse."""
     reuse = promises.of(CpuBooks).reuse
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
 def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
-    """Let later containers of the pod reuse what an init container got, until another takes it. Other pods' reuse ends."""
+    """Let later containers reuse an init container's CPUs until another container takes them. Reuse by other pods ends."""
     books = promises.of(CpuBooks)
     if books.reuse is None and kind is not ContainerKind.INIT:
         return promises
@@ -538,7 +538,7 @@ def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refus
 
 
 def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
-    """Return the metric deltas of newly allocated CPUs."""
+    """Return the changes of metrics for newly allocated CPUs."""
     deltas: MetricDeltas = ()
     if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
         deltas = (aligned("container", "uncore_cache"),)
@@ -559,7 +559,7 @@ def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
 
 
 def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Release what one container holds, unless another container of its pod holds it, too."""
+    """Release the CPUs of one container, except CPUs that another container of the pod also holds."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     own = held.own_set(name)
@@ -578,7 +578,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release a pod's set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release a pod's set once no container holds a slice (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     if held.pod_cpus is None or held.cpus:
@@ -588,7 +588,7 @@ def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[
 
 def _return_cpus(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs that went offline in the meantime are in no pool until they return.
+        # CPUs that have gone offline are in no pool until they return.
         cpus &= CpuSet(manager.universe)
     after = with_default_set(promises, default_set(promises) | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:

@@ -1,4 +1,4 @@
-"""Events during a choice of CPUs, for an observer that explains it afterwards. The observer decides nothing."""
+"""Events while CPUs are chosen, for an observer that explains the choice afterwards. The observer decides nothing."""
 
 import enum
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 
 
 class Rule(enum.StrEnum):
-    """Reason why CPUs were taken together."""
+    """Reason why some CPUs were taken together."""
 
     WHOLE_SOCKET = "whole socket"
     WHOLE_NODE = "whole NUMA node"
@@ -21,32 +21,32 @@ class Rule(enum.StrEnum):
 
 
 class Source(enum.StrEnum):
-    """The source that CPUs are chosen from."""
+    """Source of the CPUs to choose from."""
 
     HINT = "hint"
     """Free CPUs on the NUMA nodes of the merged hint (with align-by-socket: on their sockets)."""
     ELSEWHERE = "elsewhere"
-    """CPUs outside the hint's nodes, which could not provide enough."""
+    """CPUs outside the hint's nodes, because these nodes can't provide enough."""
     ANYWHERE = "anywhere"
-    """CPUs of any node, because there is no hint or it accepts every node."""
+    """CPUs of any node, because there is no hint or the hint accepts every node."""
     POD = "pod"
-    """Set of a pod with pod-level resources."""
+    """CPU set of a pod with pod-level resources."""
 
 
 class Choosing(Struct, frozen=True):
-    """CPUs are about to be chosen."""
+    """Event: CPUs are about to be chosen."""
 
     source: Source
     available: CpuMask
     count: int
     isolated: bool = False
-    """Whether only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, another choice follows."""
+    """Whether only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, a choice from all CPUs follows."""
     container: str | None = None
-    """Container whose slice of the pod's set is chosen."""
+    """Container that gets a slice of the pod's set. None means that CPUs of the node are chosen."""
 
 
 class Spread(Struct, frozen=True):
-    """A NUMA node's share is taken next, or a group of what equal shares left over (distribute-cpus-across-numa)."""
+    """Event: a NUMA node's equal share, or a group of the remainder, is about to be taken (distribute-cpus-across-numa)."""
 
     node: int
     count: int
@@ -61,15 +61,15 @@ class Took(Struct, frozen=True):
 
 
 class PluginAnswered(Struct, frozen=True):
-    """A CPU plugin has given a valid answer."""
+    """Event: a CPU plugin has given a valid answer."""
 
     plugin: str
     point: str
     cpus: CpuSet
-    """CPUs that the plugin left, offered, selected or scored."""
+    """CPUs that the plugin kept, offered, selected or scored."""
     score: int | None
     is_for_hints: bool = False
-    """Whether the plugin was called before the hints, for CPUs on any node."""
+    """Whether the plugin was called before hints are made, for CPUs on any node."""
 
 
 Pick = Choosing | Spread | Took | PluginAnswered

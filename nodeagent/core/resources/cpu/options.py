@@ -1,4 +1,4 @@
-"""Options of the static CPU policy: their maturity, their values, and which exclude each other."""
+"""Options of the static CPU policy: their maturity, their values, and the pairs that exclude each other."""
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ MATURITY = {
     _BY_SOCKET: _ALPHA,
     "distribute-cpus-across-cores": _ALPHA,
 }
-"""Stage of each option. Options that are not stable need a feature gate."""
+"""Maturity of each option. Options that are not stable need a feature gate."""
 OPTIONS = tuple(MATURITY)
 EXCLUSIONS = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
@@ -42,7 +42,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
     """Judge the configured options as far as possible without a machine.
 
     Returns:
-        The valid options, and the errors of the others in kubelet's order.
+        The valid options, and the errors of the invalid options in kubelet's order.
     """
     chosen: dict[str, bool] = {}
     refused: list[StartRefused] = []
@@ -94,7 +94,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
 
 
 def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
-    """Return the errors of the options on a machine.
+    """Return the errors of options that don't suit the machine.
 
     Args:
         options: the options as read.

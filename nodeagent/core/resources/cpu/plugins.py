@@ -1,6 +1,6 @@
-"""Answers of CPU plugins, and their judgment: CPUs that aren't free, a wrong number of CPUs, and values of other types are rejected.
+"""Judgment of the answers of CPU plugins. Rejected are CPUs that aren't free, a wrong number of CPUs, and values of a wrong type.
 
-Loaded only if plugins are configured. The edge calls their code and limits its time.
+Loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Limit on numbers in answers of plugins, positive and negative."""
+"""Limit on numbers in plugins' answers, in both directions."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
@@ -47,7 +47,7 @@ class PluginChooser(Struct, frozen=True):
 
 
 def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False) -> Question:
-    """Call Filter, and PostFilter if too little is left."""
+    """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
     left = asked
 
     def told(plugin: CpuPlugin, point: Point) -> None:
@@ -82,7 +82,7 @@ def offered(manager: CpuManager, asked: Question) -> Question:
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Choose the first combination that a plugin selects, or else the policy's. If plugins score, choose the combination with the best
+    """Choose the CPUs that the first plugin selects, or else the policy's choice. If plugins score, choose the combination with the best
     score.
     """
     observer = manager.observer
@@ -106,12 +106,12 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
     if len(found) > 1:
         by, best = max(found, key=lambda one: sum(_score(judge, question, one[1], observer) for judge in judges))
     if by is None and observer is not None:
-        manager.policy.select(tier)  # chosen again for the observer
+        manager.policy.select(tier)  # repeat the choice so that the observer sees it
     return best if by is None else _taken(observer, by, best)
 
 
 def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
-    """Let the policy choose among the CPUs with the highest scores that suffice. Also return these CPUs."""
+    """Let the policy choose among the CPUs with the highest scores that suffice. Also return the question with these CPUs."""
     silent = manager.observed_by(None).policy
     best = 0
     alike: dict[int, int] = {}
@@ -132,7 +132,7 @@ def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | Cp
 
 
 def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refusal | None:
-    """Call Allocate. None means that no plugin objects."""
+    """Call Allocate, and return the first objection as a refusal. None means that no plugin objects."""
     for plugin in _with(plugins, Point.ALLOCATE):
         why = _words(plugin, Point.ALLOCATE, _ask(plugin, Point.ALLOCATE, asked, cpus))
         if why is not None:
@@ -141,7 +141,7 @@ def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refus
 
 
 def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
-    """Call Sort for the position of a pod in the queue."""
+    """Return the position of a pod in the queue by the plugins' Sort."""
     try:
         return tuple(
             _number(plugin, Point.SORT, _ask(plugin, Point.SORT, pod)) for plugin in _with(plugins, Point.SORT)
@@ -154,7 +154,7 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the queue stably by the answers of Sort. A pod that a plugin fails to sort comes last, where its decision is a refusal."""
+    """Sort the queue stably by the plugins' Sort. Pods that a plugin fails to sort come last. Each is refused at its turn."""
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
     return [
@@ -171,11 +171,11 @@ class Note(Struct, frozen=True):
     container: str
     text: str
     has_failed: bool = False
-    """Whether the text is an error instead. It can't refuse a release."""
+    """Whether the text is an error instead of a note. Errors can't prevent a release."""
 
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
-    """Call Deallocate for the CPUs that containers no longer hold, even if they hold other ones."""
+    """Call Deallocate for the CPUs that each container has lost, even if the container still holds other CPUs."""
     found = []
     holds = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
     gone = [(uid, name, cpus - holds.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
@@ -196,7 +196,7 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
 
 
 def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
-    """Describe the plugins that are no longer called, and the consequence. None means that all are called."""
+    """Describe the plugins that are no longer called, and the effect on pods. None means that all plugins are called."""
     late = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
     if not late:
         return None
@@ -236,7 +236,7 @@ def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) ->
     return cpus
 
 
-# Answers are compared by exact type, because a subclass may run code when it is examined.
+# Answers are compared by exact type, because examining an instance of a subclass may run the subclass's code.
 
 
 def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
@@ -247,7 +247,7 @@ def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
 
 def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
     cpus = _of(plugin, point, answer, CpuSet)
-    # The length is checked first, because a set of any size may come, and other checks take time in proportion.
+    # The length is checked first, because sets may have any size, and the other checks take longer for larger sets.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
     unknown = cpus - question.topology.online

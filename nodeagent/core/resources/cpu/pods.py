@@ -31,7 +31,7 @@ from nodeagent.core.resources.resource import Allocation
 
 
 def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones. None means no refusal."""
+    """Refuse a pod if its exclusive containers leave no CPUs for its sharing containers. None means no refusal."""
     all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
     exclusive = 0
     shared = False
@@ -67,7 +67,7 @@ def _empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate the pod's CPUs from the node, under the hint of its first container, and divide them."""
+    """Allocate the pod's CPUs under the hint of its first container, and divide the CPUs among the containers."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     refusal = check_pod(manager, pod)
@@ -90,7 +90,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     of_pod = promises.of_pod(pod.uid)
     held = replace(of_pod.of(CpuHoldings), pod_cpus=chosen)
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
-    # The union behind the per-node gauge doesn't contain this pod yet.
+    # These promises don't contain the pod yet, so the per-NUMA gauge doesn't count its CPUs.
     deltas = allocation_deltas(manager, promises, chosen.bits)
     parts = _partition(manager, asked, chosen.bits)
     deltas += parts.deltas
@@ -102,7 +102,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
 
 
 def _check_slices(manager: CpuManager, asked: Question) -> Refusal | None:
-    """Refuse exclusive slices that aren't whole cores. kubelet allocates halves (Erratum.HALF_CORES_HANDED_OUT)."""
+    """Refuse exclusive slices that aren't whole cores. kubelet allocates parts of cores (Erratum.HALF_CORES_HANDED_OUT)."""
     if not manager.picking.whole_cores:
         return None
     slices = (over(asked, asked.free.bits, c.cpus) for c in asked.pod.containers if c.cpus)
@@ -115,11 +115,11 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 class _Parts(Struct, frozen=True):
-    """A pod's set, divided among its containers."""
+    """A pod's CPU set, divided among its containers."""
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """Metric deltas up to the container that could not get enough, if there is one."""
+    """Changes of metrics, up to the container with a shortage if there is one."""
     shortage: CpuShortage | None = None
 
 
@@ -149,7 +149,7 @@ def _partition(manager: CpuManager, asked: Question, whole: CpuMask) -> _Parts:
         elif container.cpus == 0:
             sharing.append(container.name)
         elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
-            # A sidecar keeps running in what becomes the shared pool.
+            # The sidecar keeps running in the shared pool, so this init container's CPUs are chosen later, outside the pool.
             waiting.append((container.name, container.cpus, pool))
         else:
             chosen = given(container.name, container.cpus, pool)

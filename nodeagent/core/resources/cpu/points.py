@@ -1,7 +1,7 @@
-"""Extension points of the choice of CPUs, as typed protocols. kubelet's own policies are built from the same points as plugins.
+"""Extension points for choosing CPUs, as typed protocols. kubelet's own policies are built from the same points as plugins.
 
-A plugin implements one or more points. Each is a pure function of values of the core, so the same question gets the same answer. plugins.py
-judges the answers of plugins. Answers of our own steps need no judgment.
+A plugin implements one or more points. Each point is a pure function of the core's values, so the same question gets the same answer.
+plugins.py judges the answers of plugins. The built-in policies' answers need no judgment.
 """
 
 import enum
@@ -20,7 +20,7 @@ from nodeagent.errors import printable
 
 
 class Point(enum.StrEnum):
-    """Points by their names in the CPU Manager Plugin Model, in the order of calls."""
+    """Extension points with their names in the CPU Manager Plugin Model, in the order of calls."""
 
     SORT = "Sort"
     FILTER = "Filter"
@@ -45,25 +45,25 @@ NO_SCORES: Scores = MappingProxyType({})
 class Question(
     Struct, frozen=True, gc=False
 ):  # created once or twice for each decision, and never part of a reference cycle
-    """A request for a number of CPUs out of a set of free ones."""
+    """A request for a number of free CPUs."""
 
     topology: Topology
     promises: Promises
-    """Current promises, including those of the pod's containers before this one."""
+    """Current promises, including allocations to earlier containers of the pod."""
     pod: PodDemand
     container: str | None
     """None means the pod as a whole."""
     free: CpuSet
-    """Free CPUs that earlier points have left. Select and Score are called for the NUMA nodes of the merged hint first, and again for the
-    rest that these nodes can't provide. `free` and `count` refer to one of the two.
+    """Free CPUs that earlier points have left. Select and Score are called first with the CPUs on the merged hint's nodes, then with
+    other CPUs for the rest of the count.
     """
     count: int
     scores: Scores = NO_SCORES
-    """Sum of the scores of all plugins' PreScore."""
+    """Scores that the plugins' PreScore gave, added up for each CPU."""
 
 
 class CpuShortage(Struct, frozen=True):
-    """The request can't be met. The text is kubelet's."""
+    """The request can't be met. The text is in kubelet's words."""
 
     message: str
 
@@ -81,7 +81,7 @@ class ReturnedCpus(Struct, frozen=True):
 
 class Sort(Protocol):
     def sort(self, pod: Pod) -> int:
-        """Return the position of a pod among waiting ones: lower values come first, and equal ones keep their order."""
+        """Return the position of a waiting pod. Lower positions come first, and pods with equal positions keep their order."""
 
 
 class Filter(Protocol):
@@ -91,29 +91,27 @@ class Filter(Protocol):
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return the CPUs to choose from instead, because the filters have left too few. `free` is the set before the filters. None means
-        no offer.
-        """
+        """Return the CPUs to choose from if the filters have left too few. `free` has the CPUs before the filters. None means no offer."""
 
 
 class PreScore(Protocol):
     def pre_score(self, question: Question) -> Scores:
-        """Return how well each CPU suits the pod."""
+        """Return a score for each CPU, where more suits the pod better."""
 
 
 class Select(Protocol):
     def select(self, question: Question) -> CpuSet | CpuShortage | None:
-        """Return this number of the free CPUs. None means no opinion. Only our own policy reports that the request can't be met."""
+        """Return `count` of the free CPUs. None means no opinion. Only the built-in policies may answer with a shortage."""
 
 
 class Score(Protocol):
     def score(self, question: Question, cpus: CpuSet) -> int:
-        """Return the score of one combination that Select has returned."""
+        """Return the score of a combination that Select or the policy has chosen."""
 
 
 class Allocate(Protocol):
     def allocate(self, question: Question, cpus: CpuSet) -> str | None:
-        """Return why the container must not get these CPUs, which refuses the pod. None means no objection."""
+        """Return an objection to these CPUs for the container, which refuses the pod. None means no objection."""
 
 
 class Deallocate(Protocol):
@@ -122,11 +120,11 @@ class Deallocate(Protocol):
 
 
 _MOST_CHARACTERS = 1000
-"""Limit on the text of a failure, which may quote sets of CPUs, or the plugin."""
+"""Limit on the text of a failure, which may quote CPU sets or the plugin's own text."""
 
 
 class PluginFailedError(Exception):
-    """A plugin has raised an error, taken too long, is missing, or has given an invalid answer. The pod in question is refused."""
+    """A plugin is missing, has raised an error, has taken too long, or has given an invalid answer. The pod being decided is refused."""
 
     def __init__(self, plugin: str, point: Point | None, why: str) -> None:
         where = "" if point is None else f", {point.value}"

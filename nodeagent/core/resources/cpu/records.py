@@ -8,7 +8,7 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class CpuRecord(Struct, frozen=True):
-    """Content of the file. Sets are still texts, because kubelet judges them after the policy's name."""
+    """Content of the file. CPU sets are still text, because kubelet checks the policy's name before it parses them."""
 
     policy_name: str
     default: str
@@ -18,4 +18,4 @@ class CpuRecord(Struct, frozen=True):
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""(pod UID, container name) by container ID, as the runtime knows them at startup. Files of version 1 need them."""
+"""(pod UID, container name) by container ID, as the runtime reports them at startup. Needed for files of version 1."""

@@ -1,4 +1,4 @@
-"""Exclusive CPUs of a running container whose request changes (KEP-5554). It keeps its CPUs, or at least those of its admission."""
+"""Exclusive CPUs of a running container whose request changes (KEP-5554). The container keeps at least the CPUs from its admission."""
 
 from msgspec.structs import replace
 
@@ -34,7 +34,9 @@ def resize_cpus(
         return refuse_resize_for_good(
             f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew"
         )
-    own = own_set_of(promises, pod.uid, now.name) or CpuSet()  # it has none if a start found none
+    own = (
+        own_set_of(promises, pod.uid, now.name) or CpuSet()
+    )  # a container has none if an earlier start found no CPUs for it
     away = own - CpuSet(manager.layout.online)
     if away:
         return defer_resize(f"CPUs {away} of {name} are offline")
@@ -49,7 +51,7 @@ def resize_cpus(
 def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose the CPUs that it keeps: those of its admission, and of the others those that the policy would take."""
+    """Choose the CPUs that the container keeps: the CPUs from its admission, and the policy's choice of its other CPUs."""
     first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
@@ -70,7 +72,7 @@ def _choose_more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose additional CPUs, on its NUMA nodes first. Other nodes are excluded if the topology manager's policy is strict."""
+    """Choose additional CPUs, first on the container's NUMA nodes. Other nodes are excluded if the topology manager's policy is strict."""
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
@@ -103,7 +105,7 @@ def _choose_more(
 
 
 def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """Return CPUs of init containers that end before this container starts. They stay with the pod, and no other container of it has
+    """Return CPUs of init containers that end before this container starts. The pod still holds these CPUs, but no other container uses
     them.
     """
     held, before = promises.of_pod(pod.uid), True
@@ -119,9 +121,7 @@ def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand)
 
 
 def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: NumaMask | None) -> CpuSet | NotResized:
-    """Choose from the CPUs in question so that the kept ones are included: by the policy if it includes them, otherwise in addition to
-    them.
-    """
+    """Choose CPUs that include the kept ones. If the policy's choice lacks some of them, it chooses only additional CPUs."""
     if len(kept) == asked.count:
         return kept
     best = choose_near(manager, asked, mask)
@@ -138,7 +138,7 @@ def _choose_including(manager: CpuManager, asked: Question, kept: CpuSet, mask: 
 def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
-    # The container's own CPUs count, too, which a new container doesn't have.
+    # The container's own CPUs count as available, too. At admission a container has no CPUs yet.
     there = with_default_set(asked.promises, default_set(asked.promises) | asked.free)
     refusal = check_full_cores(manager, replace(asked, promises=there))
     if refusal is None:

@@ -54,7 +54,7 @@ def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> Cpu
 
 
 class CpuResource(Struct, frozen=True):
-    """See `Resource` (core/resources/resource.py)."""
+    """Implements `Resource` for CPUs (core/resources/resource.py)."""
 
     manager: CpuManager
     name: ClassVar[str] = "cpu"
@@ -83,7 +83,7 @@ class CpuResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Return the share of exclusive CPUs, without the reserved ones."""
+        """Return the allocated percentage of a node's CPUs, not counting the reserved CPUs."""
         manager = self.manager
         if not manager.static:
             return None
@@ -149,7 +149,9 @@ class CpuResource(Struct, frozen=True):
         return find_cpus_in_cgroups(entry, pod, groups, observed, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Fewer CPUs are no contradiction, because some may be offline. A mixed container may have the shared pool in addition."""
+        """Tell whether a cgroup has CPUs that the record lacks. Missing CPUs don't count, because they may be offline. For a mixed
+        container, which also has the shared pool, tell whether an exclusive online CPU is missing.
+        """
         own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
         if own is None:
             return False
@@ -164,7 +166,7 @@ class CpuResource(Struct, frozen=True):
         own = held.of(CpuHoldings)
         if by_pod:
             return bool(pod.cpus) and own.pod_cpus is None
-        # Plain init containers may have run, and have passed their CPUs on to later ones.
+        # Plain init containers may have run and passed their CPUs on to later containers.
         lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
         return any(len(own.own_set(c.name) or ()) < c.cpus for c in lasting)
 

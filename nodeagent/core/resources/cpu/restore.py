@@ -1,4 +1,4 @@
-"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages that refuse the rest."""
+"""Conversion of a CPU checkpoint into promises, and the messages that refuse content which the static policy doesn't accept."""
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
 def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
-    """Judge the content of the file.
+    """Judge the content of kubelet's file, and return the promises.
 
     Args:
         manager: the manager as configured now.
@@ -97,7 +97,7 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
         return twice
     present = default | list_allocated_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs that went offline stay allocated, because they may come back.
+        # CPUs that went offline stay allocated, because they may come online again.
         present &= CpuSet(manager.layout.online)
     if present.bits != manager.universe:
         return StartRefused(
@@ -108,7 +108,7 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
 
 
 def _find_double_owner(promises: Promises) -> StartRefused | None:
-    """Find CPUs of a pod that another pod also has, or that are in the shared pool."""
+    """Refuse CPUs of a pod that also belong to another pod or to the shared pool. None means no refusal."""
     given = CpuSet()
     for uid, pod in promises.pods:
         mine = pod.of(CpuHoldings).every_cpu
@@ -131,7 +131,7 @@ def list_allocated_cpus(promises: Promises) -> CpuSet:
 
 
 def _sync_online_cpus(manager: CpuManager, promises: Promises) -> Promises:
-    """Add CPUs that came online, or have no owner, to the shared pool, and remove those that went offline."""
+    """Add CPUs without an owner to the shared pool, such as CPUs that came online, and remove CPUs that went offline."""
     known = default_set(promises) | list_allocated_cpus(promises)
     appeared = CpuSet(manager.universe) - known
     return with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))

@@ -1,4 +1,4 @@
-"""Allocations of the CPU manager as steps of an explanation: the chosen CPUs, their source, and the rules."""
+"""Allocations of the CPU manager as steps of an explanation: the chosen CPUs, their source, and the applied rules."""
 
 from collections.abc import Sequence
 
@@ -13,27 +13,27 @@ from nodeagent.core.resources.resource import Allocated
 
 
 class TakenTogether(Struct, frozen=True):
-    """CPUs that were taken together."""
+    """CPUs that were taken together by one rule."""
 
     rule: Rule
     cpus: CpuSet
     share_of: int | None = None
-    """NUMA node whose share it is (distribute-cpus-across-numa)."""
+    """NUMA node whose equal share contains the CPUs (distribute-cpus-across-numa)."""
     is_remainder: bool = False
-    """Whether it is part of what equal shares left over."""
+    """Whether the CPUs belong to the remainder after equal shares."""
     plugin: str | None = None
     """CPU plugin that made the choice."""
 
 
 class CpuChoice(Struct, frozen=True):
-    """CPUs chosen out of one source."""
+    """CPUs chosen from one source."""
 
     source: Source
     available: CpuSet
     count: int
     isolated: bool
     container: str | None
-    """Container whose slice of the pod's set it is."""
+    """Container that gets this slice of the pod's set."""
     groups: tuple[TakenTogether, ...]
 
 
@@ -73,7 +73,7 @@ def _list_choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
         match pick:
             case Choosing(source, available, count, isolated, container):
                 if not isolated:
-                    # An abandoned choice among isolated CPUs is not part of the explanation.
+                    # An abandoned choice from isolated CPUs is not part of the explanation.
                     choices = [choice for choice in choices if not choice.isolated]
                 choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
                 share = None
@@ -84,7 +84,7 @@ def _list_choices(picks: Sequence[Pick]) -> tuple[CpuChoice, ...]:
                 if share is not None:
                     group = TakenTogether(pick.rule, CpuSet(pick.cpus), share.node, share.is_remainder)
                 groups = choices[-1].groups
-                if groups and replace(groups[-1], cpus=group.cpus) == group:  # join what the same rule took
+                if groups and replace(groups[-1], cpus=group.cpus) == group:  # merge groups that the same rule took
                     groups, group = groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus)
                 choices[-1] = replace(choices[-1], groups=(*groups, group))
     return tuple(choice for choice in choices if choice.count > 0)

@@ -1,5 +1,6 @@
 """The agent's own domain: pods from manifests, in the cgroups below the pods' unit. The launcher starts and ends their processes."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from nodeagent.core.cgroups.write_order import Change
@@ -29,15 +30,15 @@ class OwnDomain(PassiveDomain):
 
     name = OWN
 
-    def __init__(self, tree: CgroupTree, manifests: SourceReader | None) -> None:
-        self._tree, self._manifests = tree, manifests
+    def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
+        self._tree, self._readers = tree, readers
 
     def follow(self, config: Config, /) -> None:
-        if self._manifests is not None:
-            self._manifests.follow(config)
+        for reader in self._readers:
+            reader.follow(config)
 
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
-        return () if self._manifests is None else (self._manifests.look(rescan=rescan),)
+        return tuple(reader.look(rescan=rescan) for reader in self._readers)
 
     def observe(self, _look: DomainInput, /) -> DomainView:
         return DomainView(self._tree.read(OWN_DIRECTORIES) | self._tree.read_above())

@@ -1,1 +1,1 @@
-"""CPU plugins that come with nodeagent. Found by entry points like any other; loaded only where the configuration names them."""
+"""CPU plugins that come with nodeagent. Entry points declare them, and only plugins that the configuration names are loaded."""

@@ -1,7 +1,7 @@
-"""A CPU plugin that prefers one class of cores wherever CPUs are chosen, and says nothing about where that is.
+"""A CPU plugin that prefers one class of cores wherever CPUs are chosen, but doesn't influence the choice of NUMA nodes.
 
-`exclusiveCoreClass` prefers a class for the pod as a whole, when its NUMA nodes are chosen, too (D45). This is the same wish in one
-point, and weaker: on the NUMA nodes that the topology manager has found, if they have enough of such cores.
+`exclusiveCoreClass` prefers a class for the pod as a whole, also when its NUMA nodes are chosen (D45). This plugin is weaker: it prefers
+the class only on the NUMA nodes that the topology manager has chosen, if these nodes have enough such cores.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question, Scores
 
 
 class PreferClass(Struct, frozen=True):
-    """PreScore: CPUs of the class have one more than others."""
+    """PreScore: CPUs of the class score 1, other CPUs 0."""
 
     name: str
 
@@ -25,7 +25,7 @@ class PreferClass(Struct, frozen=True):
 
 
 def make(options: Mapping[str, str]) -> PreferClass:
-    """Make it.
+    """Create the plugin from its options.
 
     Raises:
         ValueError: an option is wrong.

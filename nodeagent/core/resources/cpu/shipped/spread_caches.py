@@ -1,4 +1,4 @@
-"""A CPU plugin that spreads a container over last-level caches: each core comes from the cache of which the least is promised."""
+"""A CPU plugin that spreads a container over last-level caches: each core comes from the cache with the smallest allocated share."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from nodeagent.core.resources.cpu.points import Question
 
 
 class SpreadCaches(Struct, frozen=True):
-    """Select: core by core, from the cache with the least load. Load is what is promised of it, not what its CPUs do."""
+    """Select: take core after core, each from the cache with the smallest load. The load is the share of allocated CPUs."""
 
     def select(self, question: Question) -> CpuSet | None:
-        """Take whole cores, and a part of one at the end. None: the machine doesn't say which CPUs share a cache."""
+        """Take whole cores, and part of a core at the end if needed. None means no opinion, as with fewer than two caches."""
         topology = question.topology
         caches = [CpuSet(cache.bits) for cache in topology.l3] or list(topology.uncores.values())
         if len(caches) < 2:
@@ -36,10 +36,10 @@ class SpreadCaches(Struct, frozen=True):
 
 
 def make(options: Mapping[str, str]) -> SpreadCaches:
-    """Make it.
+    """Create the plugin, which has no options.
 
     Raises:
-        ValueError: it has options.
+        ValueError: options are given.
     """
     if options:
         raise ValueError("it has none")
