@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
-"""kubelet's top cgroup. With a served container runtime, its pods are the agent's and not the host's."""
+"""kubelet's top cgroup. While a container runtime is served, the pods below it belong to the agent, not to the host."""
 _RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
@@ -68,7 +68,7 @@ def serve(config_path: str) -> int:
         The exit status: 0 after SIGTERM, 78 if a person must fix something first.
     """
     log = make_log()
-    # Threads inherit the mask, so only the thread that waits for signals gets them.
+    # Threads inherit the signal mask, so only the thread that waits for signals gets them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     manager = ServiceManager(os.environ)
     wakeups = Wakeups()
@@ -190,7 +190,7 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
 
 
 def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[str, ...]:
-    """Serve the container runtime, unless a kubelet manages CPUs, too. Return that problem."""
+    """Serve the container runtime, unless a kubelet also manages CPUs. Return that problem, or an empty text."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
@@ -248,12 +248,12 @@ def run_turns(
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
-            # Own writes wake the agent, too, and a process that undoes them must not keep it busy.
+            # The agent's own writes also wake it. A process that undoes these writes must not keep the agent busy.
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
 def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
-    """Watch the current cgroups. Return the problem, which is logged unless it is known already. Empty means success."""
+    """Watch the current cgroups. Return the problem, which is logged unless it equals `known`. Empty means success."""
     try:
         watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
@@ -271,7 +271,7 @@ def _status(agent: Agent) -> str:
 
 
 def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
-    """Apply a changed configuration as a whole. Return the problem, empty on success. A failure changes nothing."""
+    """Apply a changed configuration as a whole. Return the problem, or an empty text on success. A failure changes nothing."""
     manager.notify_reloading()
     problem = ""
     try:
@@ -288,7 +288,7 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
 
 
 def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
-    """Ask the launcher for the pods' cgroup, until it answers. None means that the agent was asked to stop."""
+    """Ask the launcher for the pods' cgroup until the launcher answers. None means that the agent was asked to stop."""
     has_logged = False
     while True:
         try:
@@ -319,7 +319,7 @@ def _read_running_pods(
     manager: ServiceManager,
     log: Log,
 ) -> Evidence | None:
-    """Read the running pods, and try again until they can be read. None means that the agent was asked to stop."""
+    """Read the running pods, and retry until they can be read. None means that the agent was asked to stop."""
     logged: tuple[Problem, ...] = ()
     while True:
         evidence = read_evidence(config, tree, runner, manifests)
@@ -335,7 +335,7 @@ def _read_running_pods(
 
 
 def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
-    """Wake the agent when a process of a container exits. The next turn finds exits that were missed while disconnected."""
+    """Wake the agent when a process of a container exits. If the connection is lost, the next turn finds the missed exits."""
     while True:
         try:
             for _ in client.events():
@@ -346,7 +346,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def follow_hotplug(wakeups: Wakeups, log: Log) -> None:
-    """Wake the agent when CPUs or memory come or go. Each reconnect wakes it too, for missed events."""
+    """Wake the agent when CPUs or memory are added or removed. Each reconnect also wakes the agent, because events may have been missed."""
     logged = ""
     while True:
         try:

@@ -1,4 +1,5 @@
-"""Parsing and printing only: text to values and back, for every file and protocol. Pure, and decides nothing.
+"""Parsing and formatting of every file and protocol: text or bytes to values and back. Pure functions without
+decisions.
 
-Text that is written for people and never read back is in views/.
+Text for people, which is never read back, is formatted in views/.
 """

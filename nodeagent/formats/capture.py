@@ -37,11 +37,11 @@ VERSION = 1
 """Version of the format. New fields don't increase it, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
-"""Key next to the files of a cgroup: CPUs that its processes may use but should not."""
+"""Key, next to a cgroup's files, for CPUs that the cgroup's processes may use but should not."""
 _ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
-"""Keys next to the files of a unit's cgroup: the properties set in systemd."""
+"""Keys, next to the files of a unit's cgroup, for the properties set in systemd."""
 LEFT_OUT = ("left-out",)
-"""Replacement for the command of a container."""
+"""Text that replaces a container's command."""
 
 Document = dict[str, Any]
 
@@ -60,7 +60,7 @@ class Capture(Struct, frozen=True):
     nodeagent: str
     """Version of the program that created the capture."""
     kernel: str
-    """Kernel release. Empty if unknown, for instance for a copied root."""
+    """Kernel release. Empty if it is unknown, for instance for a copied root."""
     hostname: str
     """Name of the host. Empty if unknown."""
     sample: SysfsSample
@@ -69,11 +69,11 @@ class Capture(Struct, frozen=True):
     """The agent's view. None if there was neither an agent nor a configuration."""
     settings: Settings = field(default_factory=Settings)
     devices: SysfsSample | None = None
-    """Files of PCI devices. None if they were not read, as by older versions."""
+    """Files of PCI devices. None if they were not read, as in captures of older versions."""
 
 
 def encode_capture(capture: Capture) -> str:
-    """Encode a capture as text. Equal captures have equal texts, and names in it can't control a terminal."""
+    """Encode a capture as text. Equal captures have equal texts, and names in the text can't control a terminal."""
     return ascii_json(capture_document(capture), indent=1) + "\n"
 
 
@@ -112,7 +112,7 @@ def capture_document(capture: Capture) -> Document:
 
 
 def _format_sample(sample: SysfsSample) -> Document:
-    """Format a sample without values that change all the time, and without unneeded ones that may be secret."""
+    """Format a sample without values that change all the time, and without unneeded values that may be secret."""
     files = {}
     for path, text in sample.files.items():
         name = path.rpartition("/")[2]
@@ -128,7 +128,7 @@ def _format_sample(sample: SysfsSample) -> Document:
 
 
 def without_secrets(state: NodeState) -> NodeState:
-    """Remove possible secrets from every pod. Whether a container has a command is kept."""
+    """Remove possible secrets from every pod. A container with a command keeps a placeholder for it."""
 
     def strip_container(container: Container) -> Container:
         return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
@@ -178,7 +178,7 @@ def _format_host(host: HostProcesses) -> Document:
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:
-    """Decode a capture. A document of another kind (a described machine) is returned undecoded.
+    """Decode a capture. If the document is of another kind, such as a described machine, return the document undecoded.
 
     Raises:
         CaptureError: the document is invalid; the error names the field.

@@ -1,5 +1,5 @@
-"""The known data about a node at one time. The agent publishes it over the local API, captures store it, and every
-command reads it.
+"""All known data about a node at one time. The agent publishes these data over the local API, captures store them, and
+every command reads them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _CGROUPS = "/sys/fs/cgroup/"
-"""Path of the root cgroup."""
+"""Directory of the root cgroup, with a final slash."""
 
 
 class Observation(Struct, frozen=True):
@@ -41,15 +41,15 @@ class Observation(Struct, frozen=True):
     problems: tuple[str, ...] = ()
     """Errors from reading the cgroups."""
     process_counts: Mapping[str, int] = field(default_factory=dict)
-    """Number of processes by cgroup path. Unreadable cgroups are missing."""
+    """Number of processes by cgroup path. Unreadable cgroups are left out."""
     strays: Mapping[str, int] = field(default_factory=dict)
-    """Main processes outside their container's cgroup, by the cgroup's path."""
+    """PIDs of main processes that are outside their container's cgroup, by the path of this cgroup."""
     beside: Mapping[str, int] = field(default_factory=dict)
-    """Process that is directly in a container's cgroup, by path. Processes of the agent and of `nodeagent exec` are
-    in child cgroups.
+    """PIDs of processes that are directly in a container's cgroup, by its path. Processes started by the agent or
+    `nodeagent exec` are in child cgroups.
     """
     host: HostProcesses | None = None
-    """Host processes. None means not observed."""
+    """Host processes. None means that they were not observed."""
 
 
 class NodeView(Struct, frozen=True):
@@ -60,18 +60,18 @@ class NodeView(Struct, frozen=True):
     """
 
     node: KnownNode
-    """Configuration and machine without the CPUs that a cgroup above the pods' one withholds."""
+    """Configuration and machine. CPUs that a cgroup above the pods' cgroup withholds are left out."""
     state: NodeState
     cgroup_root: str | None = None
-    """Path of the pods' cgroup. None if unknown."""
+    """Path of the pods' cgroup. None if the path is unknown."""
     pids: Mapping[str, int] | None = None
-    """Main processes by run ID. None means that the launcher did not answer."""
+    """PIDs of main processes by run ID. None means that the launcher did not answer."""
     problems: tuple[str, ...] = ()
     """Problems that need attention: invalid manifests, failed writes, an unreachable launcher."""
     recovery: Mapping[str, Any] | None = None
     """Report on a start that had to change the saved state. None if the agent could use it unchanged."""
     policies: Mapping[str, str] | None = None
-    """Policies at the time of saving the state. None means those of the configuration."""
+    """Policies at the time when the state was saved. None means that they are those of the configuration."""
     is_live: bool = False
     """Whether the view comes from the running agent. Otherwise it was read from the agent's files."""
     is_ready: bool = False
@@ -79,19 +79,19 @@ class NodeView(Struct, frozen=True):
     is_here: bool = True
     """Whether the node is the one that this program runs on. The processes of a copied node can't be observed."""
     is_agent_known: bool = True
-    """Whether an agent is known, and not just a machine."""
+    """Whether anything about an agent is known, in addition to the machine."""
     hostname: str = ""
     """Name of the node. Empty if unknown."""
     at_ms: int | None = None
-    """Time of this view. None means now."""
+    """Time of this view. None means that the view is current."""
     copied_at: str | None = None
-    """Time of the copy, for people. None if unknown."""
+    """Time when the view was copied, as text for people. None if the time is unknown."""
     observation: Observation | None = None
-    """Observed cgroups and processes. None means not observed yet."""
+    """Observed cgroups and processes. None means that nothing has been observed yet."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
-    """Cgroups of the pinned systemd units: path below the root cgroup, by the unit's name."""
+    """Cgroups of the pinned systemd units, as paths below the root cgroup, by unit name."""
     pools: "tuple[DevicePool, ...]" = ()
-    """Pools of extended resources. Empty if there are none or devices haven't been scanned."""
+    """Pools of extended resources. Empty if there are no such resources or devices haven't been scanned."""
 
     @property
     def observed(self) -> Observation:
@@ -99,7 +99,7 @@ class NodeView(Struct, frozen=True):
         return self.observation or Observation()
 
     def cgroup_of(self, path: str) -> str:
-        """Return the path of a container's cgroup, relative to the pods' cgroup. `path` is that of
+        """Return the path of a container's cgroup, relative to the pods' cgroup. `path` is the result of
         `PodEntry.container_path`.
 
         Cgroups of systemd units and of container runtimes are outside the pods' cgroup, so their paths start with
@@ -110,17 +110,19 @@ class NodeView(Struct, frozen=True):
         return path if where is None else f"{'../' * above}{where}"
 
     def cgroup_name(self, path: str) -> str:
-        """Return the name of a container's cgroup in /proc/PID/cgroup. `path` as for `cgroup_of`."""
+        """Return the name of a container's cgroup in /proc/PID/cgroup. `path` is as in `cgroup_of`."""
         where = self._path_outside(path)
         return f"{self._pods_cgroup}/{path}" if where is None else f"/{where}"
 
     def shown_cgroup(self, path: str) -> str:
-        """Return the path of a cgroup for people: relative to the pods' cgroup, or complete for a systemd unit."""
+        """Return the path of a cgroup as shown to people: relative to the pods' cgroup, or absolute if the cgroup is
+        outside.
+        """
         where = self._path_outside(path)
         return path if where is None else f"{_CGROUPS}{where}"
 
     def _path_outside(self, path: str) -> str | None:
-        """Return the path below the root cgroup if it is outside the pods' cgroup, otherwise None."""
+        """Return a cgroup's path below the root cgroup if the cgroup is outside the pods' cgroup, otherwise None."""
         if path.startswith(_CGROUPS):
             return path.removeprefix(_CGROUPS)
         return self.unit_cgroups.get(unit_at(path)) if is_pinned(path) else None
@@ -228,7 +230,7 @@ def _decode_topology(document: JsonValue) -> Topology:
 
 
 def _decode_recovery(document: JsonValue) -> Mapping[str, Any]:
-    """Decode the agent's report about its start, all of which `inspect` shows."""
+    """Decode the agent's report about its start. `inspect` shows the whole report."""
 
     def texts(value: JsonValue) -> dict[str, str | None]:
         return dict(value.by_name(lambda each: each.or_none(JsonValue.text)))

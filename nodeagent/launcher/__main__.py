@@ -28,7 +28,8 @@ def main() -> int:
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)  # a lock file couldn't be created on a full disk
+    # the directory itself is locked, because a full disk has no room for a lock file
+    lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -17,13 +17,15 @@ from nodeagent.launcher.report import log
 MAX_REQUEST_BYTES = 192 * 1024  # a packet must fit the kernel's default send buffer (net.core.wmem_default, 208 KiB)
 MAX_CLIENTS = 64
 
-Answer = Callable[[socket.socket, Mapping[str, Any]], Mapping[str, Any] | None]  # None: the answer comes later
+Answer = Callable[
+    [socket.socket, Mapping[str, Any]], Mapping[str, Any] | None
+]  # None means that the answer is sent later
 
 
 class Clients:
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, answer: Answer) -> None:
         self.listener, self.selector, self.answer = listener, selector, answer
-        self.subscribed: dict[socket.socket, bool] = {}  # every client → whether it gets wake-ups
+        self.subscribed: dict[socket.socket, bool] = {}  # all clients, each with whether it gets wake-ups
 
     def listen(self) -> None:
         self.listener.setblocking(False)
@@ -62,7 +64,7 @@ class Clients:
             self.send(client, {"event": "exit", "id": run_id}, is_wakeup=True)
 
     def receive(self, client: socket.socket) -> None:
-        if client not in self.subscribed:  # the client was dropped since the select()
+        if client not in self.subscribed:  # the client was dropped after select() returned
             return
         try:
             packet, _, flags, _ = client.recvmsg(MAX_REQUEST_BYTES)

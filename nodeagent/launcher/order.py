@@ -1,4 +1,4 @@
-"""Requests and their checks, as far as the launcher's own safety depends on them. Other mistakes fail in the container's process."""
+"""Parsing and checking of requests, as far as the launcher's own safety requires. Other mistakes make the container's process fail."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 MAX_ID = 120
 MAX_CPU = 8191  # the largest CONFIG_NR_CPUS is 8192
-MAX_CPUS = 2**20  # limit for all CPU lists of one request together, so that no request takes long
+MAX_CPUS = 2**20  # limit on the total length of all CPU lists of a request, so that no request takes long
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
-PARTITION_KINDS = ("root", "isolated")  # values of cpuset.cpus.partition; the agent itself may write the third, member
-HOST_FILE = re.compile(  # settings of the host whose values are CPUs
+# values of cpuset.cpus.partition; the agent itself may write the third value, member
+PARTITION_KINDS = ("root", "isolated")
+HOST_FILE = re.compile(  # host settings whose values are CPUs
     r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
     r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
@@ -52,7 +53,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileWrite:
-    """Write of a file of the kernel."""
+    """A value to write to a kernel file."""
 
     path: Path
     value: str
@@ -90,7 +91,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 
 def parse_partition(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
-    """Return the file and value that a partition request wants written."""
+    """Return the file and the value that a partition request asks to write."""
     kind = message.get("kind")
     if kind not in PARTITION_KINDS:
         raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
@@ -137,7 +138,7 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
 
 
 def parse_cpus(text: str) -> tuple[range, ...]:
-    """Parse a list in the kernel's format, such as 0-3,8. The CPUs must ascend, so that the list isn't longer than the machine."""
+    """Parse a list in the kernel's format, such as 0-3,8. The CPUs must ascend, so that no list has more CPUs than a machine can have."""
     if not CPU_LIST.fullmatch(text):
         raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is no list of CPUs")
     parts = []

@@ -18,7 +18,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """Record of a process, from its start until the agent acknowledges its end. The agent gets the same fields as status."""
+    """Record of a process, kept until the agent acknowledges the process's end. The same fields are sent to the agent as status."""
 
     id: str
     pid: int
@@ -44,7 +44,7 @@ class RecordStore:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
     def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
-        """Replace the file of each record atomically. With `durable`, the files are on disk on return."""
+        """Replace the file of each record atomically. With `durable`, the files are on disk when this method returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("w", encoding="utf-8") as file:
@@ -75,7 +75,8 @@ class RecordStore:
             try:
                 text = path.read_bytes()
                 if not text.strip(b"\0"):
-                    log("record_empty", path=str(path))  # after a loss of power: records of starts aren't durable
+                    # possible after a power failure, because records of starts aren't durable
+                    log("record_empty", path=str(path))
                     self._remove(path)
                     continue
                 content = json.loads(text)
@@ -86,7 +87,7 @@ class RecordStore:
             except OSError as err:  # the process may still run, but isn't reported
                 log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
-                # a loss of power or a failing disk has damaged the record, and the process has probably ended, too
+                # a power failure or a failing disk has damaged the record, so the process has probably ended, too
                 log("record_set_aside", path=str(path), error=str(err))
                 names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
                 try:
@@ -111,7 +112,7 @@ def read_parent_and_start_ticks(pid: int) -> tuple[int, int]:
 
 
 def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
-    """Return whether the fields of /proc/PID/stat are those of a kernel thread with this start time."""
+    """Return whether fields of /proc/PID/stat describe a kernel thread with this start time."""
     return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks
 
 

@@ -44,9 +44,10 @@ from nodeagent.launcher.shim import become_process
 
 VERSION = "1"
 PROTOCOL = 1
-MAX_LISTED = 100  # runs in one answer to `list`, which has to fit into a packet
+MAX_LISTED = 100  # limit on the runs in one answer to `list`, which has to fit into a packet
 MAX_RUNS = 8192
-START_DEADLINE_SECONDS = 10.0  # from fork to exec, which a frozen cgroup or a dead file system can block forever
+# limit on the time from fork to exec, because a frozen cgroup or a dead file system can block forever
+START_DEADLINE_SECONDS = 10.0
 KILL_SECONDS = 5.0  # time from the last SIGKILL to giving up on processes that can't be killed
 
 
@@ -67,10 +68,10 @@ class Starting:
 
 @dataclasses.dataclass(slots=True)
 class Stop:
-    """Stop of all processes, in seconds of the monotonic clock."""
+    """Stop of all processes. Times are seconds of the monotonic clock."""
 
     began: float
-    ends: float  # time after which processes that are still alive are left
+    ends: float  # time at which processes that are still alive are given up
     killed: set[str] = dataclasses.field(default_factory=set)  # ids whose grace period is over
 
 
@@ -89,7 +90,7 @@ class Launcher:
         self.clients = Clients(listener, self.selector, self.answer)
         self.runs: dict[str, ProcessRecord] = {}
         self.starting: dict[str, Starting] = {}
-        self.children: dict[int, str] = {}  # ids by pid; only reap() frees these pids
+        self.children: dict[int, str] = {}  # ids by pid; the pids aren't reused before reap()
         self.pidfds: dict[str, int] = {}  # pidfds by id, of processes that an earlier launcher started
         self.started_at_ms = now_ms()
         self.asked = SignalFlags()
@@ -123,7 +124,9 @@ class Launcher:
                 key.data()
 
     def recover_runs(self) -> None:
-        """Find the processes that earlier launchers started. After a re-execution they are still children and keep their exit codes."""
+        """Find the processes that earlier launchers started. After a re-execution, they are still children of this process, which gets
+        their exit codes.
+        """
         for run in self.records.load():
             self.runs[run.id] = run
             if run.finished_at_ms is not None:
@@ -142,7 +145,7 @@ class Launcher:
                 self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.record_unknown_end(run))
 
     def record_unknown_end(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
-        """Record the end of a process whose exit code went to another parent."""
+        """Record the end of a process whose exit code is unknown."""
         self.record_ends([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
     def reap(self) -> None:
@@ -152,7 +155,7 @@ class Launcher:
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = child
                 for starting in [s for s in self.starting.values() if s.run.pid == pid]:
-                    self.finish_start(starting)  # the process ended before its link was read
+                    self.finish_start(starting)  # the process has ended, but its link hasn't been read yet
                 if run := self.runs.get(self.children.pop(pid, "")):
                     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
                     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -162,7 +165,7 @@ class Launcher:
         self.record_ends(ended)
 
     def record_ends(self, ended: list[ProcessRecord]) -> None:
-        """Write ends to disk and then wake the clients, who learn of the ends even if the disk is full."""
+        """Write the ends to disk and then wake the clients. Clients learn of the ends even if the disk is full."""
         if not ended:
             return
         try:
@@ -214,7 +217,7 @@ class Launcher:
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
     def signal(self, run_id: str, number: object) -> bool:
-        """Send a signal by pidfd, or to a child, whose pid stays its own until reap(). Return False if the process has ended."""
+        """Send a signal by pidfd, or by pid to a child, whose pid isn't reused before reap(). Return False if the process has ended."""
         if type(number) is not int or number not in signal.valid_signals():
             raise RefusedError("bad_request", f"signal: {number!r:.40} is no signal's number")
         starting = self.starting.get(run_id)
@@ -256,7 +259,8 @@ class Launcher:
             pid = self.fork(order, theirs.fileno())
             ticks = read_parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
-            self.records.write([run], durable=False)  # neither the container nor its record has to outlive this boot
+            # not durable, because neither the container nor its record has to survive a reboot
+            self.records.write([run], durable=False)
             ours.send(b"!")
         except OSError as err:
             ours.close()  # the shim reads the end of file and exits
@@ -283,7 +287,7 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """Finish a start whose link was closed by exec, or has sent a failure."""
+        """Finish a start after exec has closed its link or a failure has arrived through the link."""
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return
@@ -322,14 +326,14 @@ class Launcher:
             if starting.failure is None and starting.deadline <= now:
                 text = os.strerror(errno.ETIMEDOUT)
                 starting.failure = {"stage": "deadline", "errno": errno.ETIMEDOUT, "message": text}
-                os.kill(starting.run.pid, signal.SIGKILL)  # ends even a frozen process, and so closes its link
+                os.kill(starting.run.pid, signal.SIGKILL)  # this ends even a frozen process, which closes its link
 
     def list_alive(self) -> list[ProcessRecord]:
         running = [run for run in self.runs.values() if run.finished_at_ms is None]
         return running + [starting.run for starting in self.starting.values()]
 
     def continue_stop(self) -> bool:
-        """Ask every process to end, and kill it after its grace period. Return whether all have ended, or those left can't be killed."""
+        """Ask every process to end, and kill it after its grace period. Return True once all have ended or the rest can't be killed."""
         alive, now = self.list_alive(), time.monotonic()
         if self.stop is None:
             patience = max([run.grace_seconds for run in alive], default=0)
@@ -345,9 +349,9 @@ class Launcher:
         return not alive or now >= self.stop.ends
 
     def kill_leftovers(self) -> None:
-        """Kill all processes that are left in the cgroups of the pods."""
+        """Kill all remaining processes in the pods' cgroups."""
         for kill in sorted(self.root.glob("*/cgroup.kill")) if self.root else ():
-            if kill.parent.name != "holder":  # cgroup of the unit's main process
+            if kill.parent.name != "holder":  # holder is the cgroup of the unit's main process
                 with contextlib.suppress(OSError), kill.open("r+b", buffering=0) as file:
                     file.write(b"1")
         log("stopped", left=[run.id for run in self.list_alive()])
@@ -366,12 +370,14 @@ class Launcher:
 
 
 def write_file(file: Path, value: str) -> None:
-    with file.open("r+b", buffering=0) as opened:  # one system call, which the kernel takes or refuses as a whole
+    with file.open("r+b", buffering=0) as opened:  # a single write, which the kernel accepts or refuses as a whole
         opened.write(value.encode())
 
 
 def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
-    """Write `cpuset.cpus.partition`, which takes CAP_SYS_ADMIN. The agent lacks it, and reads afterwards what the kernel granted."""
+    """Write `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. The agent lacks this capability, and reads afterwards what the kernel
+    granted.
+    """
     try:
         write_file(file, kind)
     except OSError as err:
@@ -381,9 +387,10 @@ def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
 
 
 def gather(cgroup: Path) -> int:
-    """Let threads of a cgroup and its children that may run on other CPUs run on all CPUs of the cgroup. Return their number.
+    """Let each thread of a cgroup or its descendants that may run on other CPUs run on all CPUs of the cgroup. Return the number of changed
+    threads.
 
-    The kernel reduces each affinity to the CPUs of the cgroup.
+    The kernel reduces each requested affinity to the CPUs of the cgroup.
     """
     count = 0
     try:
@@ -402,7 +409,7 @@ def gather(cgroup: Path) -> int:
 
 
 def write_host(write: FileWrite | ThreadMove) -> str | None:
-    """Write a setting of the host, which the agent may only read. Return the error, or None."""
+    """Write a host setting, which the agent itself may only read. Return the error, or None."""
     try:
         match write:
             case FileWrite():
@@ -419,9 +426,10 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
 def open_pidfd(run: ProcessRecord) -> int | None:
     """Return a pidfd of the run's process. None means that the process has ended."""
     try:
-        pidfd = os.pidfd_open(run.pid)  # before the comparison, which is then about the pidfd's process
+        # opened before the start times are compared, so that the comparison is about the pidfd's process
+        pidfd = os.pidfd_open(run.pid)
     except OSError as err:
-        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL: the pid is now a thread's
+        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL means that a thread has the pid now
             return None
         raise
     try:

@@ -15,7 +15,7 @@ from typing import NoReturn
 from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# the launcher reports fork and deadline
+# the launcher itself reports the stages fork and deadline
 STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
 
 
@@ -27,7 +27,7 @@ def become_process(order: Order, root: Path | None, journal: str, link: int) -> 
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
-            os._exit(127)  # the launcher ended before it wrote the record, so this process would be unknown
+            os._exit(127)  # the launcher ended before it wrote the record, so nobody would know this process
         if order.cgroup is not None:
             with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
                 procs.write(b"%d" % os.getpid())
@@ -61,7 +61,7 @@ def reset_process() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # the usual soft limit, because select() takes no higher descriptor; the launcher has raised its own limit
+    # the usual soft limit, because select() doesn't support higher descriptors; the launcher has raised its own limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
     score = Path("/proc/self/oom_score_adj")
     if int(score.read_text(encoding="ascii")) < 0:
@@ -75,7 +75,7 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
         stream.connect(journal)
         stream.shutdown(socket.SHUT_RD)
         # Header of journald's stream: identifier, unit, priority (info), whether lines may have their own priority ("<3>"), and three
-        # switches for forwarding. The unit is named because a short process has ended before journald looks at its cgroup.
+        # switches for forwarding. The unit is named because a short-lived process may end before journald looks up its cgroup.
         unit = root.name if root is not None and root.suffix == ".service" else ""
         stream.sendall(f"{order.identifier}\n{unit}\n6\n1\n0\n0\n0\n".encode())
         output = stream.detach()
@@ -99,6 +99,6 @@ def execute(order: Order) -> None:
             os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - a command without a shell
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError as err:  # a later directory may have an executable file
+        except PermissionError as err:  # continue, because a later directory may have an executable file
             failure = err
     raise failure

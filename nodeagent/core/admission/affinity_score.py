@@ -1,6 +1,6 @@
-"""Choice between two NUMA nodes: the node with the larger allocated share (prefer-most-allocated-numa-node, KEP-6007).
+"""Choice between two NUMA nodes: the node with the larger allocated share wins (prefer-most-allocated-numa-node, KEP-6007).
 
-Each manager compares the shares that it has allocated, in whole percent. A manager with equal shares abstains. If managers disagree, there
+Each manager compares its allocated shares of both nodes in whole percent. A manager with equal shares abstains. If managers disagree, there
 is no preference.
 """
 
@@ -11,7 +11,7 @@ from nodeagent.core.resources.resource import Resource
 
 
 def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
-    """Return the node that the managers prefer to use. None means that they don't agree on one."""
+    """Return the node that the managers prefer to use. None means that they disagree, or that all abstain."""
     votes = set()
     for manager in managers:
         of_a, of_b = manager.percent_given(promises, a), manager.percent_given(promises, b)

@@ -1,6 +1,6 @@
-"""Pods that require a NUMA node, require a class of cores, or ask to be near devices: the managers see only what such a pod may have.
+"""Pods that require a NUMA node, require a class of cores, or ask to be near devices: the managers see only the resources for such a pod.
 
-kubelet has nothing like this, and its rules stay unchanged. The managers decide by the configured policy, as if everything else were
+kubelet has no such requirements, and its rules stay unchanged. The managers decide by the configured policy, as if all other resources were
 allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist of the remaining CPUs. Devices give
 hints as in kubelet's device manager (near.py).
 """
@@ -16,18 +16,18 @@ from nodeagent.core.resources.cpu.points import Point
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
-_NOT_OF_CORES = frozenset(
+_REASONS_WITHOUT_CORES = frozenset(
     {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
 )
 """Reasons of refusals that don't depend on the class of cores."""
-_NOT_OF_CPUS = frozenset(
+_REASONS_WITHOUT_CPUS = frozenset(
     {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
 )
 """Reasons of refusals that don't depend on the CPUs that plugins leave."""
 
 
 def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
-    """Return the managers limited to what this pod may have."""
+    """Return the managers limited to the resources that this pod may have."""
     if pod.core_class is not None and any(
         one.name == pod.core_class for one in providers.of(CpuResource).manager.classes
     ):
@@ -49,7 +49,7 @@ def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
 
 
 def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose requirements the machine can't meet, whatever is free. None means that an admission should be tried."""
+    """Refuse a pod with requirements that the machine never meets, even when it is empty. None means that an admission should be tried."""
     has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
     return (
         _refuse_missing_cores(machine, pod, has_own=has_own)
@@ -68,12 +68,12 @@ def _refuse_missing_devices(providers: Providers, pod: PodDemand) -> Refusal | N
 
 
 def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
-    """Refuse extended resources that no resource gives. kubelet would run the pod without them (removeMissingExtendedResources)."""
+    """Refuse extended resources that no manager allocates. kubelet would run the pod without them (removeMissingExtendedResources)."""
     if not any(container.devices for container in pod.containers):
         return None
     resources = providers.resources
     if any(resource.holdings is DeviceHoldings for resource in resources):
-        return None  # the device manager refuses them itself
+        return None  # the device manager itself refuses such pods
     managed = frozenset[str]().union(*(resource.managed for resource in resources))
     unknown = [name for name, _ in pod.devices if name not in managed]
     return wrap_unexpected(f"cannot allocate unregistered device {unknown[0]}") if unknown else None
@@ -101,33 +101,35 @@ def _refuse_missing_node(machine: Topology, pod: PodDemand, *, has_own: bool) ->
         return None
     there = machine.node_ids
     if node not in there:
-        return _affinity(f"there is no NUMA node {node}, for which it asks: this machine has {there}")
+        return _refuse_affinity(f"there is no NUMA node {node}, for which it asks: this machine has {there}")
     if node not in (machine.memory_nodes or there):
-        return _affinity(f"NUMA node {node}, for which it asks, has no memory")
+        return _refuse_affinity(f"NUMA node {node}, for which it asks, has no memory")
     if not has_own:
-        return _affinity(f"it asks for NUMA node {node}, and for no CPUs of its own: the shared pool is on every node")
+        return _refuse_affinity(
+            f"it asks for NUMA node {node}, and for no CPUs of its own: the shared pool is on every node"
+        )
     return None
 
 
-def _affinity(message: str) -> Refusal:
+def _refuse_affinity(message: str) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, message)
 
 
 def add_core_class(refusal: Refusal, pod: PodDemand) -> Refusal:
     """Add the required class of cores to the message of a refusal."""
-    if pod.core_class is None or refusal.reason in _NOT_OF_CORES:
+    if pod.core_class is None or refusal.reason in _REASONS_WITHOUT_CORES:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
 
 
 def add_cpu_plugins(refusal: Refusal, providers: Providers) -> Refusal:
-    """Add the CPU plugins that restrict the pod's CPUs to the message of a refusal: without these plugins, the pod might fit."""
+    """Add to a refusal's message the CPU plugins that restrict the pod's CPUs. Without these plugins, the pod might be admitted."""
     filters = {Point.FILTER.value, Point.POST_FILTER.value}
     names = [
         one.name
         for one in providers.of(CpuResource).manager.plugins
         if one.code is not None and filters & one.code.points
     ]
-    if not names or refusal.reason in _NOT_OF_CPUS:
+    if not names or refusal.reason in _REASONS_WITHOUT_CPUS:
         return refusal
     return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

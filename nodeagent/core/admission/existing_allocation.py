@@ -1,4 +1,4 @@
-"""Pods that already hold everything that they request: admitting such a pod again allocates nothing and refuses nothing.
+"""Pods that already hold all requested resources. Admitting such a pod again allocates nothing and never refuses the pod.
 
 This happens after a restart, and on a node that kubelet managed before (Erratum.POD_ALLOCATED_AGAIN and its neighbours).
 """
@@ -19,25 +19,25 @@ from nodeagent.core.resources.resource import Resource
 def holds_all(
     managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Tell whether a pod holds all that it requests. Only long-running containers count, because plain init containers may have run and
-    released their resources.
+    """Tell whether a pod holds all requested resources. Plain init containers normally don't count, because they may have run and released
+    theirs.
 
     Args:
         managers: the managers, as built.
-        held: what the pod holds.
-        pod: what the pod requests.
+        held: the pod's holdings.
+        pod: the pod's requests.
         by_pod: whether the pod gets one set, which its containers share.
         is_running: whether the pod was admitted before.
     """
     if pod.is_skipped:
-        # The pod gets nothing new, and keeps what it got before its feature gate was turned off (KEP-5526).
+        # The pod gets nothing new, and keeps its holdings from before its feature gate was turned off (KEP-5526).
         return held.of(CpuHoldings) != CpuHoldings() or held.of(MemoryHoldings) != MemoryHoldings()
     if by_pod:
         return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)
     pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]
     lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
     if not lasting and (is_running or not held.holders):
-        # Resources that only plain init containers request may be missing once these have run.
+        # Resources of plain init containers may be missing, because these may have run.
         return is_running
     return all(manager.has_container(held, c) for manager in managers for c in lasting or pinned)
 
@@ -45,7 +45,7 @@ def holds_all(
 def kept_hints(
     topology: TopologyManager, managers: Sequence[Resource], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
-    """Return the stored hints. If any is missing, return hints for the NUMA nodes on which the containers already are."""
+    """Return the stored hints. If any hint is missing, return hints for the NUMA nodes of the containers' holdings instead."""
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
@@ -62,7 +62,7 @@ def kept_hints(
 
 
 def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:
-    """Return the metric deltas that kubelet counts for a pod that already holds its resources."""
+    """Return the changes of metrics that kubelet counts for a pod which already holds its resources."""
     if pod.is_skipped:
         return ()
     return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

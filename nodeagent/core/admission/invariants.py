@@ -1,7 +1,7 @@
 """Invariants of allocations, checked before each save (where a violation is a bug) and after each load.
 
-They hold without errata. With `errata: kubelet-1.36` violations are reported, not asserted. The invariants of one resource are in its
-package (core/resources/cpu/invariants.py, core/resources/memory/invariants.py). This module has those that all resources share.
+The invariants hold if no errata are reproduced. With `errata: kubelet-1.36`, violations are only reported. Invariants of a single resource
+are in its package, for example core/resources/cpu/invariants.py. This module has the invariants that all resources share.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devi
 
 
 def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return allocations whose pod isn't active, or whose container isn't in its pod."""
+    """Return allocations for a pod that isn't active, or for a container that the pod doesn't have."""
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)
@@ -31,7 +31,9 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
 
 
 def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return devices that two containers hold. Plain init containers may pass devices on in their pod, and containers may share a claim."""
+    """Return devices that two containers hold. Exceptions are devices of plain init containers in the same pod, and devices of a shared
+    claim.
+    """
     if not taken_devices(promises):
         return
     kinds = {(pod.uid, container.name): container.kind for pod in active for container in pod.containers}
@@ -56,7 +58,7 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
-    """Return devices of claims that no container of the claim's pod holds."""
+    """Return claimed devices that no container of the claim's pod holds."""
     for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
         kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}

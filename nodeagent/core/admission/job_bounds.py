@@ -1,4 +1,4 @@
-"""Bounds on the jobs of an ordinary user: all jobs of one user together must stay within them. Root has no bounds."""
+"""Limits for the jobs of an ordinary user. All jobs of one user together must stay within the limits. Root has no limits."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,9 @@ from nodeagent.core.model.quantity import Quantity
 
 
 def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
-    """Return the bound that a job would exceed together with the user's other jobs. None means that the job stays within all bounds."""
+    """Return a text about the limit that a job would exceed together with the user's other jobs. None means that the job stays within all
+    limits.
+    """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
         return f"it would be your job number {len(pods)} at once, jobs.maxPerUser is {bounds.max_per_user}"
@@ -22,7 +24,7 @@ def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str
 
 
 def _sum_limits(pod: Pod, *names: str) -> int:
-    """Sum the limits of a pod's containers on resources whose names start with one of these, in billionths."""
+    """Sum the containers' limits for resources with one of these prefixes, in billionths."""
     return sum(
         amount.nano
         for container in pod.containers

@@ -1,6 +1,6 @@
-"""All managers together: allocations when a pod comes, starts, stops and goes, and promises restored from saved files.
+"""All managers together: allocations when a pod is admitted, starts, stops and is removed, and promises restored from saved files.
 
-Each function takes promises and returns new ones. This module knows neither time nor files nor cgroups; the daemon acts on the results.
+Each function takes promises and returns new ones. This module knows neither time nor files nor cgroups. The daemon acts on the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,7 +53,7 @@ Item = TypeVar("Item")
 
 
 class Managers(Struct, frozen=True):
-    """All that a decision needs, built once from the machine and the configuration."""
+    """Everything that a decision needs, built once from the machine and the configuration."""
 
     topology: Topology
     placement: Placement
@@ -76,11 +76,11 @@ class Managers(Struct, frozen=True):
         *,
         has_devices: bool = False,
     ) -> "Managers":
-        """Return the managers with devices, for decisions on pods that name devices or request some.
+        """Return the managers with devices, for decisions on pods that name or request devices.
 
         Args:
             devices: the discovered devices. None means that no scan has been made.
-            plugged: the pools that device plugins have reported. None means those that these managers already have.
+            plugged: the pools of device plugins. None means the pools that these managers already have.
             has_devices: whether any pod holds devices, configured or not.
         """
         providers = replace(self.providers, devices=devices)
@@ -105,17 +105,17 @@ class Managers(Struct, frozen=True):
 
     @property
     def pools(self) -> "tuple[DevicePool, ...]":
-        """Return the pools of devices that pods may request by number."""
+        """Return the pools of devices that pods may request by count."""
         return () if self._devices is None else self._devices.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return the managers for trials: device plugins are not called."""
+        """Return the managers for trials, which don't call device plugins."""
         if self._devices is None:
             return self
         return replace(self, providers=self.providers.having(self._devices.tried_out()))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return the node's allocatable amounts with those of extended resources."""
+        """Return the node's allocatable amounts, with the amounts of extended resources added."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
         return replace(allocatable, amounts=tuple(sorted({**dict(allocatable.amounts), **more}.items())))
 
@@ -137,7 +137,7 @@ class Report(Struct, frozen=True):
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
     core_class: str | None = None
-    """Class of cores under which the decision was made, required or preferred. None means any class."""
+    """Class of cores to which the decision was limited. None means any class."""
 
 
 class Admitted(Struct, frozen=True):
@@ -151,9 +151,9 @@ FAILURES_OF_PLUGINS = (Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW)
 
 class Rejected(Struct, frozen=True):
     promises: Promises
-    """Promises without the pod."""
+    """Promises after the refusal, without the pod."""
     attempted: Promises
-    """Promises at the time of the refusal, including what the pod had got by then."""
+    """Promises at the time of the refusal, including what was already allocated to the pod."""
     reason: Reason
     message: str
     deltas: MetricDeltas
@@ -161,23 +161,24 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether a plugin has failed. Then no smaller request is tried, because the plugin isn't called again before it recovers. A plugin
-        that *refused* CPUs (Allocate) has judged only these CPUs, so others may be tried.
+        """Whether a plugin has failed. Then no smaller request is tried, because the plugin isn't called again before it recovers.
+
+        A plugin that *refused* CPUs (Allocate) has judged only these CPUs, so other CPUs may be tried.
         """
         return self.reason in FAILURES_OF_PLUGINS
 
     @property
     def is_postponed(self) -> bool:
-        """Whether the next turn decides on the pod again."""
+        """Whether the next turn decides on the pod again, because device plugins have used up the time of this turn."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
 class Readmitted(Struct, frozen=True):
-    """Running pods that were admitted again after a start, in order."""
+    """Results of admitting running pods again after a start, in order."""
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
-    """Decisions by pod UID, each with the promises at its time."""
+    """Decisions by pod UID, each with the promises after the decision."""
     deltas: MetricDeltas
 
 
@@ -188,7 +189,7 @@ def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
 
 
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
-    """Build the managers, or return every error of the configuration on this machine, kubelet's first."""
+    """Build the managers, or return every error of the configuration on this machine. kubelet's first error comes first."""
     topology_manager = build_topology_manager(topology, placement)
     made = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
     refused = [each for each in (topology_manager, *made) if isinstance(each, tuple)]
@@ -216,32 +217,32 @@ def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
-    """Return the promises of a node with no pods but unrecovered ones."""
+    """Return the promises of a node on which all pods are unrecovered."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
     return replace(promises, unrecovered=lost)
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the promises from the files of kubelet's managers. Missing files are empty."""
+    """Restore the promises from the files of kubelet's managers. A missing file counts as empty."""
     promises = start_cpus(managers, records)
     return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the CPU manager from kubelet's file. It is separate from start_memory because kubelet's start can fail between the two."""
+    """Restore the CPU manager's promises from kubelet's file. kubelet's start can fail before start_memory, so the two are separate."""
     return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 
 def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
-    """Restore the memory manager from kubelet's file, after start_cpus."""
+    """Restore the memory manager's promises from kubelet's file, after start_cpus."""
     return restore_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
-    """Judge promises that nodeagent has saved, on the current machine and with the current configuration.
+    """Judge nodeagent's saved promises on the current machine with the current configuration.
 
-    Changes of online CPUs and of memory are applied. See `shortfalls` for promises that the machine can't keep.
+    Changes of online CPUs and of memory are applied. Promises that the machine can't keep are in `shortfalls`.
     """
     for manager in managers.providers.resources:
         judged = manager.validate(promises)
@@ -270,7 +271,7 @@ def admit(
 
     Args:
         managers: the managers, as built.
-        promises: the allocations of admitted pods. Those of inactive pods must have been released (`violations`).
+        promises: the allocations of admitted pods. Allocations of inactive pods must have been released (`violations`).
         pod: the pod with defaults applied.
     """
     outcome, demand = _decide(managers, promises, pod)
@@ -279,7 +280,7 @@ def admit(
         return Admitted(_end_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
-        # kubelet releases what a refused pod got only at its next call for any pod; gauges and reuse sets show the difference.
+        # kubelet releases a refused pod's allocations only at its next call for any pod. Gauges and reuse sets show the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
@@ -288,24 +289,29 @@ def admit(
 def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Decide on a pod, and return the demand that was decided on. A preferred class of cores is first required; if that fails, any class
-    counts.
+    """Decide on a pod, and return the demand on which the decision was made. First require the preferred class of cores, if there is one.
+    If that fails, allow any class.
     """
     demand = demand_of(managers.rules, pod)
-    untold = _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
+    sort_refusal = (
+        _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
+    )
     wish = preferred_class(managers, pod, demand)
-    if wish is not None and untold is None:
+    if wish is not None and sort_refusal is None:
         first = replace(demand, core_class=wish)
         outcome = _decide_demand(managers, promises, pod, first, None, is_running=is_running)
         if outcome.refusal is None or outcome.refusal.reason in FAILURES_OF_PLUGINS:
-            return outcome, first  # see `Rejected.is_of_a_failure`
+            return (
+                outcome,
+                first,
+            )  # no second trial, because a failed plugin isn't called again (`Rejected.is_of_a_failure`)
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
-    return _decide_demand(managers, promises, pod, demand, untold, is_running=is_running), demand
+    return _decide_demand(managers, promises, pod, demand, sort_refusal, is_running=is_running), demand
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Order the items that wait for a decision. Without CPU plugins (Sort) their order stays."""
+    """Return the waiting items in the order of decision. Only CPU plugins (Sort) change their order."""
     plugins = managers.providers.of(CpuResource).manager.plugins
     if not plugins:
         return list(waiting)
@@ -315,7 +321,7 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod that a CPU plugin fails to sort."""
+    """Refuse a pod if a CPU plugin fails to sort it. None means no refusal."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.providers.of(CpuResource).manager.plugins, pod)
@@ -332,9 +338,15 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
 
 
 def _decide_demand(
-    managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, untold: Refusal | None, *, is_running: bool
+    managers: Managers,
+    promises: Promises,
+    pod: Pod,
+    demand: PodDemand,
+    sort_refusal: Refusal | None,
+    *,
+    is_running: bool,
 ) -> AdmissionResult:
-    why = untold or unfit(managers.providers, managers.topology, demand)
+    why = sort_refusal or unfit(managers.providers, managers.topology, demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decide_resources(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims
@@ -385,7 +397,7 @@ def _decide_resources(
 
 
 def _end_reuse(managers: Managers, promises: Promises) -> Promises:
-    # Every container of a pod gets its share at admission, so nothing remains for reuse.
+    # Every container of a pod gets its allocation at admission, so nothing needs to remain for reuse.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
     for resource in managers.providers.resources:
@@ -409,9 +421,9 @@ def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
-    """Admit running pods again after a start, in order, then release allocations of other pods.
+    """Admit running pods again after a start, in order. Then release the allocations of all pods that weren't admitted.
 
-    Nothing is released before all sources of pods are ready, so what a refused pod holds stays unavailable to later pods.
+    Until then, later pods can't get the allocations of a refused pod.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
@@ -435,7 +447,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
 
 
 def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, MetricDeltas]:
-    """Release all allocations that belong to no container of an active pod."""
+    """Release all allocations that don't belong to a container of an active pod."""
     names = {pod.uid: {c.name for c in pod.containers} for pod in active}
     deltas: MetricDeltas = ()
     for uid, held in promises.pods:
@@ -451,14 +463,14 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Release what the init containers before a starting container no longer need, because they have run."""
+    """Release the holdings that init containers no longer need when a later container starts."""
     for manager in managers.providers.resources:
         promises = manager.start_container(promises, pod, name)
     return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Release what only this container of its pod holds."""
+    """Release the holdings that no other container of the pod shares."""
     promises, deltas = _release_container(managers, promises, pod_uid, name)
     left = promises.of_pod(pod_uid).without(name)
     return with_pod(promises, pod_uid, drop_released_claims(left)), deltas
@@ -473,7 +485,7 @@ def _release_container(managers: Managers, promises: Promises, uid: str, name: s
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release everything that a pod holds."""
+    """Release all holdings of a pod."""
     held = promises.of_pod(pod_uid)
     deltas: MetricDeltas = ()
     for name in held.holders:
@@ -494,12 +506,12 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
-    """Compute the gauges from the state."""
+    """Compute the gauges from the promises."""
     return tuple(each for manager in managers.providers.resources for each in manager.gauges(promises))
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
-    """Return every invariant that the promises violate (without errata there is none)."""
+    """Return every invariant that the promises violate. Without errata there are no violations."""
     return (
         *orphans(promises, active),
         *shared_devices(promises, active),

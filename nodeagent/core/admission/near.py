@@ -10,40 +10,40 @@ from nodeagent.core.numa.device_hints import device_hints
 from nodeagent.core.resources.resource import ResourceHints
 from nodeagent.errors import printable
 
-_MOST_NAMED = 12
+_MAX_DEVICES = 12
 """Limit on the devices that a refusal lists."""
-_MOST_NAMES = 3
-"""Limit on the names that are shown of a device: a network card may have hundreds of interfaces."""
-_MOST_CHARACTERS = 64
-"""Limit on the characters of a name, because users can rename interfaces; ten times as many for a quoted problem."""
+_MAX_NAMES = 3
+"""Limit on the listed names of a device, because a network card may have hundreds of interfaces."""
+_MAX_CHARACTERS = 64
+"""Limit on the characters of a name, because users can rename interfaces. A quoted problem may be ten times as long."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name. Without a scan of devices there are none, so only what the pod already holds counts."""
+    """Return the hints for each name. Without a scan of devices there are no hints, and only the pod's holdings count."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near devices that the machine doesn't have."""
+    """Refuse a pod that asks to be near devices which the machine doesn't have."""
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.find_named(name))
     if not missing:
         return None
-    wanted = f"it asks to be near {_list_some([_shorten(name) for name in missing], _MOST_NAMED, ' and ')}"
+    wanted = f"it asks to be near {_list_some([_shorten(name) for name in missing], _MAX_DEVICES, ' and ')}"
     if devices.problem:
-        why = _shorten(devices.problem, 10 * _MOST_CHARACTERS)
+        why = _shorten(devices.problem, 10 * _MAX_CHARACTERS)
         return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {why}")
     if not devices.placed:
         return Refusal(Reason.DEVICE, f"{wanted}, and this machine has no devices that anything could be near")
     there = [_format_device(device) for device, _ in devices.placed if device.physical_function is None]
-    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(there, _MOST_NAMED)}")
+    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(there, _MAX_DEVICES)}")
 
 
 def _format_device(device: Device) -> str:
-    names = _list_some([_shorten(name) for name in device.names], _MOST_NAMES, " ")
+    names = _list_some([_shorten(name) for name in device.names], _MAX_NAMES, " ")
     return f"{names or device.address} ({device.kind.value})"
 
 
@@ -52,5 +52,5 @@ def _list_some(texts: list[str], most: int, between: str = ", ") -> str:
     return f"{between.join(texts[:most])}{more}"
 
 
-def _shorten(text: str, most: int = _MOST_CHARACTERS) -> str:
+def _shorten(text: str, most: int = _MAX_CHARACTERS) -> str:
     return printable(text if len(text) <= most else f"{text[:most]}…")

@@ -1,4 +1,6 @@
-"""Capacity of the node as a whole for one more pod, with kubelet's reasons (D6). Knows neither single CPUs nor NUMA nodes."""
+"""Check of a pod's requests against the capacity of the whole node, with kubelet's reasons (D6). Knows neither single CPUs nor NUMA
+nodes.
+"""
 
 import struct
 from collections.abc import Iterable
@@ -12,20 +14,20 @@ from nodeagent.core.model.pod_resources import effective_requests
 from nodeagent.core.model.quantity import Quantity
 
 NodeAmounts = tuple[tuple[str, int], ...]
-"""(resource, amount), sorted: CPUs in thousandths, other resources in bytes or pieces."""
+"""(resource, amount), sorted by resource: CPUs in thousandths, other resources in bytes or pieces."""
 
 
 class Allocatable(Struct, frozen=True):
-    """What the node has for pods."""
+    """Amounts that the node has for pods."""
 
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """Limits on the number of pods: (configuration field, its value, its factor)."""
+    """Configured limits on the number of pods: (configuration field, its value, its factor)."""
 
 
 class Usage(Struct, frozen=True):
-    """What admitted pods request."""
+    """Sum of the requests of admitted pods."""
 
     pods: int = 0
     amounts: NodeAmounts = ()
@@ -37,13 +39,13 @@ class Usage(Struct, frozen=True):
         return self._add(pod, -1, pod_level_resources)
 
     def is_less_than(self, before: "Usage") -> bool:
-        """Whether fewer pods, or pods that request less of some resource, are counted."""
+        """Whether fewer pods are counted than before, or a smaller amount of some resource."""
         amounts = dict(self.amounts)
         return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
 
     def _add(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
         amounts = dict(self.amounts)
-        for name, amount in _requested(pod, pod_level_resources):
+        for name, amount in _list_requests(pod, pod_level_resources):
             amounts[name] = amounts.get(name, 0) + sign * amount
         moved = Usage(self.pods + sign, tuple(sorted(item for item in amounts.items() if item[1])))
         assert moved.pods >= 0
@@ -52,7 +54,7 @@ class Usage(Struct, frozen=True):
 
 
 class Insufficient(Struct, frozen=True):
-    """The first resource that is not sufficient, in kubelet's words."""
+    """The first insufficient resource, in kubelet's words."""
 
     resource: str
     requested: int
@@ -77,7 +79,7 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
     amounts: dict[str, int] = {}
     for pod in pods:
         count += 1
-        for name, amount in _requested(pod, pod_level_resources):
+        for name, amount in _list_requests(pod, pod_level_resources):
             amounts[name] = amounts.get(name, 0) + amount
     return Usage(count, tuple(sorted(amounts.items())))
 
@@ -85,15 +87,15 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
 def insufficient(
     pod: Pod, usage: Usage, allocatable: Allocatable, *, pod_level_resources: bool = True
 ) -> Insufficient | None:
-    """Judge one more pod in addition to the counted ones. None means that it fits.
+    """Judge one more pod in addition to the counted pods. None means that the capacity suffices.
 
-    Source: the scheduler's noderesources.Fits in kubelet's predicate handler, which reports the first failure: pods, cpu, memory, then the
-    other resources (in random order there, by name here).
+    Source: the scheduler's noderesources.Fits in kubelet's predicate handler. It reports the first failure: pods, cpu, memory, then other
+    resources. kubelet checks the other resources in random order, this function by name.
     """
     if usage.pods + 1 > allocatable.pods:
         return Insufficient("pods", 1, usage.pods, allocatable.pods)
     used, capacity = dict(usage.amounts), dict(allocatable.amounts)
-    requested = dict(_requested(pod, pod_level_resources))
+    requested = dict(_list_requests(pod, pod_level_resources))
     first = [name for name in (CPU, MEMORY) if name in requested]
     for name in (*first, *sorted(requested.keys() - set(first))):
         amount, taken, most = requested[name], used.get(name, 0), capacity.get(name, 0)
@@ -102,7 +104,7 @@ def insufficient(
     return None
 
 
-def _requested(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
+def _list_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
     amounts = []
     for name, quantity in effective_requests(pod, pod_level_resources=pod_level_resources).items():
         amount = quantity.milli() if name == CPU else quantity.value()
@@ -112,11 +114,11 @@ def _requested(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
 
 
 def reservation(config: Config, memory_bytes: int) -> Resources:
-    """Return what pods don't get: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
+    """Return the amounts reserved from pods: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
 
     Args:
         config: the configuration.
-        memory_bytes: the node's memory, to which a threshold in percent refers.
+        memory_bytes: the node's memory, for a threshold in percent.
     """
     total: dict[str, Quantity] = {}
     eviction = Quantity.of_bytes(eviction_bytes(config, memory_bytes))
@@ -126,7 +128,7 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
 
 
 def with_machine(config: Config, memory_bytes: int) -> Config:
-    """Complete the configuration with the memory reservation, whose percentage depends on the machine."""
+    """Complete the configuration with the memory reservation, which depends on the machine if a threshold is a percentage."""
     amounts = tuple(
         item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}
     )
@@ -134,22 +136,22 @@ def with_machine(config: Config, memory_bytes: int) -> Config:
 
 
 def eviction_bytes(config: Config, memory_bytes: int) -> int:
-    """Return the hard eviction threshold `memory.available` in bytes. 0 means none."""
+    """Return the hard eviction threshold `memory.available` in bytes. 0 means no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
-    # Floats, because kubelet has them and the memory manager compares sums to the byte: the percentage is a float32,
-    # its product with the capacity a float64, truncated (eviction/helpers.go).
-    share = _float32(_float32(float(config.eviction_memory_percent)) / 100)
+    # Floats as in kubelet, because the memory manager compares sums exactly: the percentage is a float32, and its product
+    # with the capacity is a float64, truncated (eviction/helpers.go).
+    share = _round_to_float32(_round_to_float32(float(config.eviction_memory_percent)) / 100)
     return int(float(memory_bytes) * share)
 
 
-def _float32(value: float) -> float:
+def _round_to_float32(value: float) -> float:
     narrow: float = struct.unpack("f", struct.pack("f", value))[0]
     return narrow
 
 
 def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepages: NodeAmounts) -> Allocatable:
-    """Return what remains for pods, as kubelet reports in the node's status.
+    """Return the allocatable amounts, as kubelet reports them in the node's status.
 
     Args:
         config: the configuration.
@@ -163,7 +165,7 @@ def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepag
     for name, amount in capacity.items():
         kept = reserved.get(name, Quantity.of(0))
         left[name] = max(0, amount - (kept.milli() if name == CPU else kept.value()))
-    # Preallocated huge pages no longer count as ordinary memory (nodestatus/setters.go).
+    # Preallocated huge pages don't count as ordinary memory (nodestatus/setters.go).
     pages = sum(amount for name, amount in hugepages if name.startswith(HUGEPAGES_PREFIX))
     left[MEMORY] = max(0, left[MEMORY] - pages)
     bounds = [("maxPods", config.max_pods, 1)]

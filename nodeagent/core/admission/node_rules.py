@@ -1,6 +1,6 @@
-"""Rules for admitted pods: which containers share CPUs, how many CPUs a container lacks, which CPUs are free.
+"""Rules for admitted pods: which containers share CPUs, how many CPUs a container lacks, and which CPUs are free.
 
-Reading a node needs nothing else. The managers, which decide on new pods, are in modules that commands such as `inspect` don't import.
+Reading a node needs only these rules. The managers, which decide on new pods, are in modules that commands such as `inspect` don't import.
 """
 
 from typing import Protocol
@@ -17,7 +17,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_
 
 
 class NodeRules(Protocol):
-    """The rules on a machine, with the managers (`Managers`) or without them (`ReadRules`)."""
+    """The rules on a machine, either with managers (`Managers`) or without them (`ReadRules`)."""
 
     @property
     def topology(self) -> Topology: ...
@@ -34,7 +34,7 @@ class NodeRules(Protocol):
 
 
 class ReadRules(Struct, frozen=True):
-    """The rules of a node that is only read."""
+    """The rules of a node that is only read, without managers."""
 
     topology: Topology
     placement: Placement
@@ -43,7 +43,7 @@ class ReadRules(Struct, frozen=True):
 
 
 class KnownNode(Protocol):
-    """A configuration on a machine, as decisions are made on it (`NodeSetup`) or as it was read (`ReadNode`)."""
+    """A configuration on a machine, used for decisions (`NodeSetup`) or only read (`ReadNode`)."""
 
     @property
     def config(self) -> Config: ...
@@ -53,14 +53,14 @@ class KnownNode(Protocol):
 
     @property
     def reserved(self) -> CpuSet:
-        """Reserved CPUs when every CPU is online."""
+        """Reserved CPUs, including offline ones."""
 
     @property
     def rules(self) -> NodeRules: ...
 
 
 class ReadNode(Struct, frozen=True):
-    """A node as the agent has described it. The agent has judged its configuration already."""
+    """A node as the agent has described it. The agent has already judged the configuration."""
 
     config: Config
     topology: Topology
@@ -69,13 +69,13 @@ class ReadNode(Struct, frozen=True):
 
 
 def read_node_of(config: Config, topology: Topology, decided_on: Topology, reserved: CpuSet) -> ReadNode:
-    """Return a described node.
+    """Return a node that the agent has described.
 
     Args:
         config: the agent's configuration.
-        topology: the machine as it is now.
-        decided_on: the machine that the agent's last decisions were made for.
-        reserved: reserved CPUs when every CPU is online.
+        topology: the current machine.
+        decided_on: the machine at the agent's last decisions.
+        reserved: reserved CPUs, including offline ones.
     """
     online = reserved - decided_on.offline if config.placement.has_static_cpus else CpuSet()
     rules = ReadRules(decided_on, config.placement, online, DemandRules.of(config.placement))
@@ -94,7 +94,7 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
-    """Return how many exclusive CPUs a container of an admitted pod requests but doesn't have, because a recovery found no more."""
+    """Return how many of its exclusive CPUs an admitted container lacks, because a recovery found too few."""
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)
     # An init container may have passed its CPUs on to later containers.
@@ -105,7 +105,7 @@ def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str)
 
 
 def grantable_cpus(node: NodeRules, cpus: CpuSet) -> CpuSet:
-    """Return those of the CPUs that may be allocated exclusively, whether or not they are allocated already."""
+    """Return the CPUs from this set that may be allocated exclusively, including already allocated ones."""
     if not node.placement.has_static_cpus:
         return CpuSet()
     grantable = cpus - node.reserved

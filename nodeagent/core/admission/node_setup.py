@@ -1,4 +1,4 @@
-"""A configuration on a machine, judged as kubelet does at startup. The agent and commands decide with it."""
+"""A configuration on a machine, judged as kubelet does at startup. The agent and some commands make decisions with it."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,14 +15,14 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 
 
 class NodeSetup(Struct, frozen=True):
-    """Setup of a node. It is built again on reload and when the machine changes."""
+    """A configuration on a machine with its managers. It is built again on reload and when the machine changes."""
 
     config: Config
     topology: Topology
     managers: Managers
     allocatable: Allocatable
     reserved: CpuSet
-    """Reserved CPUs if every CPU is online."""
+    """Reserved CPUs, including offline ones."""
 
     @property
     def rules(self) -> Managers:
@@ -30,7 +30,7 @@ class NodeSetup(Struct, frozen=True):
 
 
 def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
-    """Return the node with the code of its CPU plugins, which decisions need."""
+    """Return the node with its CPU plugins' code, which decisions need."""
     managers, config = node.managers, node.config
     cpu = with_cpu_plugins(managers.providers.of(CpuResource).manager, plugins)
     providers = managers.providers.having(CpuResource(cpu))
@@ -41,7 +41,7 @@ def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
 
 
 def with_managers(node: KnownNode) -> NodeSetup | tuple[StartRefused, ...]:
-    """Return a known node with the managers that decide for it, or everything that is wrong with its configuration."""
+    """Return the node with managers for decisions, or every error of its configuration."""
     if isinstance(node, NodeSetup):
         return node
     found = on_machine(node.config, node.rules.topology, node.reserved)
@@ -56,8 +56,8 @@ def on_machine(
     Args:
         config: the configuration as read.
         topology: the current machine.
-        reserved: CPUs that the running agent has reserved since its start. None means that the agent is starting. Only the online ones stay
-            reserved; offline ones aren't replaced, because pods may hold the other CPUs.
+        reserved: CPUs that the running agent has reserved since its start. None means that the agent is starting. Only online CPUs stay
+            reserved. Offline ones aren't replaced, because pods may hold the other CPUs.
 
     Returns:
         The node, or every error of the configuration on this machine.
@@ -74,7 +74,7 @@ def on_machine(
         )
     placement = replace(config.placement, reserved_system_cpus=present)
     managers = judged(topology, placement)
-    nothing_left = _all_reserved(config, topology) if reserved is None else ()
+    nothing_left = _refuse_all_reserved(config, topology) if reserved is None else ()
     if isinstance(managers, tuple) or nothing_left:
         return (*(managers if isinstance(managers, tuple) else ()), *nothing_left)
     allocatable = allocatable_of(
@@ -83,8 +83,10 @@ def on_machine(
     return NodeSetup(config, topology, managers, allocatable, reserved or managers.reserved or wanted)
 
 
-def _all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Refuse to reserve every CPU of the machine, online or not. kubelet accepts that, and then admits no pod that requests CPUs."""
+def _refuse_all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
+    """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts it, but then admits no pod that
+    requests CPUs.
+    """
     placement, cpus = config.placement, topology.online | topology.offline
     if placement.errata is not Errata.FIXED:
         return ()

@@ -1,6 +1,6 @@
 """Admission of one pod: hints of all managers, their merge, then the allocation by each manager, per container or per pod.
 
-The order is that of kubelet's container manager: CPUs before memory. Core doesn't log, so results contain what was seen.
+The order is the same as in kubelet's container manager: CPUs before memory. The core doesn't log, so the results contain all observations.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """The trial with the pod's preferred class of cores failed, so the pod is decided again without it."""
+    """Event: the trial with the pod's preferred class of cores has failed, so the pod is decided again without the class."""
 
 
 AllocationObserver = Callable[[Allocated | DecidedAnew], None]
@@ -51,15 +51,16 @@ class Providers(Struct, frozen=True):
     """The resources, and the topology manager, which merges their hints."""
 
     resources: tuple[Resource, ...]
-    """Resources in the order in which they are asked and allocate (core/admission/resource_kinds.py)."""
+    """Resources in the order in which they give hints and allocate (core/admission/resource_kinds.py)."""
     topology: TopologyManager
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
-    """Observer of every allocation. It has no influence on decisions."""
+    """Observer of every allocation. The observer doesn't influence decisions."""
     devices: "PlacedDevices | None" = None
     """Devices that pods may ask to be near. None means that no scan was made, because no pod names devices."""
     near: ResourceHints = ()
-    """Hints of the devices that this pod asks to be near, by name. They come first, as those of kubelet's device manager."""
+    """Hints, by name, of the devices that this pod asks to be near. They precede other hints, like the hints of kubelet's device manager.
+    """
 
     def of(self, kind: type[R]) -> R:
         """Return the resource of this type. Every node has it."""
@@ -73,7 +74,7 @@ class Providers(Struct, frozen=True):
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
-        """Replace the resource of the same type. A new resource is put first."""
+        """Replace the resource of the same type. If there is none, put the resource first."""
         if not any(type(one) is type(resource) for one in self.resources):
             return replace(self, resources=(resource, *self.resources))
         return replace(
@@ -86,7 +87,7 @@ class Providers(Struct, frozen=True):
     def hints(
         self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
     ) -> tuple[ResourceHints, ResourceHints]:
-        """Return the hints that give way to those of CPUs, and all others."""
+        """Return the hints over which hints of CPUs may take precedence (beginning with `near`), and all other hints."""
         others: ResourceHints = ()
         for resource in self.resources:
             found = ask(resource)
@@ -95,20 +96,20 @@ class Providers(Struct, frozen=True):
 
 
 class MergeReport(Struct, frozen=True):
-    """One merge with its result."""
+    """One merge of hints, with its result."""
 
     container: str | None
     """None means the pod as a whole."""
     hints: ResourceHints
-    """Hints of all managers, in the order of asking."""
+    """Hints of all managers, in the order in which the managers gave them."""
     merged: Merged
     admitted: bool
     overruled: tuple[str, ...] = ()
-    """Devices whose hints the result contradicts (`preferCPUsNumaNode`)."""
+    """Devices with hints that the result contradicts (`preferCPUsNumaNode`)."""
 
 
 class AdmissionResult(Struct, frozen=True):
-    """Result of an admission. After a refusal, `promises` contains what was allocated before it."""
+    """Result of an admission. After a refusal, `promises` contains the allocations made before it."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -125,15 +126,16 @@ def run_admission(
     unfit: Refusal | None = None,
     has_claimed: bool = False,
 ) -> AdmissionResult:
-    """Take one pod through the topology manager's policy and scope.
+    """Admit or refuse one pod under the topology manager's policy and scope.
 
     Args:
         providers: the managers.
         promises: the current promises.
-        pod: what the pod requests.
-        is_running: whether the pod was admitted before and is admitted again after a start.
-        unfit: why the pod can get nothing new. It keeps what it holds.
-        has_claimed: whether the pod holds only what its claims have just got, so that the rest still has to be decided.
+        pod: the pod's requests.
+        is_running: whether a running pod is admitted again after a start.
+        unfit: why the pod can get nothing new. The pod is refused unless it already holds everything.
+        has_claimed: whether the pod's holdings are only the new allocations of its claims, so that the other requests must still be
+            decided.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
@@ -159,7 +161,7 @@ def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
 
 
 def _keep_allocation(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    """Admit a pod that holds all that it requests, and change nothing."""
+    """Admit a pod that already holds everything, without new allocations."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:
@@ -223,7 +225,7 @@ def _merge_hints(
     near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge the hints of devices and all managers. The last merge of the report has the result."""
+    """Merge the hints of devices and all managers. The result is appended to the outcome's merges."""
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(

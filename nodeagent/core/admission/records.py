@@ -1,4 +1,4 @@
-"""kubelet's files on a node that kubelet managed before."""
+"""kubelet's state files on a node that kubelet managed before."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from nodeagent.core.resources.memory.records import MemoryRecord
 
 
 class Records(Struct, frozen=True):
-    """Both files as found. None means that a file doesn't exist."""
+    """Both state files as found. None means that the file doesn't exist."""
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None

@@ -1,7 +1,8 @@
-"""Resize of a running pod whose manifest now requests other amounts: its new promises, or the reason against them. Nothing restarts.
+"""Resize of a running pod after its manifest requests other amounts. The result is new promises, or the reason against them. Nothing
+restarts.
 
 By Kubernetes' rules (KEP-1287, KEP-5554) the QoS class stays, and containers neither gain nor lose exclusivity. A container that gets more
-keeps what it has, and it never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
+CPUs keeps its present ones, and it never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -37,8 +38,9 @@ from nodeagent.core.resources.cpu.resource import CpuResource
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
-    """Tell whether two pods differ only in amounts of lasting containers and of the pod as a whole (KEP-5419). Amounts of init containers
-    can't change, because these may already have run.
+    """Tell whether two pods differ only in amounts of lasting containers and pod-level amounts (KEP-5419).
+
+    Amounts of init containers can't change, because init containers may already have run.
     """
     if len(old.containers) != len(new.containers) or old == new:
         return False
@@ -46,15 +48,20 @@ def is_resize(old: Pod, new: Pod) -> bool:
     unsized = tuple(replace(now, resources=was.resources) for was, now in pairs)
     if replace(new, containers=unsized, resources=old.resources) != old:
         return False
-    return _fixed_amounts(old.resources) == _fixed_amounts(new.resources) and all(
+    return _list_fixed_amounts(old.resources) == _list_fixed_amounts(new.resources) and all(
         was == now
-        or (was.kind is not ContainerKind.INIT and _fixed_amounts(was.resources) == _fixed_amounts(now.resources))
+        or (
+            was.kind is not ContainerKind.INIT
+            and _list_fixed_amounts(was.resources) == _list_fixed_amounts(now.resources)
+        )
         for was, now in pairs
     )
 
 
 def is_resizable(entry: PodEntry) -> bool:
-    """Tell whether a pod holds resources and follows its manifest. A container runtime's pod is resized when kubelet asks for it."""
+    """Tell whether a manifest can resize a pod: the pod holds resources and isn't ending. A container runtime's pod is resized only by
+    kubelet.
+    """
     return entry.holds and entry.deleting_since_ms is None and not entry.is_requested_per_container
 
 
@@ -72,7 +79,7 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, answer: object) -> bool:
-    """Tell whether a pod that can't be resized is decided again instead: a pod that pins systemd units can get other CPUs while they
+    """Tell whether a pod is decided again because it can't be resized. Pods that pin systemd units can get other CPUs while the units
     run.
     """
     return isinstance(answer, NotResized) and bool(new.units)
@@ -84,14 +91,14 @@ def without_variables(pod: Pod) -> Pod:
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that a manifest's pod would resize. None means that there is none, or that more than amounts change."""
+    """Return the running pod that a manifest's pod would resize. None means that there is none, or that not only amounts differ."""
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
             return entry.pod if is_resize(without_variables(entry.pod), without_variables(pod)) else None
     return None
 
 
-def _fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
+def _list_fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
     """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that there are no pod-level amounts."""
     if resources is None:
         return None
@@ -110,26 +117,26 @@ def resized(
     allocatable: Allocatable | None,
     occupied: CpuSet = CpuSet(),
 ) -> Promises | NotResized:
-    """Decide on the amounts of a running pod.
+    """Decide on new amounts for a running pod.
 
     Args:
         managers: the node's managers.
         promises: the current promises, including the pod's.
         old: the pod as it runs.
         new: the same pod with other amounts, as `is_resize` requires.
-        usage: what all pods that hold something request, including this pod.
-        allocatable: what the node has for pods. None means that the capacity isn't checked.
-        occupied: CPUs with processes of no pod. They are avoided if the other CPUs suffice.
+        usage: the requests of all pods with holdings, including this pod.
+        allocatable: the node's amounts for pods. None means that the capacity isn't checked.
+        occupied: CPUs with processes that belong to no pod. They are avoided if the other CPUs suffice.
 
     Returns:
-        The new promises, or why the pod stays unchanged.
+        The new promises, or the reason why the pod stays unchanged.
     """
     gate = managers.placement.gate("PodLevelResources")
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
     if old.units:
-        # A unit that is pinned again with fewer CPUs keeps some of its own. Decided as a new pod, it would move to other CPUs.
+        # A unit that is pinned again with fewer CPUs keeps some of its CPUs. Decided as a new pod, it would move to other CPUs.
         cpu = replace(managers.providers.of(CpuResource).manager, keeps_first=False)
         managers = replace(managers, providers=managers.providers.having(CpuResource(cpu)))
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
@@ -155,7 +162,7 @@ def resized(
 
 
 def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
-    """Refuse another amount of what a container has by its claims: allocations of claims can't change while the pod holds them."""
+    """Refuse to change an amount that a container has by its claims. Allocations of claims stay as long as the pod holds them."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
@@ -187,7 +194,7 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
     try:
         for resource in providers.resources:
-            # containers that release something come first, because others of the pod may need it
+            # containers that release something come first, because other containers of the pod may need it
             for now in sorted(demand.containers, key=lambda now: not resource.is_lowered(before[now.name], now)):
                 answer = resource.resize(providers.topology, promises, demand, before[now.name], now)
                 if isinstance(answer, NotResized):
@@ -199,40 +206,40 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that must restart for the change (`resizePolicy`). Units don't count, because systemd starts them."""
+    """Return the containers that must restart for the change (`resizePolicy`). systemd starts units, so they don't count."""
     return frozenset(
         now.name
         for was, now in zip(old.containers, new.containers, strict=True)
         if not now.unit
         for resource in now.restarts_for
         if not _is_equal_amount(was.resources.requests.get(resource), now.resources.requests.get(resource))
-        or not _is_equal_amount(_limit_of(old, was, resource), _limit_of(new, now, resource))
+        or not _is_equal_amount(_get_limit(old, was, resource), _get_limit(new, now, resource))
     )
 
 
 def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
-    """Tell whether two amounts are equal in value: `1Gi` equals `1073741824`."""
+    """Tell whether two amounts have the same value, as `1Gi` and `1073741824` have."""
     return was == now if was is None or now is None else was.nano == now.nano
 
 
-def _limit_of(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit, or else that of the pod as a whole."""
+def _get_limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
+    """Return a container's limit. Without one, return the pod-level limit."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
 
 class AmountChange(Struct, frozen=True):
-    """Change of an amount of a container, or of the pod as a whole."""
+    """A changed amount of a container, or of the pod as a whole."""
 
     container: str | None
     resource: str
     before: str | None
-    """The amount as written. None means that it isn't stated."""
+    """The amount as written. None means that it isn't given."""
     after: str | None
 
 
 def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
-    """Return the amounts in which two otherwise equal pods differ: limits, or requests if only requests differ."""
+    """Return the amounts in which two otherwise equal pods differ: limits, or requests if the limits are equal."""
     both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
     both = [(None, old.resources, new.resources)]
     both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]

@@ -1,6 +1,6 @@
-"""The resources of a node, in kubelet's order of asking and allocating. Another resource is one more line here.
+"""The resources of a node, in the order in which kubelet's managers give hints and allocate. A new resource is one more entry here.
 
-Each kind imports its manager when a node is built. Modules that only read holdings don't need the managers.
+Each kind imports its manager only when a node is built. Modules that only read holdings don't need the managers.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ResourceKind(Struct, frozen=True):
-    """How a resource is made."""
+    """A kind of resource: how its manager is built, and what it adds for users."""
 
     name: str
     holdings: type[Holdings]
@@ -36,11 +36,11 @@ class ResourceKind(Struct, frozen=True):
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
     """Returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
-    """Describes what a container holds, in a few words. Empty if it holds nothing, or if views/holdings has a module for the resource."""
+    """Describes a container's holding in a few words. Empty if there is none, or if views/holdings has a module for the resource."""
     metrics: "tuple[MetricSpec, ...]" = ()
-    """Specifications of its gauges, unless core/metrics has them."""
+    """Specifications of the resource's gauges, unless core/metrics has them."""
     resizable: frozenset[str] = frozenset()
-    """Amounts that may change while a pod runs, by their names in `requests`."""
+    """Names in `requests` of the amounts that may change while a pod runs."""
 
 
 def _build_cpus(topology: Topology, placement: Placement) -> "CpuResource | tuple[StartRefused, ...]":
@@ -75,11 +75,11 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ResourceKind("cpu", CpuHoldings, _build_cpus, CpuBooks, _judge_cpus, resizable=frozenset({CPU})),
     ResourceKind("memory", MemoryHoldings, _build_memory, MemoryBooks, _judge_memory, resizable=frozenset({MEMORY})),
 )
-"""Devices come before these once a scan has found devices (`Managers.knowing`). Claims are not in the tuple, because their decision wraps
-those of the others (core/resources/claims/placing.py).
+"""Devices precede these resources once a scan has found devices (`Managers.knowing`). Claims are missing, because a decision on claims
+wraps the other decisions (core/resources/claims/placing.py).
 """
 
 
 def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
-    """Describe what a container holds of resources that no view shows by itself, by resource."""
+    """Describe a container's holdings of resources without a view of their own, by resource."""
     return {kind.name: said for kind in RESOURCES if (said := kind.describe(held, container))}

@@ -1,4 +1,4 @@
-"""Room: everything that a decision on a pod depends on, apart from the pod. Only more room can change a refusal."""
+"""Room: everything that a decision on a pod depends on, apart from the pod. Only more room can turn a refusal into an admission."""
 
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,12 @@ class Room(Struct, frozen=True):
     """Holdings of the known pods."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
     orphans: CpuSet = CpuSet()
-    """CPUs of processes of no known pod."""
+    """CPUs with processes that belong to no known pod."""
     plugged: "tuple[DevicePool, ...]" = ()
-    """Devices of device plugins."""
+    """Pools of devices from device plugins."""
 
     def has_more_than(self, before: "Room") -> bool:
-        """Whether something was released since, or the node itself has changed. Devices of plugins don't count."""
+        """Whether something was released since `before`, or the node itself has changed. Devices of plugins don't count."""
         if self is before:
             return False
         return (
@@ -46,7 +46,9 @@ class Room(Struct, frozen=True):
         )
 
     def has_new_devices(self, before: "Room", pod: "Pod") -> bool:
-        """Whether a device plugin has registered, or has reported a device as healthy, for a resource that the pod requests."""
+        """Whether a device of a requested resource has become available: its device plugin has registered, or has reported the device as
+        healthy.
+        """
         requested = {name for container in pod.containers for name, _ in container.devices}
         known = {pool.resource: pool for pool in before.plugged}
         for pool in self.plugged:
@@ -62,4 +64,4 @@ class Room(Struct, frozen=True):
 
 
 NO_ROOM = Room()
-"""Room of a node without resources. Every real node has more."""
+"""Room of a node without resources. Every real node has more room."""

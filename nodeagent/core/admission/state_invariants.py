@@ -1,4 +1,4 @@
-"""Invariants of a node's state: of its promises, and of the entries of its pods."""
+"""Invariants of a node's state: the invariants of its promises, and the invariants of its pods' entries."""
 
 from collections import Counter
 
@@ -8,9 +8,9 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 
 def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
-    """Return every violated invariant. A state that is saved or used violates none."""
+    """Return every violated invariant. A state that is saved or used must not violate any."""
     uids = Counter(e.pod.uid for e in state.entries)
-    # A container runtime's pod may have the name of another pod.
+    # A container runtime's pod may have the same name as another pod.
     names = Counter(e.pod.full_name for e in state.own_entries())
     found = list(broken_promises(managers, state.promises, state.holding_pods()))
     for invariant, counts in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):

@@ -1,4 +1,4 @@
-"""Systemd units and pods: only one pod may pin a unit (D30). Knows no systemd."""
+"""Systemd units of pods: only one pod may pin a unit (D30). This module doesn't use systemd."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ class UnitTaken(Struct, frozen=True):
 
     unit: str
     holder: str
-    """The other pod, as namespace/name."""
+    """The other pod's name, as namespace/name."""
 
     @property
     def reason(self) -> str:
@@ -25,7 +25,7 @@ class UnitTaken(Struct, frozen=True):
 
 
 def find_taken_unit(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
-    """Return the unit of the pod that another pod already pins. None means that all its units are free."""
+    """Return a unit of the pod that another pod already pins. None means that no other pod pins one of its units."""
     for other in holders if pod.units else ():
         both = sorted({*pod.units} & {*other.units})
         if both:

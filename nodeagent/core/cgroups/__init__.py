@@ -1,4 +1,4 @@
-"""From promises to cgroups: what each should hold, in which order changes are written, what a failed write means.
+"""From promises to cgroups: the desired values of each cgroup, the order of the writes, and the consequences of a failed write.
 
-Not here: the files' notation (formats/kernel) and the files (edge/cgroups/cgroupfs).
+This package contains neither the files' notation (formats/kernel) nor the file access (edge/cgroups/cgroupfs).
 """

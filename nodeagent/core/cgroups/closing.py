@@ -1,4 +1,6 @@
-"""Isolation of exclusive CPUs from the host (D27), for explanations: by a partition or by systemd, and the reason. Derived from cgroups."""
+"""Isolation of exclusive CPUs from the host (D27): by a partition or by systemd, with the reason. It is derived from cgroups, for
+explanations only.
+"""
 
 import enum
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 
 
 class Why(enum.StrEnum):
-    """Reason why a container's CPUs are a partition of that kind, or none, as users read it."""
+    """Reason why a container's CPUs are in a partition of some kind, or in none, in words for users."""
 
     BALANCED = "the kernel balances the load within"
     ASKED_FOR = "the pod asks for it, because it places its threads itself"
@@ -37,11 +39,11 @@ class Closing(Struct, frozen=True):
     """Mechanism that keeps host processes off a container's exclusive CPUs."""
 
     cpus: CpuSet
-    """The exclusive CPUs that are online."""
+    """Exclusive CPUs of the container that are online."""
     kind: PartitionKind | None
-    """Kind of the partition that they are in. None means that systemd does it (`AllowedCPUs`), as on older kernels."""
+    """Kind of the partition with these CPUs. None means that systemd isolates them (`AllowedCPUs`), as on older kernels."""
     is_of_pod: bool
-    """Whether the pod's cgroup is the partition, and not the container's."""
+    """Whether the partition is the pod's cgroup, not the container's."""
     why: Why
 
 
@@ -53,9 +55,9 @@ def find_closings(
     Args:
         config: the configuration of the decision.
         node: the rules of the node.
-        promises: the promises afterwards, with the pod.
+        promises: the promises after the decision, including the pod's.
         entry: the admitted pod.
-        has_partitions: whether the kernel has partitions below other cgroups.
+        has_partitions: whether the kernel supports partitions below other cgroups.
     """
     if config.host_isolation == "none":
         return {}

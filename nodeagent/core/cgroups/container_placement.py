@@ -1,6 +1,7 @@
 """Container placements: the CPUs, memory nodes and devices that the processes of a container are told.
 
-They are derived from the values of the container's cgroup, so that the two always agree. Knows no variable's name and no file.
+A placement is derived from the values of the container's cgroup, so that the two always agree. This module doesn't know variable names or
+files.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,12 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 
 
 class ContainerPlacement(Struct, frozen=True):
-    """The CPUs and memory nodes of a container's cgroup."""
+    """CPUs, memory nodes and devices of one container, as its processes are told."""
 
     exclusive_cpus: CpuSet
     """CPUs on which no other container runs."""
     shared_cpus: CpuSet
-    """CPUs of the shared pool, or of its pod's own pool."""
+    """CPUs of the shared pool, or of the pod's own pool."""
     memory_nodes: NumaSet
     devices: tuple[HeldDevice, ...] = ()
     """Devices allocated to the container."""
@@ -43,7 +44,7 @@ def container_placements(
     Args:
         node: the node's rules.
         state: the state whose promises the cgroups implement.
-        cgroups: the cgroups with the desired values, by path. Containers of other cgroups are left out.
+        cgroups: the cgroups with the desired values, by path. A container without such a cgroup is left out.
         last: the result of an earlier call, which is reused for unchanged containers.
     """
 
@@ -53,7 +54,7 @@ def container_placements(
         assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
         exclusive = CpuSet()
         if isolation(node, state.promises, entry.pod, name).has_own_cpus:
-            # Offline CPUs are left out. A container without any left runs in the shared pool (D14).
+            # Offline CPUs are left out. A container whose CPUs are all offline runs in the shared pool (D14).
             exclusive = cpus & (own_set_of(state.promises, entry.pod.uid, name) or CpuSet())
         devices = held.of(DeviceHoldings)
         answers = next((own for key, own in devices.answers if key == name), ())

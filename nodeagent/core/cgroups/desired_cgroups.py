@@ -1,6 +1,6 @@
-"""Desired cgroups: which ones should exist, and the values of their files, derived from the promises.
+"""Desired cgroups: the cgroups that should exist, and the values of their files, derived from the promises.
 
-Knows no kernel file format and no order of writes (see write_order.py).
+This module knows neither the kernel's file formats nor the order of writes (see write_order.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,20 +40,20 @@ _ASKABLE = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CP
 
 
 class Kernel(Struct, frozen=True):
-    """The properties of the running kernel and machine that the desired cgroups depend on."""
+    """Properties of the running kernel and machine that the desired cgroups depend on."""
 
     page_bytes: int
     memory_nodes: NumaSet
     """NUMA nodes that have memory now."""
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
-    """Controllers such as `pids` and `hugetlb` that the pods' cgroup has and that are enabled for accounting."""
+    """Controllers such as `pids` and `hugetlb` that the pods' cgroup has. They are enabled for accounting."""
     path_to_partitions: tuple[str, ...] = ()
-    """Cgroups above a pod's that must hand down the CPUs of a partition, the topmost first. Empty means that the kernel has no remote
+    """Cgroups above a pod's cgroup that must hand down a partition's CPUs, the topmost first. Empty means that the kernel has no remote
     partitions (before 6.7).
     """
     limits_swap: bool = False
-    """Whether cgroups have a limit of swap. They don't where the kernel was built or booted without (`swapaccount=0`)."""
+    """Whether cgroups have a swap limit. They have none if the kernel was built without swap accounting or booted with `swapaccount=0`."""
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
@@ -71,7 +71,7 @@ class Kernel(Struct, frozen=True):
 
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
-    """Return the cgroups that hand down CPUs to partitions, the topmost first, or nothing if one of them can't."""
+    """Return the cgroups that hand down CPUs to partitions, the topmost first. Empty if one of these cgroups can't hand down CPUs."""
     paths = ("", *sorted(path for path in observed if is_above(path)))
     groups = [observed.get(path) for path in paths]
     can_all = all(group is not None and group.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None for group in groups)
@@ -79,7 +79,7 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises], tuple[DesiredCgroup, ...]]
-"""Desired cgroups of each pod, by UID: those of the pod, of its containers and of its pinned units."""
+"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units."""
 
 
 def pod_cgroups(
@@ -87,7 +87,7 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    They depend only on the arguments of `follow` below. Other pods matter only by the shared pool that they leave.
+    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool.
 
     Args:
         config: the configuration.
@@ -117,14 +117,14 @@ def desired_cgroups(
 ) -> tuple[DesiredCgroup, ...]:
     """Compute the desired values of every cgroup that the agent manages, parents before children.
 
-    systemd manages the pods' cgroup itself, so only the controllers for its children are desired (D9).
+    systemd manages the pods' cgroup itself. The agent therefore sets only the controllers for its children (D9).
 
     Args:
         config: the configuration.
         node: the node's rules.
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
-        pods: the result of `pod_cgroups` for the same arguments. None means that it is computed here.
+        pods: the result of `pod_cgroups` for the same arguments. None means that this function computes it.
     """
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
@@ -146,9 +146,9 @@ def desired_cgroups(
 def runtime_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState
 ) -> dict[ContainerKey, DesiredCgroup]:
-    """Compute the desired values for containers of a container runtime, limited to those that the runtime can be asked for.
+    """Compute the desired values for a container runtime's containers, limited to the values that a runtime can be asked to set.
 
-    The runtime sets the others as kubelet asks. Its containers have no payload cgroup with fallback CPUs, and no partitions.
+    The runtime sets all other values as kubelet requests. Its containers have no payload cgroup with fallback CPUs, and no partitions.
     """
     remote = replace(kernel, path_to_partitions=())
     found = {}
@@ -168,7 +168,7 @@ def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_mi
 
 
 def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]) -> Iterator[DesiredCgroup]:
-    """Return the pods' cgroup and those above it, with the CPUs that they hand down to partitions (D27)."""
+    """Return the pods' cgroup and the cgroups above it, with the CPUs that each hands down to partitions (D27)."""
     if not kernel.path_to_partitions:
         yield DesiredCgroup("", controllers)
     cpus = CpuSet()
@@ -182,12 +182,12 @@ def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[Desi
 def _pod_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
 ) -> tuple[DesiredCgroup, ...]:
-    """Return a pod's cgroup and those of its containers.
+    """Return a pod's cgroup and the cgroups of its containers.
 
-    When all CPUs of a container go offline, the kernel lets it run where its pod's cgroup and its payload's cgroup may. Both exclude
+    If all CPUs of a container go offline, the kernel falls back to the CPUs of its pod's cgroup and of its payload cgroup. Both exclude the
     CPUs of other pods. If all CPUs of the pod's cgroup went offline as well, the kernel would fall back to the parent's CPUs. The pod's
-    cgroup therefore also lists the reserved CPUs, which are never allocated. It keeps CPUs that are offline, so that nothing has to be
-    written when they go and come.
+    cgroup therefore also lists the reserved CPUs, which are never allocated. It keeps listing offline CPUs, so that no write is needed when
+    they go offline and return.
     """
     levels = {c.name: isolation(node, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
@@ -221,7 +221,7 @@ def _pod_cgroups(
         for container, want in zip(entry.pod.containers, containers, strict=True)
         if want.is_exclusive and levels[container.name] is not Isolation.MIXED
     }
-    # The cgroups of the other QoS classes hand no CPUs down.
+    # The cgroups of the other QoS classes hand down no CPUs.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
     return add_partitions(
         pod,
@@ -235,9 +235,9 @@ def _pod_cgroups(
 def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
-    The agent decides only on their CPUs and memory nodes, and the units' own files on all else. They are in no cgroup of the pod. A unit
-    without a CPU left runs on the reserved CPUs. If none of these is online, no CPUs are desired, because systemd takes an empty set as
-    "no restriction".
+    The agent decides only a unit's CPUs and memory nodes. The unit's own file decides the rest. The units' cgroups aren't below the pod's
+    cgroup. A unit whose CPUs are all unavailable runs on the reserved CPUs. If none of the reserved CPUs is online either, no CPUs are
+    desired, because systemd interprets an empty set as "no restriction".
     """
     pool = shared_pool(node, state.promises, kernel.online) or node.reserved & kernel.online
     for container, status in entry.pairs():
@@ -250,7 +250,7 @@ def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodE
         own = own_set_of(state.promises, entry.pod.uid, container.name)
         level = isolation(node, state.promises, entry.pod, container.name)
         cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-        # Without a decision on its memory, the unit's own file counts.
+        # If the unit's memory nodes were not decided, its own file applies.
         mems = _decided_nodes(kernel, state.promises, entry.pod, container)
         mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
         yield DesiredCgroup(
@@ -272,14 +272,14 @@ def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Cont
 
 
 def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers, for threads that have pinned themselves to a CPU which goes offline."""
+    """Return the fallback CPUs of shared containers. They are needed if a thread has pinned itself to a CPU which goes offline."""
     return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
 def shared_pool(node: NodeRules, promises: Promises, online: CpuSet) -> CpuSet:
-    """Return the online CPUs of containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
+    """Return the online CPUs for containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
 
-    Policy none doesn't track the pool (kubelet's default set stays empty), so it is all online CPUs.
+    Policy none doesn't track the pool (kubelet's default set stays empty), so the pool is all online CPUs.
     """
     pool = default_set(promises) & online if node.placement.has_static_cpus else online
     of_class = node.topology.core_classes.get(node.placement.shared_core_class, CpuSet())
@@ -303,7 +303,7 @@ def _container_cgroup(
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
-    # Exclusive CPUs stay listed while they are offline, so that no write is needed when they go and come back.
+    # Exclusive CPUs stay listed while they are offline, so that no write is needed when they go offline and return.
     attributes: list[tuple[Attribute, Value]] = [
         (
             Attribute.FALLBACK_CPUS,
@@ -332,9 +332,9 @@ def _container_cgroup(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
-    """Return the CPUs that a container runs on now. Empty means that the container starves.
+    """Return the CPUs that a container runs on now. Empty means that the container is starved.
 
-    These are its online exclusive CPUs, or the shared pool if it has none (D14). A mixed container has both.
+    These are its online exclusive CPUs, or the shared pool if no exclusive CPU is online (D14). A mixed container has both.
     """
     mine = own & online if own is not None else CpuSet()
     return mine | (pool & online) if is_mixed or not mine else mine
@@ -343,7 +343,7 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 def _is_unlimited_pod(
     config: Config, node: NodeRules, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
-    """Whether exclusive CPUs leave the pod's cgroup without a CPU limit (kubelet's rule for CFS quotas, D15)."""
+    """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (kubelet's rule for CFS quotas, D15)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
@@ -357,14 +357,14 @@ def _container_quota(
 ) -> CpuMax:
     """Compute a container's quota (D15).
 
-    A container with exclusive CPUs has none. In its pod's own pool, a container without a limit gets at most the size of the pool.
+    A container with exclusive CPUs has no quota. In a pod's own pool, a container without a limit gets at most the size of the pool.
 
     Args:
         config: the configuration.
         container: the container, with or without a limit of its own.
-        limit_milli: the container's own limit, or else its pod's.
-        level: which other containers share its CPUs.
-        cpus: the CPUs on which it runs.
+        limit_milli: the container's own limit, or else its pod's limit.
+        level: the set of other containers that share its CPUs.
+        cpus: the CPUs on which the container runs.
     """
     has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
     if has_no_quota or not config.cpu_cfs_quota:
@@ -382,7 +382,7 @@ def _quota(limit_milli: int | None, config: Config) -> CpuMax:
 
 
 def _memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
-    """Round a limit down to whole pages as the kernel does (mm/page_counter.c), so that reading it back gives the same value."""
+    """Round a limit down to whole pages. The kernel does the same (mm/page_counter.c), so reading the limit back gives the same value."""
     if limit_bytes is None or limit_bytes == 0:
         return ByteLimit(None)
     return ByteLimit(limit_bytes // kernel.page_bytes * kernel.page_bytes)

@@ -1,6 +1,7 @@
 """Preconditions of `exec`: whether a container has its promised CPUs now, and whether another process may enter its cgroup.
 
-A process that enters gets exactly the promised CPUs, or can't enter. Knows no file system: the caller passes the cgroups below.
+A process that enters gets exactly the promised CPUs, or can't enter. This module has no file access: the caller passes the cgroups below
+the container's.
 """
 
 from collections.abc import Sequence
@@ -29,14 +30,14 @@ def find_obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Return the reason why no process can enter a container. None means that it can.
+    """Return the reason why no process can enter a container. None means that a process can enter.
 
     Args:
         entry: the pod.
-        name: the name of one of its containers.
+        name: the name of one of the pod's containers.
         desired: the desired cgroups of all pods.
         observed: the observed cgroups of all pods.
-        used_below: names of the populated cgroups directly below the container's cgroup or its payload's.
+        used_below: names of the populated cgroups directly below the container's cgroup or its payload cgroup.
     """
     path = entry.container_path(name)
     return (
@@ -49,7 +50,9 @@ def find_obstacle(
 def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return the reason why a container's cgroup lacks its allocated values, or shares its exclusive CPUs. Arguments as above."""
+    """Return the reason why a container's cgroup lacks its allocated values, or shares its exclusive CPUs. The parameters are those of
+    `find_obstacle`.
+    """
     return _check_pod(entry) or _check_cgroup(entry, entry.container_path(name), desired, observed, None)
 
 
@@ -73,7 +76,7 @@ def _check_pod(entry: PodEntry) -> Obstacle | None:
 
 
 def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    container, status, there = entry.pod.container(name), entry.status(name), observed.get(entry.container_path(name))
+    container, status, cgroup = entry.pod.container(name), entry.status(name), observed.get(entry.container_path(name))
     if container.unit:
         return Obstacle(
             f"container {name} of pod {entry.pod.full_name} pins {container.unit}: systemd starts its processes",
@@ -82,7 +85,7 @@ def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> O
     if not container.is_launched:
         return _check_inits(entry, name, observed)
     # Processes that outlive a container's command are killed, so that the container can restart.
-    if not status.is_started or there is None or not there.is_populated:
+    if not status.is_started or cgroup is None or not cgroup.is_populated:
         return Obstacle(
             f"container {name} of pod {entry.pod.full_name} is not running",
             f"wait until it is: nodeagent inspect {entry.pod.full_name}",
@@ -96,13 +99,13 @@ def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> O
 
 
 def _check_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """Check that the init containers before a container have ended. It may reuse their CPUs, even CPUs that are offline now."""
+    """Check that the init containers before a container have ended. The container may reuse their CPUs, even CPUs that are offline now."""
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
-        there = observed.get(entry.container_path(container.name))
+        cgroup = observed.get(entry.container_path(container.name))
         if container.kind is not ContainerKind.INIT or not container.is_launched:
             continue
         is_over = status.exit is not None and status.exit.is_success
-        if not is_over or (there is not None and there.is_populated):
+        if not is_over or (cgroup is not None and cgroup.is_populated):
             return Obstacle(
                 f"init container {container.name} of pod {entry.pod.full_name} has not ended yet",
                 f"wait until it has: nodeagent inspect {entry.pod.full_name}",
@@ -117,50 +120,50 @@ def _check_cgroup(
     observed: ObservedCgroups,
     used_below: Sequence[str] | None,
 ) -> Obstacle | None:
-    """Check the cgroup. `used_below` is None if no process is to enter it."""
+    """Return an obstacle in the state of the cgroup. `used_below` is None if no process is going to enter the cgroup."""
     want = next((w for w in desired if w.path == path), None)
-    there = observed.get(path)
-    if is_pinned(path) and there is None:
+    cgroup = observed.get(path)
+    if is_pinned(path) and cgroup is None:
         unit = unit_at(path)
         return Obstacle(f"systemd does not know unit {unit} yet", f"see `systemctl status {unit}`")
-    if want is None or there is None:
+    if want is None or cgroup is None:
         return Obstacle(f"there is no cgroup {path} yet", "see `nodeagent inspect`, and `journalctl -u nodeagent`")
     if want.is_starved:
         return Obstacle(
             "the container is Starved: no CPU is left in the shared pool, so it is frozen",
             "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
         )
-    entrance = None if used_below is None else _check_entrance(want, there, used_below)
-    return entrance or _check_values(want, there) or _check_intruders(entry, want, desired, observed)
+    entrance = None if used_below is None else _check_entrance(want, cgroup, used_below)
+    return entrance or _check_values(want, cgroup) or _check_intruders(entry, want, desired, observed)
 
 
-def _check_entrance(want: DesiredCgroup, there: ObservedCgroup, used_below: Sequence[str]) -> Obstacle | None:
-    if there.is_frozen or there.get(Attribute.FREEZE) is True:
+def _check_entrance(want: DesiredCgroup, cgroup: ObservedCgroup, used_below: Sequence[str]) -> Obstacle | None:
+    if cgroup.is_frozen or cgroup.get(Attribute.FREEZE) is True:
         return Obstacle(
             "the container is frozen (cgroup.freeze)", "nodeagent thaws it within its reconcile period: try again"
         )
-    if there.subtree_control - want.controllers or used_below:
+    if cgroup.subtree_control - want.controllers or used_below:
         below = f" ({', '.join(used_below)})" if used_below else ""
         return Obstacle(
-            f"cgroup {there.path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside them "
-            "(cgroup v2, no internal processes)",
+            f"cgroup {cgroup.path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside "
+            "them (cgroup v2, no internal processes)",
             "use that runtime's own exec, such as `crictl exec` or `crun exec`",
         )
     return None
 
 
-def _check_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
+def _check_values(want: DesiredCgroup, cgroup: ObservedCgroup) -> Obstacle | None:
     next_step = "nodeagent corrects it within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
-        found = there.get(attribute)
+        found = cgroup.get(attribute)
         if (found - want.offline_cpus if isinstance(found, CpuSet) else found) != want.get(attribute):
             return Obstacle(
                 f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the allocated '{want.get(attribute)}'",
                 next_step,
             )
-    if there.cpus_effective != want.cpus():
+    if cgroup.cpus_effective != want.cpus():
         return Obstacle(
-            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}' instead of the allocated '{want.cpus()}'",
+            f"cpuset.cpus.effective of {want.path} is '{cgroup.cpus_effective or ''}' instead of the allocated '{want.cpus()}'",
             next_step,
         )
     return None
@@ -169,23 +172,25 @@ def _check_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None
 def _check_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return an obstacle if others may run on its exclusive CPUs: they have not vacated them yet, or an init container still has them."""
+    """Return an obstacle if processes of other cgroups may run on the container's exclusive CPUs, because they haven't left yet or belong
+    to an init container.
+    """
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus, want.exclusive_cpus & plan.occupied
-    who = list(plan.orphans) if taken else []
+    sharers = list(plan.orphans) if taken else []
     inits = {entry.container_path(c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
     for other in desired:
-        there = observed.get(other.path)
-        if other is want or not other.is_leaf or there is None or not there.is_populated or there.is_frozen:
+        cgroup = observed.get(other.path)
+        if other is want or not other.is_leaf or cgroup is None or not cgroup.is_populated or cgroup.is_frozen:
             continue
         in_one_pool = other.path.startswith(want.shares_with) and other.path not in inits and other.cpus() & mine
-        shared = (there.cpus_effective or CpuSet()) & mine
+        shared = (cgroup.cpus_effective or CpuSet()) & mine
         if shared and not in_one_pool:
             taken |= shared
-            who.append(other.path)
+            sharers.append(other.path)
     if not taken:
         return None
-    names = f" ({', '.join(who)})" if who else ""
+    names = f" ({', '.join(sharers)})" if sharers else ""
     return Obstacle(
         f"processes of another cgroup{names} may run on its exclusive CPUs {taken}",
         "wait until they have ended or left; `nodeagent inspect` lists them and shows how to end them",

@@ -1,8 +1,8 @@
-"""Cpuset partitions, which keep host processes off exclusive CPUs (D27): which cgroups have one, and in which order they start and end.
+"""Cpuset partitions, which keep host processes off exclusive CPUs (D27): which cgroups are partitions, and the order of starts and ends.
 
-A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Such sets of siblings must not
-overlap, and no sibling's `cpuset.cpus` may lie within one. Partitions that end therefore go first, from the bottom up: the partition, then
-its CPUs. New ones follow from the top down. Knows neither pods nor the file system.
+A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. These sets of sibling cgroups must not
+overlap, and no sibling's `cpuset.cpus` may lie within such a set. Partitions that end therefore go first, from the bottom up. For each, the
+partition ends before its CPUs are withdrawn. New partitions follow from the top down. This module knows neither pods nor the file system.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Observ
 from nodeagent.core.model.idset import CpuSet
 
 PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
-"""Attributes that no container's start waits for."""
+"""Attributes that a container's start doesn't wait for."""
 
 NO_PARTITION = ((Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()), (Attribute.CPUSET_CPUS_PARTITION, MEMBER))
 
@@ -34,18 +34,18 @@ def add_partitions(
 ) -> tuple[DesiredCgroup, ...]:
     """Add the partitions to a pod's cgroups.
 
-    The pod's cgroup is the partition if it has one container, or if all containers have exclusive CPUs and some share them with an init
-    container (two sibling partitions can't share CPUs). In any other pod, each container with CPUs that no other container of the pod uses
-    has its own partition. In one for the whole pod, containers of the shared pool would have no CPU, and a container that loses its last
-    CPU would run on those of the others. The kernel takes no CPUs isolated at boot into a partition that it balances, so these are never
-    mixed with others in one.
+    The pod's cgroup is the partition in two cases: the pod has one container, or all its containers have exclusive CPUs and some share them
+    with an init container. (Two sibling partitions can't share CPUs.) In any other pod, each container with CPUs that no other container of
+    the pod uses has its own partition. A partition for the whole pod would leave containers of the shared pool without CPUs. A container
+    that loses its last CPU would also run on the CPUs of the other containers. The kernel accepts no CPUs isolated at boot in a balanced
+    partition, so such CPUs are never mixed with others in one partition.
 
     Args:
         pod: the pod's cgroup.
         containers: the cgroups of its containers.
         own: the exclusive CPUs of containers that have some now, by path.
         isolated: CPUs isolated at boot (isolcpus), over which the kernel doesn't balance load.
-        is_unbalanced: whether the pod asks for partitions of the kind `isolated`.
+        is_unbalanced: whether the pod requests partitions of the kind `isolated`.
     """
     kind_of = partial(_kind, isolated=isolated, is_unbalanced=is_unbalanced)
     whole = _union(own.values())
@@ -88,18 +88,19 @@ def _union(sets: Iterable[CpuSet]) -> CpuSet:
 
 
 class Step(Struct, frozen=True):
-    """One write."""
+    """One write to a file of a cgroup."""
 
     path: str
     attribute: Attribute
     value: CpuSet | Partition
     before: CpuSet | Partition | None
     grants: CpuSet = CpuSet()
-    """CPUs of a partition that starts. The kernel would move other processes off them, maybe onto exclusive CPUs of others."""
+    """CPUs of a partition that starts. The kernel would move other processes off these CPUs, possibly onto other cgroups' exclusive CPUs.
+    """
 
 
 def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """End each partition that differs from the desired one, then withdraw the CPUs that no partition needs any more."""
+    """End each partition that differs from the desired one. Then withdraw the CPUs that no partition needs any more."""
     for want in reversed(desired):
         before = _partition(want, observed)
         if before is not None and _has_to_end(want, observed):
@@ -112,7 +113,7 @@ def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) 
 
 
 def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """Hand CPUs down to partitions, then start them, including those that the kernel has invalidated."""
+    """Hand CPUs down to partitions. Then start the partitions, including those that the kernel has invalidated."""
     for want in desired:
         before_cpus = _handed_down(want, observed)
         if want.partition_cpus() - before_cpus:
@@ -128,7 +129,7 @@ def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 
 
 def find_unpartitioned_cpus(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs of populated cgroups whose partition has not started. The kernel may have refused it."""
+    """Return the CPUs of populated cgroups whose partition has not started. The kernel may have refused to start it."""
     begin = (step for step in start_partitions(desired, observed) if step.path in observed)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 

@@ -43,7 +43,7 @@ _LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
 class MakeCgroup(Struct, frozen=True):
     path: str
     has_payload: bool = False
-    """Whether the cgroup is a container's, which needs a `payload` cgroup for its processes below it."""
+    """Whether the cgroup belongs to a container. It then needs a `payload` cgroup below it for its processes."""
 
 
 class EnableControllers(Struct, frozen=True):
@@ -56,7 +56,7 @@ class GatherThreads(Struct, frozen=True):
 
     path: str
     vacates: CpuSet
-    """CPUs on which none of these threads runs afterwards."""
+    """CPUs on which none of these threads runs any more after the move."""
 
 
 class SetAttribute(Struct, frozen=True):
@@ -66,7 +66,7 @@ class SetAttribute(Struct, frozen=True):
     before: Value | None
     """The observed value. None means that the cgroup is new or lacks the file."""
     vacates: CpuSet = CpuSet()
-    """CPUs on which no process of this cgroup runs once the change is in effect."""
+    """CPUs on which no process of this cgroup runs any more once the change is in effect."""
     grants: CpuSet = CpuSet()
     """CPUs that become exclusive to this cgroup."""
 
@@ -109,14 +109,15 @@ def _height(limit: Value) -> float:
 
 
 def concerns_partition(change: Change) -> bool:
-    """Whether the change concerns a partition. Only the isolation from the host depends on it."""
+    """Whether the change concerns a partition. Only the isolation from the host depends on partitions."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
 
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs that must not be granted, because processes outside of the desired cgroups run there and no change can move them."""
+    """CPUs that must not be granted, because processes outside of the desired cgroups run on them and no change can move these processes.
+    """
     orphans: tuple[str, ...] = ()
     """Populated cgroups below the pods' cgroup that belong to no pod any more."""
 
@@ -126,7 +127,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
 
     Args:
         desired: every cgroup that should exist, parents before children.
-        observed: every cgroup below the pods' cgroup, that cgroup itself (path ""), those above it, and the units that pods pin.
+        observed: the pods' cgroup itself (path ""), every cgroup below it, the cgroups above it, and the units that pods pin.
     """
     everything = tuple(desired)
     # Only systemd can create a unit's cgroup.
@@ -163,8 +164,8 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
 
 def _restore_units(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
-        there = observed.get(want.path)
-        if want.goes_back_to is not None and there is not None and there.unit != want.goes_back_to:
+        cgroup = observed.get(want.path)
+        if want.goes_back_to is not None and cgroup is not None and cgroup.unit != want.goes_back_to:
             yield GiveUnitBack(want.path, want.goes_back_to)
 
 
@@ -174,26 +175,27 @@ def _write_steps(steps: Iterable[Step]) -> Iterator[Change]:
 
 
 def _find_stuck_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
-    """Return CPUs outside of its cpuset that a cgroup may still use.
+    """Return CPUs outside of a cgroup's desired cpuset that its processes may still use.
 
-    If the kernel can grant none of the CPUs in a cpuset, it grants those of the parent. A unit without a CPU left also stays where it is.
+    If the kernel can grant none of the CPUs in a cpuset, it grants the parent's CPUs instead. A unit without an available CPU also stays
+    where it is.
     """
-    there = observed.get(want.path)
-    if there is None or not want.is_leaf or want.is_starved:
+    cgroup = observed.get(want.path)
+    if cgroup is None or not want.is_leaf or want.is_starved:
         return CpuSet()
-    is_in_place = not want.cpus() or there.get(Attribute.CPUSET_CPUS) == want.cpus()
-    return _find_usable_cpus(there) - want.cpus() if is_in_place else CpuSet()
+    is_in_place = not want.cpus() or cgroup.get(Attribute.CPUSET_CPUS) == want.cpus()
+    return _find_usable_cpus(cgroup) - want.cpus() if is_in_place else CpuSet()
 
 
 def _create_cgroups(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
         if is_pinned(want.path):
             continue
-        there = observed.get(want.path)
+        cgroup = observed.get(want.path)
         has_payload = want.get(Attribute.FALLBACK_CPUS) is not None
-        if there is None or (has_payload and there.get(Attribute.FALLBACK_CPUS) is None):
+        if cgroup is None or (has_payload and cgroup.get(Attribute.FALLBACK_CPUS) is None):
             yield MakeCgroup(want.path, has_payload=has_payload)
-        missing = want.controllers - (there.subtree_control if there else frozenset())
+        missing = want.controllers - (cgroup.subtree_control if cgroup else frozenset())
         if missing:
             yield EnableControllers(want.path, tuple(sorted(missing)))
 
@@ -201,19 +203,19 @@ def _create_cgroups(desired: Iterable[DesiredCgroup], observed: ObservedCgroups)
 def _vacate_all(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Make every cgroup leave the CPUs that it should not have.
 
-    Cgroups without a CPU to move to are frozen before anything moves. Exclusive cgroups come next. Otherwise one could still list a CPU
-    when its pod's cgroup gets that CPU, before it is granted. Pods' cgroups follow, because they bound their shared containers, which may
-    move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are then reduced, and not yet extended.
+    Cgroups without a CPU to move to are frozen before anything moves. Exclusive cgroups come next. Otherwise one of them could still list a
+    CPU when its pod's cgroup gets the CPU, and would use it before it is granted. Pods' cgroups follow, because they bound their shared
+    containers, which may move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are then reduced, but not extended yet.
     """
     desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
     for want in leaves:
-        there = observed.get(want.path)
-        if (want.is_starved or _is_displaced(want, there)) and (
-            there is None or there.get(Attribute.FREEZE) is not True
+        cgroup = observed.get(want.path)
+        if (want.is_starved or _is_displaced(want, cgroup)) and (
+            cgroup is None or cgroup.get(Attribute.FREEZE) is not True
         ):
             yield SetAttribute(
-                want.path, Attribute.FREEZE, value=True, before=False, vacates=_find_usable_cpus(there) - want.cpus()
+                want.path, Attribute.FREEZE, value=True, before=False, vacates=_find_usable_cpus(cgroup) - want.cpus()
             )
     for want in leaves:
         kept = _find_kept_cpus(want, observed)
@@ -221,10 +223,10 @@ def _vacate_all(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield from _vacate(want, observed.get(want.path), kept, want.cpus() | want.offline_cpus)
     for want in desired:
         if not want.is_leaf and want.cpus():
-            there = observed.get(want.path)
-            before = there.get(Attribute.CPUSET_CPUS) if there else None
+            cgroup = observed.get(want.path)
+            before = cgroup.get(Attribute.CPUSET_CPUS) if cgroup else None
             if before != want.cpus():
-                vacates = _find_listed_cpus(there) - want.cpus()
+                vacates = _find_listed_cpus(cgroup) - want.cpus()
                 yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=vacates)
     for want in leaves:
         fallback = _find_fallback(observed.get(want.path))
@@ -234,64 +236,66 @@ def _vacate_all(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
                 want.path, Attribute.FALLBACK_CPUS, _narrow_fallback(want, fallback), fallback, vacates=gone
             )
     for want in leaves:
-        there = observed.get(want.path)
+        cgroup = observed.get(want.path)
         if want.cpus() and not want.is_exclusive:
-            yield from _vacate(want, there, want.cpus(), want.cpus())
+            yield from _vacate(want, cgroup, want.cpus(), want.cpus())
     for want in leaves:
-        there = observed.get(want.path)
-        left = _find_interim_cpus(want, there, leaves)
+        cgroup = observed.get(want.path)
+        left = _find_interim_cpus(want, cgroup, leaves)
         if left:
-            yield from _vacate(want, there, left, left)
+            yield from _vacate(want, cgroup, left, left)
     for want in leaves:
-        there = observed.get(want.path)
-        if there is not None and there.elsewhere:
-            yield GatherThreads(want.path, vacates=there.elsewhere)
+        cgroup = observed.get(want.path)
+        if cgroup is not None and cgroup.elsewhere:
+            yield GatherThreads(want.path, vacates=cgroup.elsewhere)
 
 
-def _find_fallback(there: ObservedCgroup | None) -> CpuSet:
-    found = there.get(Attribute.FALLBACK_CPUS) if there else None
-    return found if isinstance(found, CpuSet) else CpuSet()
+def _find_fallback(cgroup: ObservedCgroup | None) -> CpuSet:
+    fallback = cgroup.get(Attribute.FALLBACK_CPUS) if cgroup else None
+    return fallback if isinstance(fallback, CpuSet) else CpuSet()
 
 
 def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
-    """Return the fallback CPUs while others are still to leave: a part of the current ones, unless that would be empty."""
+    """Return the fallback CPUs while other cgroups still have to leave theirs. They are a part of the current ones, unless that part is
+    empty.
+    """
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
 def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
-    """Return the desired CPUs that an exclusive cgroup has already. None means that it lists no others, or has to move as a whole.
+    """Return the desired CPUs that an exclusive cgroup already has. None means that it lists no other CPUs, or has to move as a whole.
 
-    Its own offline CPUs may stay listed. Any other listed CPU would become usable at once when its pod's cgroup gets it, or when it comes
-    online. That could be a CPU that the cgroup has released, or one that others have not vacated yet.
+    The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable at once when the pod's cgroup gets it, or when
+    it comes online. Such a CPU may be one that the cgroup has released, or one that other cgroups have not vacated yet.
     """
-    there = observed.get(want.path)
-    if there is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, there):
+    cgroup = observed.get(want.path)
+    if cgroup is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, cgroup):
         return None
     above = observed.get(parent_of(want.path))
     bound = above.get(Attribute.CPUSET_CPUS) if above else None
     allowed = want.cpus() & bound if isinstance(bound, CpuSet) and bound else want.cpus()
     is_beyond = (
-        _find_usable_cpus(there) - want.cpus()
-        or _find_listed_cpus(there) - _find_usable_cpus(there) - allowed - want.offline_cpus
+        _find_usable_cpus(cgroup) - want.cpus()
+        or _find_listed_cpus(cgroup) - _find_usable_cpus(cgroup) - allowed - want.offline_cpus
     )
-    return (_find_usable_cpus(there) & want.cpus() or None) if is_beyond else None
+    return (_find_usable_cpus(cgroup) & want.cpus() or None) if is_beyond else None
 
 
-def _find_listed_cpus(there: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs that processes may run on, now or once a cgroup above has them.
+def _find_listed_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
+    """Return the CPUs that processes may run on, now or once a parent cgroup has the CPUs.
 
-    The listed CPUs count too, because in a partition only the CPUs of the partition are effective.
+    Listed CPUs are included, because only a partition's own CPUs are effective in it.
     """
-    named = there.get(Attribute.CPUSET_CPUS) if there else None
-    return _find_usable_cpus(there) | named if isinstance(named, CpuSet) else _find_usable_cpus(there)
+    named = cgroup.get(Attribute.CPUSET_CPUS) if cgroup else None
+    return _find_usable_cpus(cgroup) | named if isinstance(named, CpuSet) else _find_usable_cpus(cgroup)
 
 
 def _find_interim_cpus(
-    want: DesiredCgroup, there: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]
+    want: DesiredCgroup, cgroup: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]
 ) -> CpuSet | None:
-    """Return the CPUs that an exclusive unit keeps until its own are granted.
+    """Return the CPUs that an exclusive unit keeps until its own CPUs are granted.
 
-    None means that it is on no CPU of others, or is no exclusive unit.
+    None means that the unit uses no CPUs of other cgroups, or that the cgroup isn't an exclusive unit's.
     """
     if not want.is_exclusive or not is_pinned(want.path):
         return None
@@ -299,26 +303,28 @@ def _find_interim_cpus(
     for other in leaves:
         if other is not want:
             others |= other.exclusive_cpus
-    held = _find_listed_cpus(there) if want.is_mixed else _find_usable_cpus(there)
+    held = _find_listed_cpus(cgroup) if want.is_mixed else _find_usable_cpus(cgroup)
     return (held - others or want.meanwhile) if held & others else None
 
 
-def _vacate(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
-    before = there.get(Attribute.CPUSET_CPUS) if there else None
+def _vacate(want: DesiredCgroup, cgroup: ObservedCgroup | None, cpus: CpuSet, kept: CpuSet) -> Iterator[Change]:
+    before = cgroup.get(Attribute.CPUSET_CPUS) if cgroup else None
     if before != cpus:
-        vacates = _find_listed_cpus(there) - kept if _find_usable_cpus(there) else CpuSet()
+        vacates = _find_listed_cpus(cgroup) - kept if _find_usable_cpus(cgroup) else CpuSet()
         yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=vacates)
 
 
-def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
+def _is_displaced(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> bool:
     """Whether another program moved an exclusive cgroup off all its CPUs. The cgroup is frozen while it moves back.
 
     A pinned unit is not frozen, because systemd's clients would see that state.
     """
     if is_pinned(want.path):
         return False
-    usable = _find_usable_cpus(there)
-    return want.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & want.cpus()
+    usable = _find_usable_cpus(cgroup)
+    return (
+        want.is_exclusive and bool(usable) and cgroup is not None and cgroup.is_populated and not usable & want.cpus()
+    )
 
 
 def _write_differences(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
@@ -326,9 +332,9 @@ def _write_differences(desired: Iterable[DesiredCgroup], observed: ObservedCgrou
     desired = tuple(desired)
     leaves = tuple(want for want in desired if want.is_leaf)
     for want in desired:
-        there = observed.get(want.path)
+        cgroup = observed.get(want.path)
         for attribute, value in want.attributes:
-            before = there.get(attribute) if there else None
+            before = cgroup.get(attribute) if cgroup else None
             if attribute in PARTITION_ATTRIBUTES or attribute in _LIMITS or attribute is Attribute.FALLBACK_CPUS:
                 continue
             if attribute is not Attribute.CPUSET_CPUS:
@@ -337,65 +343,67 @@ def _write_differences(desired: Iterable[DesiredCgroup], observed: ObservedCgrou
             elif not want.is_exclusive:
                 continue
             elif is_pinned(want.path):
-                left = _find_interim_cpus(want, there, leaves)
-                is_alone = _grants_explicitly(there, before, want.cpus()) and not _find_usable_cpus(there) - want.cpus()
+                left = _find_interim_cpus(want, cgroup, leaves)
+                is_alone = (
+                    _grants_explicitly(cgroup, before, want.cpus()) and not _find_usable_cpus(cgroup) - want.cpus()
+                )
                 if left != want.cpus() and not is_alone:
-                    vacates = (left or _find_usable_cpus(there)) - want.cpus()
+                    vacates = (left or _find_usable_cpus(cgroup)) - want.cpus()
                     yield SetAttribute(want.path, attribute, value, before, vacates, want.exclusive_cpus)
             else:
                 before = _find_kept_cpus(want, observed) or before
-                if not _grants_explicitly(there, before, want.cpus()):
+                if not _grants_explicitly(cgroup, before, want.cpus()):
                     yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
 
 
 def _extend_fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Extend the fallback CPUs, once all others have left them."""
+    """Extend the fallback CPUs, once all other cgroups have left them."""
     for want in desired:
-        there, value = observed.get(want.path), want.fallback_cpus()
-        before = there.get(Attribute.FALLBACK_CPUS) if there else None
-        if _find_fallback(there) - value:
-            before = _narrow_fallback(want, _find_fallback(there))
+        cgroup, value = observed.get(want.path), want.fallback_cpus()
+        before = cgroup.get(Attribute.FALLBACK_CPUS) if cgroup else None
+        if _find_fallback(cgroup) - value:
+            before = _narrow_fallback(want, _find_fallback(cgroup))
         if value and before != value:
             yield SetAttribute(want.path, Attribute.FALLBACK_CPUS, value, before)
 
 
 def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Write limits such that a pod's limit is never below those of its containers, which could be killed otherwise.
+    """Write limits so that a pod's limit is never below its containers' limits. Otherwise containers could be killed.
 
-    A pod's limit grows first and shrinks last. Among the limits of its containers, those that shrink come first.
+    A pod's limit grows first and shrinks last. Among its containers' limits, shrinking limits come first.
     """
-    found: list[tuple[int, SetAttribute]] = []
+    limits: list[tuple[int, SetAttribute]] = []
     for want in desired:
-        there = observed.get(want.path)
+        cgroup = observed.get(want.path)
         for attribute, value in want.attributes:
-            before = there.get(attribute) if there else None
+            before = cgroup.get(attribute) if cgroup else None
             if attribute in _LIMITS and before != value:
                 change = SetAttribute(want.path, attribute, value, before)
-                found.append(
+                limits.append(
                     ((1 if lowers_limit(change) else 2) if want.is_leaf else (3 if lowers_limit(change) else 0), change)
                 )
-    yield from (change for _, change in sorted(found, key=lambda each: each[0]))
+    yield from (change for _, change in sorted(limits, key=lambda each: each[0]))
 
 
-def _grants_explicitly(there: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset has these CPUs because it lists them, and not because the parent's CPUs are its fallback."""
-    return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(there) >= cpus)
+def _grants_explicitly(cgroup: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
+    """Whether a cpuset has these CPUs because it lists them, not because the kernel falls back to the parent's CPUs."""
+    return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(cgroup) >= cpus)
 
 
 def _thaw(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     for want in desired:
-        there = observed.get(want.path)
-        if there is None or not want.is_leaf or want.is_starved:
+        cgroup = observed.get(want.path)
+        if cgroup is None or not want.is_leaf or want.is_starved:
             continue
-        if there.get(Attribute.FREEZE) is True or _is_displaced(want, there):
+        if cgroup.get(Attribute.FREEZE) is True or _is_displaced(want, cgroup):
             yield SetAttribute(want.path, Attribute.FREEZE, value=False, before=True, grants=want.exclusive_cpus)
 
 
-def _find_usable_cpus(there: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs on which processes of a cgroup may run now, including one that enters it at this moment.
+def _find_usable_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
+    """Return the CPUs on which processes of a cgroup may run now, including a process that enters the cgroup at this moment.
 
-    In a frozen cgroup none run. Others may thaw a systemd unit at any moment, so it counts as running.
+    In a frozen cgroup, no process runs. Other programs may thaw a systemd unit at any moment, so a unit always counts as running.
     """
-    if there is None or (there.is_frozen and not is_pinned(there.path)):
+    if cgroup is None or (cgroup.is_frozen and not is_pinned(cgroup.path)):
         return CpuSet()
-    return (there.cpus_effective or CpuSet()) | there.elsewhere
+    return (cgroup.cpus_effective or CpuSet()) | cgroup.elsewhere

@@ -1,1 +1,1 @@
-"""Owners of cgroups, one package each, with the pods that each of them describes and the rules for the answers to it."""
+"""Domains, one package each: owners of cgroups, with their pods and the rules for answering requests."""

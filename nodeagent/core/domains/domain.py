@@ -1,8 +1,8 @@
 """Contract of a domain: an owner of containers' cgroups and processes, such as the agent, systemd or a container runtime.
 
 A turn calls the methods in the order of this module, all in the deciding thread. It calls a method of every domain before the next method.
-Each domain keeps its own data between turns, and no other domain knows it. The threads of a domain hand over data by queues, and wake the
-agent. Problems are texts for people, with the next step. A `Problem` also names its pod.
+Each domain keeps its own data between turns, which no other domain can see. A domain's threads pass data to the deciding thread by queues,
+and wake the agent. Problems are texts for users, and name the next step. A `Problem` also names its pod.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class DomainInput(Struct, frozen=True):
     sources: tuple[PodSource, ...]
     """Sources of all domains."""
     rescan: bool
-    """Observe everything again, and not only what may change without waking the agent."""
+    """Whether to observe everything again, and not only what may change without waking the agent."""
 
 
 class DomainView(Struct, frozen=True):
@@ -38,30 +38,30 @@ class DomainView(Struct, frozen=True):
 
     cgroups: ObservedCgroups
     inactive_units: frozenset[str] = frozenset()
-    """Paths of pinned units that neither run nor are being started."""
+    """Paths of pinned units that are neither active nor being started."""
     has_reported_all: bool = True
-    """False means that the domain may have pods that it hasn't reported yet."""
+    """Whether the domain has reported all its pods."""
     problems: tuple[str, ...] = ()
     retries: bool = False
-    """Another observation soon may solve the problems."""
+    """Whether another observation may soon solve the problems."""
     places: Mapping[str, str] = MappingProxyType({})
-    """Path of each pinned unit's cgroup below the root of all cgroups, by the unit's name."""
+    """Path of each pinned unit's cgroup below the root of all cgroups, by unit name."""
 
 
 class TurnDone(Struct, frozen=True):
     """Result of a turn that is saved and carried out."""
 
     state: NodeState
-    """Saved state, with the pods that could not be saved as refused."""
+    """Saved state. Pods that couldn't be saved are in it as refused."""
     wanted: tuple[DesiredCgroup, ...]
     ready: frozenset[str]
-    """Paths of the cgroups with the allocated values and no other processes on their exclusive CPUs."""
+    """Paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses."""
     unvacated: CpuSet
-    """CPUs that processes could not be made to leave."""
+    """CPUs that processes couldn't be made to leave."""
     placed: Mapping[str, ContainerPlacement]
     """CPUs and memory nodes that each container is told, by cgroup path."""
     files_in_use: Mapping[str, str]
-    """Name of the last user of each device file that could not be taken from it."""
+    """For each device file that couldn't be taken back, the name of its last user."""
 
 
 class TakenBack(Struct, frozen=True):
@@ -72,7 +72,7 @@ class TakenBack(Struct, frozen=True):
 
 
 class DomainCounts(Struct, frozen=True):
-    """Counts since the last call."""
+    """Counts since the previous call."""
 
     deltas: tuple[MetricDelta, ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
@@ -82,7 +82,7 @@ class DomainCounts(Struct, frozen=True):
 class Domain(Protocol):
     @property
     def name(self) -> str:
-        """`PodEntry.domain` of its pods."""
+        """`PodEntry.domain` of the domain's pods."""
         ...
 
     def follow(self, config: Config, /) -> None:
@@ -90,11 +90,11 @@ class Domain(Protocol):
         ...
 
     def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
-        """Return the domain's own pods. With `rescan` they are read again, otherwise they are as of the last look.
+        """Return the domain's own pods as of the last read. With `rescan`, read the pods again first.
 
         Called first, before any observation. The origin of such a pod names the domain. If the domain only watches its processes, its
-        containers pin units with names in systemd's form (`NAME.scope`). A domain with pods from another source, such as manifests, returns
-        none.
+        containers pin units with names in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as
+        manifests, the result is empty.
         """
         ...
 
@@ -104,66 +104,66 @@ class Domain(Protocol):
         Called before the turn is decided.
 
         Raises:
-            CgroupError: a cgroup can't be read. The turn decides nothing then.
+            CgroupError: a cgroup can't be read. The turn then decides nothing.
         """
         ...
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide on the requests since the last turn. The result is saved with the rest of the turn.
+        """Decide the requests received since the last turn. The result is saved with the rest of the turn.
 
-        Called once the turn has decided on the pods of all sources. Nothing is answered yet.
+        Called once the turn has decided the pods of all sources. No request is answered yet.
         """
         ...
 
     def withdraw(self, why: str, /) -> None:
         """Answer all waiting callers that nothing was decided.
 
-        Called if the turn can't be saved, in place of everything that follows from the decision. The later methods are called all the same,
-        with the state of the last turn.
+        Called if the turn can't be saved, instead of carrying out the decision. The later methods are still called, with the state of the
+        last turn.
         """
         ...
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of the domain's cgroups, if they outlive a lost state. Returns the problems.
+        """Record the original settings of the domain's cgroups, if the settings outlive a lost state. Return the problems.
 
-        Called once `state` is saved and before anything is written.
+        Called after `state` is saved and before any cgroup is written.
         """
         ...
 
     def desired(self, observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        """Return the desired values of cgroups without a pod in the state, such as those to restore."""
+        """Return the desired values of cgroups whose pods aren't in the state, such as cgroups to restore."""
         ...
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs with possible processes of the domain that no observed cgroup shows. The plan grants them to no container.
+        """Return CPUs that the domain's processes may use although no observed cgroup shows it. The plan grants these CPUs to no container.
 
         Called before the plan is carried out.
         """
         ...
 
     def owns(self, path: str, /) -> bool:
-        """Return whether the domain carries out the plan's changes of this cgroup. Exactly one domain does."""
+        """Whether this domain carries out the plan's changes of the cgroup. For each cgroup, exactly one domain does."""
         ...
 
     def apply(self, change: Change, /) -> None:
-        """Carry out one change. It returns once the change has its effect and processes have left the CPUs that it removes.
+        """Carry out one change. Return once the change is in effect and processes have left the CPUs that it removes.
 
         Raises:
-            CgroupError: the change failed, or its effect isn't certain. Changes that depend on it are deferred, and all is tried again.
+            CgroupError: the change failed, or its effect isn't certain. Changes that depend on it are deferred, and all are tried again.
         """
         ...
 
     def take_back(self, state: NodeState, /) -> TakenBack:
-        """Take released devices from the domain's processes, and let the processes use the allocated ones.
+        """Take released devices from the domain's processes, and let the processes use the allocated devices.
 
-        Called once the plan is carried out, before any domain starts or answers something.
+        Called after the plan is carried out, before any domain starts a container or answers a request.
         """
         ...
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
-        """Start or attach ready containers, answer waiting callers, and restore what has ended. Returns the problems.
+        """Start or attach ready containers, answer waiting callers, and restore the settings of ended pods. Return the problems.
 
-        Called last: everything is saved and written.
+        Called last, after everything is saved and written.
         """
         ...
 
@@ -173,9 +173,11 @@ class Domain(Protocol):
         ...
 
     def standing_problem(self) -> str | None:
-        """Describe a problem of the domain as a whole. None means that there is none. Called after each turn, even a failed one."""
+        """Describe a problem of the domain as a whole. None means that the domain has no problem. Called after each turn, even a failed
+        one.
+        """
         ...
 
     def count(self) -> DomainCounts:
-        """Return the counts since the last call, for the metrics."""
+        """Return the counts since the previous call, for the metrics."""
         ...

@@ -1,4 +1,4 @@
-"""Search of descending amounts for the first that fits, with few attempts."""
+"""Search of descending amounts for the first amount that fits, with few attempts."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ NEAREST = 16
 
 
 def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first amount that fits, assuming that all later ones fit, too."""
+    """Find the first amount that fits, assuming that all later amounts fit, too."""
     if not amounts or not fits(amounts[-1]):
         return None
     low, high = 0, len(amounts) - 1
@@ -18,6 +18,6 @@ def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int
 
 
 def first_nearby(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first amount that fits. The nearest ones are tried one by one, because fewer devices may be on other NUMA nodes."""
+    """Find the first amount that fits. The nearest amounts are tried one by one, because fewer devices may be on other NUMA nodes."""
     nearest = next((amount for amount in amounts[:NEAREST] if fits(amount)), None)
     return first_by_halving(amounts[NEAREST:], fits) if nearest is None else nearest

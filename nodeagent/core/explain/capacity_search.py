@@ -1,4 +1,4 @@
-"""Number of further copies of pods that fit. Copies are admitted one after the other until one is refused."""
+"""Number of further copies of pods that the node can admit. Copies are admitted one after the other until one is refused."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,27 +10,27 @@ from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
-"""Limit on copies, because pods without requests always fit."""
+"""Limit on copies, because the node always admits pods without requests."""
 
 
 class Capacity(Struct, frozen=True):
-    """How often all of the pods fit together."""
+    """How many copies of all the pods the node can admit."""
 
     copies: int
     after: WhatIf
     """The node with all complete copies."""
     refused: Pod | None
-    """Pod of the copy that didn't fit. None means that the search reached its limit."""
+    """Pod that was refused, ending the search. None means that the search reached its limit."""
     decision: Refused | None
     first: tuple[tuple[Pod, Admitted], ...] = ()
-    """Pods of the first copy, as they were placed. Empty if none fits."""
+    """Pods of the first copy with their decisions. Empty if no copy fits."""
 
 
 def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
-    """Admit copies of the pods, all of them in order, until one is refused.
+    """Admit copies of the pods until a pod is refused. Each copy contains all pods in order.
 
     Args:
-        what_if: the node to begin with.
+        what_if: the node at the beginning.
         pods: the pods of one copy. Each copy gets numbered names and new UIDs, so the same manifest can be given twice.
         fitted: called after each complete copy.
     """

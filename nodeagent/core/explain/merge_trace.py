@@ -1,6 +1,6 @@
-"""Steps of a merge of hints: the opinion of each resource on each set of NUMA nodes, the winning set, and why the others lost.
+"""Steps of a merge of hints: each resource's opinion on each set of NUMA nodes, the winning set, and why the other sets lost.
 
-The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same orders.
+The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, by the same orders.
 """
 
 import enum
@@ -21,7 +21,7 @@ from nodeagent.core.numa.node_search import Steps
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 
 _MAX_ENUMERATED = 8
-"""Limit on NUMA nodes up to which every set is considered. Beyond it, the single nodes, the listed sets and the smallest others are."""
+"""Limit on NUMA nodes for considering every set. With more nodes, single nodes, listed sets and the smallest other sets are considered."""
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
@@ -32,36 +32,36 @@ class Opinion(enum.StrEnum):
     """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """The set has enough, but more nodes than would be needed on an empty machine."""
+    """The set has enough, but more nodes than an empty machine would need."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """At least one resource doesn't offer the set."""
+    """At least one resource doesn't have enough on the set."""
     NOT_PREFERRED = "not preferred"
-    """At least one resource doesn't prefer the set, and all prefer another one, or only preferred sets are allowed."""
+    """Some resource doesn't prefer the set, although all resources prefer another set or only preferred sets are allowed."""
     SEVERAL_NODES = "several nodes"
-    """The set has several nodes under policy single-numa-node."""
+    """The set has several nodes, but the policy is single-numa-node."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """The distances within the set are longer (prefer-closest-numa-nodes)."""
+    """The distances within the set are longer than within the winner (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """Less is allocated on the node (prefer-most-allocated-numa-node)."""
+    """A smaller share of the node is allocated than of the winner (prefer-most-allocated-numa-node)."""
     HIGHER = "higher number"
-    """Between otherwise equal sets the lower node IDs win."""
+    """The set equals the winner otherwise, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all, and the set has another size than every resource can be narrowed to."""
+    """No set is preferred by all resources, and the set's size ranks lower than the winner's (`non_preferred_rank`)."""
 
 
 class Candidate(Struct, frozen=True):
     nodes: NumaSet
     opinions: tuple[tuple[str, Opinion], ...]
-    """Opinions by resource, in the order of asking."""
+    """Opinions by resource, in the order in which the resources gave hints."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """Resources that decided the verdict."""
+    """Resources because of which the set lost."""
 
 
 class MergeTrace(Struct, frozen=True):
@@ -72,15 +72,15 @@ class MergeTrace(Struct, frozen=True):
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
-    """Candidates by size, then by number."""
+    """Candidates by number of nodes, then by mask."""
     all_sets: bool
-    """Whether every set that at least one resource offers is a candidate."""
+    """Whether the candidates include every set that at least one resource offers."""
     overruled: tuple[str, ...] = ()
-    """Devices whose hints the result contradicts."""
+    """Devices with hints that the result contradicts."""
     silent: tuple[str, ...] = ()
-    """Requested resources without a hint. Like kubelet's, the memory manager gives none if it has too little."""
+    """Requested memory resources without a hint. The memory manager gives no hint if it has too little, as in kubelet."""
     answers: tuple[PluginAnswered, ...] = ()
-    """Answers of CPU plugins before the hints: the CPUs that they left for these."""
+    """Answers of CPU plugins before the hints: the CPUs that plugins left for the hints."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
@@ -90,21 +90,21 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
         managers: the managers that merged.
         promises: the promises at the time of the merge.
         report: the result of the merge.
-        pod: what the pod requests.
+        pod: the pod's requests.
     """
     topology, merged = managers.providers.topology, report.merged
     rules = topology.rules
     ids = [node.id for node in managers.topology.numa]
     every = len(ids) <= _MAX_ENUMERATED
-    listed = {m for _, hints in report.hints for m in _listed_masks(hints)}
+    listed = {m for _, hints in report.hints for m in _list_masks(hints)}
     single = [NumaMask(1 << node) for node in ids]
     small = (NumaMask(sum(chosen)) for size in range(1, len(ids) + 1) for chosen in combinations(single, size))
     masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
     winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
-    opinions = {mask: tuple((name, _opinion_on(hints, mask)) for name, hints in report.hints) for mask in masks}
+    opinions = {mask: tuple((name, _find_opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
     seen = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
     if winner is not None and winner not in opinions:
-        opinions[winner] = tuple((name, _opinion_on(hints, winner)) for name, hints in report.hints)
+        opinions[winner] = tuple((name, _find_opinion(hints, winner)) for name, hints in report.hints)
         seen.append(winner)
     all_sets = every or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
     if not seen and not all_sets:
@@ -120,12 +120,12 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
             for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
         ),
         overruled=report.overruled,
-        silent=_resources_without_hint(report, pod),
+        silent=_list_resources_without_hint(report, pod),
         all_sets=all_sets,
     )
 
 
-def _resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
+def _list_resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
     amounts = pod.memory if report.container is None else None
     for container in pod.containers:
         amounts = container.memory if container.name == report.container else amounts
@@ -136,13 +136,13 @@ def _resources_without_hint(report: MergeReport, pod: PodDemand) -> tuple[str, .
 _OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)
 
 
-def _listed_masks(hints: Hints) -> Iterable[NumaMask]:
+def _list_masks(hints: Hints) -> Iterable[NumaMask]:
     if isinstance(hints, HintFamily):
         return (mask for mask, _ in hints.listed)
     return (mask for mask, _ in hints if mask is not None)
 
 
-def _opinion_on(hints: Hints, mask: NumaMask) -> Opinion:
+def _find_opinion(hints: Hints, mask: NumaMask) -> Opinion:
     if isinstance(hints, HintFamily):
         if hints.prefers(mask):
             return Opinion.PREFERRED
@@ -156,7 +156,7 @@ def _opinion_on(hints: Hints, mask: NumaMask) -> Opinion:
 
 
 class _SetJudge:
-    """Finds why a set lost against the winner of one merge."""
+    """Finds the reason why a set lost against the winner of one merge."""
 
     def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: NumaMask | None) -> None:
         self._managers = managers
@@ -180,17 +180,17 @@ class _SetJudge:
             return Verdict.NOT_PREFERRED, reluctant
         assert self._winner is not None, "what every resource prefers would have won"
         if not self._merged.preferred:
-            ranks = non_preferred_rank(self._topology.rules, self._wanted_count())
+            ranks = non_preferred_rank(self._topology.rules, self._find_wanted_count())
             if ranks(mask)[:2] != ranks(self._winner)[:2]:
                 return Verdict.OTHER_SIZE, ()
-        return self._node_verdict(mask, self._winner), ()
+        return self._compare_nodes(mask, self._winner), ()
 
-    def _wanted_count(self) -> int:
+    def _find_wanted_count(self) -> int:
         listed = wanted_count([hints for hints in self._hints if not isinstance(hints, HintFamily)])
         families = [hints.fewest_nodes(Steps(MAX_STEPS)) for hints in self._hints if isinstance(hints, HintFamily)]
         return max([listed, *families])
 
-    def _node_verdict(self, mask: NumaMask, winner: NumaMask) -> Verdict:
+    def _compare_nodes(self, mask: NumaMask, winner: NumaMask) -> Verdict:
         if mask.bit_count() > winner.bit_count():
             return Verdict.MORE_NODES
         if self._topology.prefer_most_allocated:

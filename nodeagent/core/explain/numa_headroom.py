@@ -1,4 +1,4 @@
-"""Free resources of each NUMA node, and the holders of the others. Shows why a pod is refused, and how fragmented the node is."""
+"""Free resources of each NUMA node, and the holders of its other CPUs. Shows why a pod is refused, and how fragmented the node is."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -17,7 +17,7 @@ from nodeagent.core.resources.memory.holdings import memory_accounts
 
 
 class HeldOnNode(Struct, frozen=True):
-    """A container, or a pod as a whole, with exclusive CPUs on a NUMA node."""
+    """A container, or a pod as a whole, that holds exclusive CPUs on a NUMA node."""
 
     pod: str
     container: str | None
@@ -38,18 +38,18 @@ class NodeHeadroom(Struct, frozen=True):
     free: CpuSet
     """CPUs that can still be allocated exclusively."""
     whole_cores: int
-    """Number of cores whose CPUs are all free."""
+    """Number of cores on which all CPUs are free."""
     split: CpuSet
-    """Free CPUs on partly used cores."""
+    """Free CPUs on cores that are partly in use."""
     whole_caches: int
-    """Number of uncore caches whose CPUs are all free. 0 if the node has no cache of its own."""
+    """Number of uncore caches with only free CPUs. 0 if the NUMA node has no known caches."""
     caches: int
     reserved: CpuSet
     holders: tuple[HeldOnNode, ...]
     memory: tuple[MemoryHeadroom, ...]
     """Empty under memory manager policy None."""
     group: NumaSet | None
-    """Group of nodes from which its memory is allocated. None means that it is not used in a group."""
+    """Group of nodes in which the node's memory is used. None means that the node isn't used in a group of several nodes."""
 
 
 def headroom(
@@ -59,14 +59,14 @@ def headroom(
     lent: CpuSet = CpuSet(),
     core_class: str | None = None,
 ) -> tuple[NodeHeadroom, ...]:
-    """Examine every NUMA node, including those without CPUs.
+    """Return the free resources of every NUMA node, including nodes without CPUs.
 
     Args:
         managers: the node's managers.
         promises: the current promises.
         pods: the active pods, for their names.
         lent: CPUs that can be allocated although a pod holds them.
-        core_class: the class of the counted cores. None means all.
+        core_class: the class of cores to count. None means all cores.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     held = [
@@ -84,7 +84,7 @@ def headroom(
 
 
 def largest_usable(managers: Managers, promises: Promises, nodes: Iterable[NodeHeadroom]) -> int:
-    """Return the most exclusive CPUs that a container could get on one of the nodes."""
+    """Return the largest number of exclusive CPUs that a container could get on a single NUMA node."""
     cpu = managers.providers.of(CpuResource).manager
     anyone = cpu.asking(promises, NOBODY, None, 0, 0)
     return max((cpu.usable(anyone, node.free.bits).bit_count() for node in nodes), default=0)

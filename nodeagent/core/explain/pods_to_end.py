@@ -1,5 +1,6 @@
-"""The pods whose end would admit a refused pod: the fewest, and of equally many those that hold least, as far as the budget of trials
-goes.
+"""Search for pods that would make room for a refused pod by ending: as few pods as possible, and pods with small holdings.
+
+The search is limited by the budget of trials.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,28 +13,28 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Limit on listed pods that hold equally much and are each sufficient alone."""
-_MOST_ALONE = 150
-"""Number of the smallest pods, and of the largest ones, that are tried one by one."""
+"""Limit on listed pods that have equally large holdings, if each of these pods alone is sufficient."""
+_MAX_SINGLE_TRIALS = 150
+"""Number of the smallest pods, and also of the largest pods, that are tried one by one."""
 MOST_SETS = 300
-"""Limit on sets of pods that are all tried, the smallest first. Beyond it, one set is improved pod by pod."""
+"""Limit on sets of pods for trying them all, the smallest first. Beyond the limit, a sufficient set is improved pod by pod."""
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the smallest pods of which one is sufficient, or else several that are all needed."""
-    sizes = {pod.uid: _size_of(attempts, pod) for pod in attempts.what_if.pods}
+    """Find the smallest pods that are each sufficient alone. If there are none, find several pods that are sufficient together."""
+    sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
     holding = [pod for pod in attempts.what_if.pods if counts or any(sizes[pod.uid])]
     pods = sorted(holding, key=lambda pod: (sizes[pod.uid], pod.full_name))
-    alone = pods if len(pods) <= 2 * _MOST_ALONE else pods[:_MOST_ALONE] + pods[-_MOST_ALONE:]
+    alone = pods if len(pods) <= 2 * _MAX_SINGLE_TRIALS else pods[:_MAX_SINGLE_TRIALS] + pods[-_MAX_SINGLE_TRIALS:]
     best: tuple[int, ...] | None = None
     found = 0
     for number, pod in enumerate(alone):
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
-        if number == _MOST_ALONE and len(alone) < len(pods):
-            attempts.cut_short = True  # a pod in between may be sufficient
+        if number == _MAX_SINGLE_TRIALS and len(alone) < len(pods):
+            attempts.cut_short = True  # a pod between the smallest and the largest may be sufficient
         if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
@@ -43,7 +44,7 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
-    """Find the fewest pods, and of equally many those that hold least together.
+    """Find the smallest number of pods that are sufficient together. Of several such sets, find the set with the smallest holdings.
 
     Args:
         attempts: the attempts for the refused pod.
@@ -52,7 +53,7 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
     enough = _find_sufficient(attempts, pods)
     if enough is None:
         return None
-    sizes = {pod.uid: _size_of(attempts, pod) for pod in pods}
+    sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in pods}
     left = MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
@@ -69,7 +70,7 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
 
 
 def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Take the largest pods until they suffice, then leave out those that aren't needed. The largest come first."""
+    """Take the largest pods until they are sufficient, then leave out unneeded pods. The result begins with the largest pod."""
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
         return None
@@ -88,7 +89,7 @@ def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | Non
 
 
 def _exchange_for_smaller(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
-    """Replace each pod with the smallest sufficient one, the largest first."""
+    """Replace each pod with the smallest pod that keeps the set sufficient, beginning with the largest pod."""
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
@@ -103,8 +104,8 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
     return what_if.without(frozenset(pod.uid for pod in pods))
 
 
-def _size_of(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Compare pods by what they request of the resource that the node as a whole lacks, then by what they hold of each resource."""
+def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
+    """Return numbers to compare pods: the request of the resource that the node lacks, then the holding of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []
@@ -112,7 +113,7 @@ def _size_of(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         gate = what_if.managers.placement.gate("PodLevelResources")
         own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
-        others = [own.get(name, 0) for name in sorted(wanted)]  # resources that the node may lack next
+        others = [own.get(name, 0) for name in sorted(wanted)]  # the node may lack these resources next
     held = what_if.promises.of_pod(pod.uid)
     resources = sorted(what_if.managers.providers.resources, key=lambda resource: resource.gives_way)
     return requested, *(held.of(resource.holdings).size for resource in resources), *others

@@ -1,6 +1,6 @@
 """The smallest changes that would admit a refused pod: smaller requests, other rules, other pods that end.
 
-The core itself has admitted the pod with each of these changes. Knows no words for them.
+A trial decision has admitted the pod with each of these changes. The texts for users are in views/.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,25 +31,25 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Decisions tried per refusal and kind of change. Each kind has its own budget, so a slow one doesn't exclude others."""
+"""Limit on trial decisions per refusal, for each kind of change. With its own limit, a slow kind doesn't exclude other kinds."""
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
 class Remedies(Struct, frozen=True):
-    """The found changes, and whether there may be others."""
+    """The changes that were found, and whether there may be other changes."""
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True
-    """Whether the search was complete. Otherwise there may be other changes, or smaller ones."""
+    """Whether the search was complete. Otherwise there may be other or smaller changes."""
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
-    """Search for changes, those of the manifest first. Several of one kind are returned only if they are equally small.
+    """Search for changes that admit the pod, beginning with changes of the manifest. Of one kind, all returned changes are equally small.
 
     Args:
         what_if: the node that refuses the pod.
         pod: the pod with defaults applied.
-        tried: called after each decision.
+        tried: called after each trial decision.
     """
     kinds = {
         RequestChange.REQUEST: smaller_requests,
@@ -74,7 +74,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
 
 
 def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
-    """Try the end of the pods that pin its systemd units. Nothing else can help."""
+    """Try to end the pods that pin the same systemd units. No other change can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if {*other.units} & {*pod.units}]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
     tried()
@@ -84,7 +84,7 @@ def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> R
 
 
 def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try each other NUMA node, and then no required node."""
+    """Try each other NUMA node, and then to require no node."""
     asked = attempts.pod.numa_node
     if asked is None:
         return
@@ -96,7 +96,7 @@ def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to prefer the class instead of requiring it, then the other classes."""
+    """Try to prefer the class of cores instead of requiring it. Also try the other classes."""
     asked = attempts.pod.core_class
     if asked is None:
         return
@@ -108,15 +108,15 @@ def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to remove each device from `near`, and all of them only if no single one is sufficient."""
+    """Try to remove each device from `near`. If no single removal is sufficient, try to remove all devices."""
     names = attempts.pod.near
-    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_without_near(attempts.pod, (name,)))]
-    if not found and len(names) > 1 and attempts.admits(_without_near(attempts.pod, names)):
+    found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_remove_near(attempts.pod, (name,)))]
+    if not found and len(names) > 1 and attempts.admits(_remove_near(attempts.pod, names)):
         found = [names]
     yield from (Remedy(RequestChange.DEVICES, each) for each in found)
 
 
-def _without_near(pod: Pod, names: tuple[str, ...]) -> Pod:
+def _remove_near(pod: Pod, names: tuple[str, ...]) -> Pod:
     kept = (replace(one, near=tuple(name for name in one.near if name not in names)) for one in pod.containers)
     return replace(pod, containers=tuple(kept))
 
@@ -124,7 +124,7 @@ def _without_near(pod: Pod, names: tuple[str, ...]) -> Pod:
 def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
     placement = attempts.what_if.managers.placement
     tried = False
-    for field, before, after, changed in _laxer_placements(placement, attempts.pod):
+    for field, before, after, changed in _list_laxer_placements(placement, attempts.pod):
         if field == "topologyManagerPolicy" and tried:
             continue
         other = attempts.what_if.under(changed)
@@ -135,7 +135,7 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
         allocatable, wanted = attempts.what_if.allocatable, short.used + 1
         narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
-        if len(narrow) == 1:  # only if changing a single field is sufficient
+        if len(narrow) == 1:  # only if a change of a single field is sufficient
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
             pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
@@ -143,8 +143,8 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 
-def _laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
-    """Yield (field, current value, possible value, resulting configuration). Of laxer policies the strictest comes first."""
+def _list_laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
+    """Yield (field, current value, possible value, resulting configuration). The strictest of the laxer policies comes first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

@@ -1,4 +1,4 @@
-"""A change with which a refused pod is admitted, and the counted trials of a search."""
+"""A change that would admit a refused pod, and the counted trials of a search."""
 
 import enum
 from collections.abc import Callable
@@ -14,49 +14,49 @@ from nodeagent.core.model.pod_amounts import is_within_budget
 
 class RequestChange(enum.StrEnum):
     REQUEST = "request"
-    """Another amount in the manifest."""
+    """Other amounts in the manifest."""
     CLAIM = "claim"
-    """Fewer devices for a request of a claim."""
+    """Fewer devices for a request in a claim."""
     NODE = "node"
-    """Another NUMA node than the required one, or any."""
+    """Another required NUMA node, or none."""
     CORE_CLASS = "core class"
-    """Another class of cores than the required one, or a preference instead."""
+    """Another required class of cores, or only a preference for the class."""
     DEVICES = "devices"
-    """Removal of devices from those that the pod asks to be near."""
+    """Removal of devices from `near`."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
-    """Other pods end first."""
+    """End of other pods before the pod is admitted."""
 
 
 class Amount(Struct, frozen=True):
-    """Another amount, as written in a manifest."""
+    """A changed amount, as written in a manifest."""
 
     container: str | None
-    """None means pod-level."""
+    """None means the pod-level amount."""
     resource: str
     before: str
     after: str
 
 
 class Remedy(Struct, frozen=True):
-    """One change with which the pod is admitted."""
+    """One change that would admit the pod."""
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the pod's name of the claim, and the request. DEVICES: devices
-    of `near`. CONFIGURATION: the field. REMOVAL: names of the pods. Otherwise empty.
+    """REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the claim's name in the pod, and the request. CONFIGURATION:
+    the field. REMOVAL: names of the pods. DEVICES: removed devices. Otherwise empty.
     """
     amounts: tuple[Amount, ...] = ()
-    """REQUEST: at least one for each container. CLAIM: CPUs of the container that has the claimed ones."""
+    """REQUEST: one or more amounts per container. CLAIM: the CPU request of the container that uses the claimed CPUs."""
     before: str = ""
     after: str = ""
     """CONFIGURATION: current and possible value of the field, where empty means without the option. NODE: NUMA nodes, where empty means
-    any. CLAIM: numbers of devices. CORE_CLASS: classes, where empty means only preferred.
+    any. CLAIM: numbers of devices. CORE_CLASS: classes, where empty means that the class is only preferred.
     """
 
 
 class Attempts:
-    """Counted trials for one pod, in the search for one kind of change."""
+    """Counted trials for one pod, while one kind of change is searched."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
@@ -67,10 +67,10 @@ class Attempts:
         self.tried = tried
         self.left = budget
         self.cut_short = False
-        """Whether the budget was too small to try everything."""
+        """Whether the budget was too small to try all changes."""
 
     def admits(self, pod: Pod | None = None, what_if: WhatIf | None = None) -> bool:
-        """Tell whether the core admits the pod. False if the budget is used up."""
+        """Tell whether a trial decision admits the pod. False if the budget is used up."""
         if pod is not None and not is_within_budget(pod):
             return False
         if self.left <= 0:

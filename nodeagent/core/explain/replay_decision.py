@@ -1,7 +1,7 @@
-"""The decision on a known pod, repeated on the node as it was then, as far as that is known.
+"""Repetition of the decision on a known pod, on the node as it was then, as far as its state is known.
 
-Pods that have ended since are unknown, so the answer tells whether the result is the same. A refused pod is judged on the current node,
-because that is what people can change.
+Pods that have ended since are unknown, so the answer tells whether the result is the same. A refused pod is decided on the current node,
+because users can change only the current node.
 """
 
 from msgspec import Struct
@@ -21,18 +21,18 @@ class ReplayedDecision(Struct, frozen=True):
     """A repeated decision."""
 
     before: WhatIf
-    """The node without the pod, on which the decision was repeated."""
+    """The node without the pod, where the decision was repeated."""
     trace: Trace
     reproduced: bool | None
-    """Whether the result is the same refusal, or the same CPUs and memory. None means that the pod has released them, because it has ended
-    or none of its systemd units is active.
+    """Whether the repeated decision has the same refusal, or the same CPUs and memory. None means that there is nothing to compare,
+    because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
-    """Pods that were decided later, and are therefore not on that node."""
+    """Pods that were decided after this pod, and are therefore not on `before`."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:
-    """Decide again on a pod of the state.
+    """Repeat the decision on a pod of the state.
 
     Args:
         what_if: the current node.
@@ -52,7 +52,7 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
         found.append(ReplayedDecision(before, again, same, tuple(pod.full_name for pod in pods)))
         if same:
             return found[-1]
-    # No result is the original one, so the current node says more.
+    # No result is the same as the original one, so the last one is returned, which is from the current node.
     return found[-1]
 
 
@@ -70,7 +70,7 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 
 def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:
-    """Return what doesn't change while the pod runs. Init containers return their memory after they have run."""
+    """Return the holdings that don't change while the pod runs. Init containers release their memory after they have run."""
     apps = {container.name for container in entry.pod.apps()}
     memory = held.of(MemoryHoldings)
     for container in entry.pod.containers:

@@ -1,4 +1,4 @@
-"""Trial of a resize of a running pod: its new resources, or the pods whose end would admit it."""
+"""Trial of a resize of a running pod. The result is its new allocation, or the pods whose end would allow the resize."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 
 MOST_TRIED = 100
-"""Limit on pods whose end is tried, one by one."""
+"""Limit on pods that are tried one by one, each as if it had ended."""
 
 
 class Resizing(Struct, frozen=True):
@@ -21,7 +21,7 @@ class Resizing(Struct, frozen=True):
     new: Pod
     answer: Fits | NotResized
     freeing: tuple[str, ...] = ()
-    """Pods, as `namespace/name`, of which the end of any one would admit the resize."""
+    """Names of pods, as `namespace/name`. The end of any one of these pods would allow the resize."""
     all_tried: bool = True
 
     @property
@@ -31,7 +31,7 @@ class Resizing(Struct, frozen=True):
 
 
 def resizing(what_if: WhatIf, old: Pod, new: Pod, tried: Callable[[], None] = lambda: None) -> Resizing:
-    """Decide on a resize as the daemon does. `tried` is called for each pod whose end is tried."""
+    """Decide on a resize as the daemon does. `tried` is called for each pod that is tried as if it had ended."""
     answer = what_if.resize(old, new)
     if isinstance(answer, Fits) or not answer.is_deferred:
         return Resizing(what_if, old, new, answer)

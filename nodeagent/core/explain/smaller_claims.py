@@ -1,7 +1,6 @@
-"""The smallest change of a refused pod's claims that would admit it: fewer devices for one request, with as many fewer CPUs for its
-container.
+"""The smallest change of a refused pod's claims that would admit the pod: fewer devices for one request.
 
-The claim states the number of devices, and the pod states the container's number of CPUs, so both change together.
+If the devices are CPUs, the pod's CPU request must be equal to their number, so both change together.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,9 @@ from nodeagent.core.model.pod_amounts import MILLI, get_requested, list_differen
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
-    """Change one request of one claim. Requests with alternatives stay, because the alternatives were tried already."""
+    """Reduce one request of one claim. Requests with alternatives stay unchanged, because the decision has already tried the
+    alternatives.
+    """
     for claim in attempts.pod.claims:
         for request in () if claim.spec is None else claim.spec.requests:
             yield from _find_fewer_devices(attempts, claim, request)
@@ -30,8 +31,8 @@ def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimReque
 
     @cache
     def admitted(count: int) -> Pod | None:
-        changed = _with_count(attempts.pod, claim, request, count)
-        return next(filter(attempts.admits, (changed, _with_fewer_cpus(changed, claim, request, wanted - count))), None)
+        changed = _change_count(attempts.pod, claim, request, count)
+        return next(filter(attempts.admits, (changed, _reduce_cpus(changed, claim, request, wanted - count))), None)
 
     count = first_nearby(range(wanted - 1, 0, -1), lambda count: admitted(count) is not None)
     pod = None if count is None else admitted(count)
@@ -43,7 +44,7 @@ def _find_fewer_devices(attempts: Attempts, claim: PodClaim, request: ClaimReque
         yield Remedy(RequestChange.CLAIM, (claim.name, request.name), amounts, before=str(wanted), after=str(count))
 
 
-def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) -> Pod:
+def _change_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) -> Pod:
     assert claim.spec is not None
     fewer = replace(request, ways=(replace(request.ways[0], count=count),))
     requests = tuple(fewer if one is request else one for one in claim.spec.requests)
@@ -51,8 +52,8 @@ def _with_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) ->
     return replace(pod, claims=tuple(changed if one is claim else one for one in pod.claims))
 
 
-def _with_fewer_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
-    """Remove this many CPUs from the container that uses the request."""
+def _reduce_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
+    """Return the pod with `less` CPUs fewer for the container that uses the request."""
     for container in pod.containers:
         if any(one.uses(claim.name, request.name) for one in container.claims):
             left = get_requested(container.resources, CPU) - less * MILLI

@@ -1,4 +1,4 @@
-"""Steps of one decision on a pod: the merges, and what each manager allocated by which rules.
+"""Steps of one decision on a pod: the merges of hints, and each manager's allocations with the rules behind them.
 
 The admission runs with observers, and their events are put in order here. Nothing is decided a second time.
 """
@@ -27,7 +27,7 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Allocation of a resource without a step type of its own, in the resource's words."""
+    """Allocation of a resource without its own step type, described in the resource's words."""
 
     container: str | None
     resource: str
@@ -42,24 +42,24 @@ _STEPS: dict[str, Callable[[Allocated, Sequence[Pick], Pod], TraceStep | None]] 
     "memory": memory_step,
     "devices": device_step,
 }
-"""Resources that describe their allocations in more detail than `Resource.describe`."""
+"""Functions that describe allocations in more detail than `Resource.describe`, by resource."""
 
 
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    """Demand of the decision, with or without the class of cores that the pod prefers."""
+    """Demand on which the decision was made. It includes a preferred class of cores only if the decision required the class."""
     decision: Admitted | Refused
     steps: tuple[TraceStep, ...]
-    """Steps in order."""
+    """Steps in the order in which they were taken."""
 
 
-_Seen = Pick | Allocated
+_Event = Pick | Allocated
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
     """Decide on the pod, and collect the steps."""
-    seen: list[_Seen] = []
+    seen: list[_Event] = []
     decision = what_if.judge(pod, _observe(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
     if isinstance(decision, Insufficient | UnitTaken):
@@ -71,8 +71,8 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
     )
 
 
-def _observe(managers: Managers, seen: list[_Seen]) -> Managers:
-    """Return the managers with observers that collect events. Events of an abandoned trial are dropped."""
+def _observe(managers: Managers, seen: list[_Event]) -> Managers:
+    """Return the managers with observers that collect events. The events of an abandoned trial are removed."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
         if isinstance(event, DecidedAnew):
@@ -87,11 +87,11 @@ def _observe(managers: Managers, seen: list[_Seen]) -> Managers:
 def _order_steps(
     what_if: WhatIf,
     decision: Admitted | Rejected,
-    seen: list[_Seen],
+    seen: list[_Event],
     pod: Pod,
     demand: PodDemand,
 ) -> list[TraceStep]:
-    """Put each merge before the allocations under its hint."""
+    """Return the steps, with each merge before the allocations under its hint."""
     steps: list[TraceStep] = []
     merges = list(decision.report.merges)
     promises, resources = what_if.promises, {each.name: each for each in what_if.managers.providers.resources}
@@ -122,7 +122,7 @@ def _order_steps(
         if step is not None:
             steps.append(step)
         picks = []
-    # A merge that admits nothing has no allocation after it.
+    # No allocation follows a merge that doesn't admit the pod.
     while merges:
         steps.append(merge())
     return steps

@@ -1,4 +1,4 @@
-"""A node for trial decisions: with the current pods or others, under the current rules or others.
+"""A node for trial decisions, with the current or other pods, under the current or other rules.
 
 A trial takes the same steps as a turn of the daemon (core/turn/step.py), and its result is discarded.
 """
@@ -29,7 +29,7 @@ Refused = Rejected | Insufficient | UnitTaken
 
 
 class WhatIf(Struct, frozen=True):
-    """State of a node at one moment."""
+    """State of a node for trial decisions."""
 
     managers: Managers
     promises: Promises
@@ -38,11 +38,11 @@ class WhatIf(Struct, frozen=True):
     allocatable: Allocatable | None = None
     """Allocatable amounts. None means that the capacity is not checked before the managers decide."""
     usage: Usage = field(default_factory=Usage)
-    """Sum of the requests of these pods."""
+    """Sum of the active pods' requests."""
     idle: tuple[Pod, ...] = ()
     """Idle pods, which hold nothing but still pin their systemd units."""
     moving: frozenset[str] = frozenset()
-    """UIDs of pods that are ending or being replaced together, so that their units count as free."""
+    """UIDs of pods that are ending or being replaced together. Their units count as free."""
 
     @classmethod
     def of(
@@ -53,7 +53,7 @@ class WhatIf(Struct, frozen=True):
         allocatable: Allocatable | None = None,
         idle: tuple[Pod, ...] = (),
     ) -> "WhatIf":
-        """Create the node with the sum of the pods' requests."""
+        """Create the node, and sum the requests of its pods."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 
@@ -66,7 +66,7 @@ class WhatIf(Struct, frozen=True):
 
         Args:
             pod: the pod with defaults applied.
-            managers: the node's managers with observers.
+            managers: the node's managers with observers. None means the node's own managers.
         """
         taken = find_taken_unit(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
         if taken is not None:
@@ -93,11 +93,11 @@ class WhatIf(Struct, frozen=True):
         return Fits(replace(self, promises=answer, pods=pods, usage=usage), self)
 
     def as_admitted(self, pod: Pod) -> Admitted:
-        """Return a pod's current allocation as a decision."""
+        """Return the pod's current allocation in the form of a decision."""
         return Admitted(self.promises, (), Report((), container_reports(self.managers, self.promises, pod)))
 
     def after(self, pod: Pod, decision: Admitted | Refused) -> "WhatIf":
-        """Return the node after that decision."""
+        """Return the node after this decision on the pod."""
         match decision:
             case Admitted():
                 usage = self.usage.plus(pod, pod_level_resources=self._gate)
@@ -108,7 +108,7 @@ class WhatIf(Struct, frozen=True):
                 return self
 
     def without(self, uids: frozenset[str]) -> "WhatIf":
-        """Return the node after those pods have gone."""
+        """Return the node after these pods have ended."""
         promises, usage = self.promises, self.usage
         for uid in sorted(uids):
             promises, _ = remove_pod(self.managers, promises, uid)
@@ -119,13 +119,13 @@ class WhatIf(Struct, frozen=True):
         return replace(self, promises=promises, pods=left, usage=usage, idle=idle)
 
     def making_way(self, pod: Pod) -> "WhatIf":
-        """Return the node without the pods that this one replaces. A changed manifest first ends the pod of its name."""
+        """Return the node without the pods that this pod replaces. A changed manifest first ends the pod with the same name."""
         keys = keys_of(pod)
         replaced = (old.uid for old in (*self.pods, *self.idle) if not keys.isdisjoint(keys_of(old)))
         return self.without(frozenset(replaced))
 
     def under(self, placement: Placement) -> "WhatIf | StartRefused":
-        """Return the node with the same promises under another configuration, or the reason why they are incompatible."""
+        """Return the node with the same promises under another configuration. If they are incompatible, return the reason."""
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
@@ -137,7 +137,7 @@ class WhatIf(Struct, frozen=True):
 
 
 class Fits(Struct, frozen=True):
-    """A running pod can have other amounts."""
+    """A running pod's new amounts are possible."""
 
     node: WhatIf
     """The node after the resize."""
@@ -145,5 +145,5 @@ class Fits(Struct, frozen=True):
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Return the identities of a pod that are unique on a node. A later pod with one of them replaces it."""
+    """Return the keys of a pod that are unique on a node. A later pod with one of these keys replaces it."""
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

@@ -1,4 +1,5 @@
-"""Host settings that name CPUs: which values keep the host off exclusive CPUs, and which value each is restored to.
+"""Host settings that name CPUs: the values that keep the host off exclusive CPUs, and the values to restore.
 
-Not here: the files' paths and notation (formats/kernel/host_files.py), and the files (edge/kernel/host_settings.py, the launcher).
+This package contains neither the files' paths and notation (formats/kernel/host_files.py) nor the file access
+(edge/kernel/host_settings.py, the launcher).
 """

@@ -1,4 +1,4 @@
-"""Owners of interrupts: the containers whose CPUs get the interrupts of a device, by annotations of pods or by device allocation."""
+"""Owners of interrupts: containers whose CPUs get the interrupts of a device, because of an annotation or a device allocation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -18,21 +18,21 @@ class InterruptRequest(Struct, frozen=True):
     device: str
     """PCI address or network interface."""
     by: str
-    """The container and its pod, as users read it."""
+    """Description of the container and its pod, for users."""
     cpus: CpuSet
-    """Exclusive CPUs of the container. Without any, it gets no interrupts."""
+    """Exclusive CPUs of the container. A container without exclusive CPUs gets no interrupts."""
     is_asked: bool = True
-    """Whether an annotation asks for the interrupts. Otherwise the container gets them because the device is allocated to it."""
+    """Whether an annotation requests the interrupts. Otherwise the container gets them because the device is allocated to it."""
 
 
 class InterruptOwners(Struct, frozen=True):
-    """Result of all requests for interrupts. The first request for an interrupt gets it."""
+    """Result of all requests for interrupts. Each interrupt goes to the first request for it."""
 
     holders: Mapping[Setting, InterruptRequest]
     unknown: tuple[str, ...] = ()
     """Devices that are absent or have no interrupts."""
     late: tuple[tuple[InterruptRequest, InterruptRequest], ...] = ()
-    """Pairs of a request for an interrupt that another container already has, and the request of that container."""
+    """Late requests for interrupts that another container already has, each with the request of that container."""
 
 
 def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:
@@ -70,7 +70,7 @@ def assign_interrupts(
 
     Args:
         asked: the requests, in order.
-        interrupts_of: returns the interrupts of a device, or nothing if it is absent or has none.
+        interrupts_of: returns the interrupts of a device. Empty if the device is absent or has no interrupts.
     """
     holders: dict[Setting, InterruptRequest] = {}
     unknown: list[str] = []

@@ -1,6 +1,7 @@
 """Host settings that name CPUs, and the record of their values before the agent changed them (D28).
 
-Each setting avoids certain CPUs while required, and is then restored. A value that another program sets meanwhile is restored instead.
+Each setting avoids certain CPUs while required, and is restored afterwards. If another program sets a value meanwhile, that value is
+restored instead.
 """
 
 import enum
@@ -18,22 +19,26 @@ class SettingKind(enum.StrEnum):
     IRQ = "irq"
     """Affinity of an interrupt. The name is its number."""
     NEW_IRQS = "new-irqs"
-    """Default affinity of new interrupts. No name."""
+    """Default affinity of new interrupts. The name is empty."""
     QUEUE = "queue"
     """CPUs that handle a queue of a network interface (RPS, XPS). The name is a path such as `eth0/queues/rx-0/rps_cpus`, with the current
     name of the interface.
     """
     IRQBALANCE = "irqbalance"
-    """CPUs that irqbalance may move interrupts to. No name. irqbalance shows a new value only after its next scan."""
+    """CPUs that irqbalance may move interrupts to. The name is empty. irqbalance shows a new value only after its next scan."""
     BALANCING = "balancing"
-    """CPUs that irqbalance may move one interrupt to, either all of its CPUs or none. The name is the interrupt's number."""
+    """CPUs that irqbalance may move one interrupt to. The value is either all CPUs of irqbalance or none. The name is the interrupt's
+    number.
+    """
     WORKQUEUE = "workqueue"
-    """CPUs of the kernel's unbound workqueues. No name. Each workqueue uses those CPUs of them that are in its own mask."""
+    """CPUs of the kernel's unbound workqueues. The name is empty. Each workqueue uses only the CPUs that are also in its own mask."""
     THREAD = "thread"
-    """Affinity of a kernel thread that isn't bound to a CPU. The name is its id and its start in clock ticks since boot (`45@1234`)."""
+    """Affinity of a kernel thread that isn't bound to a CPU. The name is the thread's id and its start in clock ticks since boot
+    (`45@1234`).
+    """
     UNIT = "unit"
-    """`AllowedCPUs` of a systemd unit. The name is the path of its cgroup below the root cgroup. A unit that has stopped has the same value
-    when it starts again.
+    """`AllowedCPUs` of a systemd unit. The name is the path of the unit's cgroup below the root cgroup. A stopped unit keeps the value
+    for its next start.
     """
 
 
@@ -43,7 +48,7 @@ class Setting(Struct, frozen=True, order=True):
 
 
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
-"""Settings that a service applies, possibly after a call to it has failed. A write that the kernel refuses has no effect."""
+"""Settings that a service applies, possibly even after a failed call. For all other settings, a failed write has no effect."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
@@ -52,21 +57,21 @@ class Change(Struct, frozen=True):
     """Record of one setting: its original value, and the values that the agent may have given it."""
 
     before: CpuSet
-    """The value to restore. An empty set means that of the interrupt which the thread handles."""
+    """The value to restore. For the thread of an interrupt, an empty set means the interrupt's affinity."""
     ours: tuple[CpuSet, ...]
-    """Values that the setting may have because of the agent. A crash may leave any of them. The last is the value found or written last.
-    irqbalance doesn't show whether it has taken a value, so until that is known, the last is one that it doesn't show. For a kernel thread
-    these are the values that the kernel may remember, or all CPUs if it may remember none.
+    """Values that the setting may have because of the agent. A crash may leave any of them. The last value is the one found or written
+    last. irqbalance doesn't show whether it has accepted a value. Until that is known, the last value is one that irqbalance doesn't
+    show. For a kernel thread, these are the affinities that the kernel may remember, or all CPUs if it may remember none.
     """
     instance: int | None = None
-    """See `Facts.instance`."""
+    """Identity of the interrupt or interface (see `Facts.instance`)."""
 
     def is_of(self, facts: "Facts") -> bool:
-        """Whether the record may belong to this interrupt or queue, and not to an earlier one of the same name."""
+        """Whether the record may belong to this interrupt or queue, and not to an earlier one with the same name."""
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
     def is_ours(self, now: CpuSet) -> bool:
-        """Whether the agent found or wrote this value. After a write, the value before it no longer counts."""
+        """Whether the agent found or wrote this value. After a write, the previous value no longer counts."""
         return now in self.ours
 
     @property
@@ -74,7 +79,7 @@ class Change(Struct, frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
-        """Whether no write is needed for the wanted value. systemd may still apply an older value whose call got no answer."""
+        """Whether the wanted value needs no write. systemd may still apply an older value if the call for it got no answer."""
         return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
     @property
@@ -83,28 +88,29 @@ class Change(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """Further facts that the kernel shows of an interrupt, a network queue or a kernel thread."""
+    """Further facts that the kernel reports about an interrupt, a network queue or a kernel thread."""
 
     instance: int | None = None
     """Identity of an interrupt, or of a queue's interface. Numbers of interrupts are reused, and interfaces can be renamed."""
     near: CpuSet = CpuSet()
-    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. Empty means no node."""
+    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. Empty means that there is no node."""
     interrupt: Setting | None = None
     """The interrupt that a thread handles."""
     follows: CpuSet = CpuSet()
-    """CPUs of that interrupt. The kernel moves the thread there at the first interrupt after a move."""
+    """CPUs of the interrupt that the thread handles. After a move, the kernel moves the thread there at the next interrupt."""
 
 
 Record = Mapping[Setting, Change]
 """Record of each setting that differs from the value to restore.
 
-While the default affinity of new interrupts is changed, the record also has every existing interrupt. Any other interrupt is newer, and is
-restored to what the kernel would have given it. While kernel threads avoid CPUs, the record has every kernel thread.
+While the default affinity of new interrupts is changed, the record also has every existing interrupt. An interrupt missing from the record
+is newer, and is restored to the affinity that the kernel would have given it. While kernel threads avoid CPUs, the record has every kernel
+thread.
 """
 
 
 def assume_restored(record: Record) -> Record:
-    """Return the record after another process may have restored settings: each may have its original value."""
+    """Return the record for the case that another process has restored settings: every setting may be back at its original value."""
     return {s: replace(c, ours=_put_last((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
@@ -113,11 +119,13 @@ class HostPlan(Struct, frozen=True):
     """Record to save before the first write."""
     writes: Mapping[Setting, CpuSet]
     changed_by_others: Mapping[Setting, CpuSet]
-    """Settings that the agent had changed, and that another program has changed since."""
+    """Settings that the agent had changed and that another program has changed since, with the new values."""
     keeps_threads: bool = False
-    """Whether kernel threads avoid CPUs, because of the agent or of a partition that has not ended, so that the record has all of them."""
+    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then has all kernel
+    threads.
+    """
     unread: frozenset[Setting] = frozenset()
-    """Settings that could not be read, whose record stays as it was."""
+    """Settings that couldn't be read. Their records stay unchanged."""
     offline: CpuSet = CpuSet()
     """CPUs that may be missing from the affinity that a kernel thread shows after a write."""
 
@@ -128,7 +136,7 @@ class HostPlan(Struct, frozen=True):
         return replace(self, record=self._kept(changes), writes=writes)
 
     def after(self, failed: AbstractSet[Setting]) -> Record:
-        """Return the record to save after the writes, given those that failed."""
+        """Return the record to save after the writes. `failed` has the settings whose writes failed."""
         return self._kept({s: self._after(s, change, has_failed=s in failed) for s, change in self.record.items()})
 
     def _kept(self, changes: Record) -> Record:
@@ -153,20 +161,22 @@ class Cpus(Struct, frozen=True):
     """The CPUs of the machine."""
 
     possible: CpuSet
-    """All CPUs that the machine can have. A setting that names them all is unrestricted."""
+    """All CPUs that the machine can have. A setting with all these CPUs is unrestricted."""
     host: CpuSet
-    """Online CPUs that need not be avoided, for settings that would have no CPU left. If empty, such settings stay as they are."""
+    """Online CPUs that need not be avoided. They are used for settings that would otherwise have no CPU. If empty, such settings stay
+    unchanged.
+    """
     hidden: CpuSet = CpuSet()
     """CPUs that a kernel thread can't be given, because they are offline or in a cpuset partition."""
     offline: CpuSet = CpuSet()
     partitioned: CpuSet = CpuSet()
-    """CPUs to avoid that are in a partition or soon will be, so that the kernel itself moves its threads off them."""
+    """CPUs to avoid that are in a partition or soon will be. The kernel itself moves its threads off these CPUs."""
     was_hidden: CpuSet = CpuSet()
-    """CPUs that were hidden at some moment since the last scan. The affinity of a kernel thread may still lack them."""
+    """CPUs that were hidden at some time since the last scan. A kernel thread's affinity may still lack them."""
     nodes: tuple[CpuSet, ...] = ()
-    """CPUs of each NUMA node, including offline ones. The kernel gives them to its threads that work for the node."""
+    """CPUs of each NUMA node, including offline ones. The kernel gives them to threads that work for the node."""
     uevents: int = 0
-    """Number of device events that the kernel has sent. If it changes between two scans, CPUs may have gone and come again."""
+    """Number of device events that the kernel has sent. If it changes between two scans, CPUs may have gone offline and returned."""
 
 
 def plan_settings(
@@ -180,17 +190,17 @@ def plan_settings(
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide what to write so that no setting names a CPU to avoid, unless the owner of that CPU wants it.
+    """Decide which settings to write, so that no setting names a CPU to avoid, unless the owner of the CPU wants it.
 
     Args:
         record: the record of earlier changes.
         observed: every setting that exists and can be changed. A setting without any CPU is off, and stays off.
-        to_avoid: CPUs to avoid, by kind. Settings of other kinds are restored.
+        to_avoid: CPUs to avoid, by kind. Settings of kinds that aren't listed are restored.
         cpus: the CPUs of the machine.
         requested: the settings that a container wants on its own CPUs, with these CPUs.
-        spared: CPUs that a setting need not avoid, because their owner is within it.
-        facts: further facts of the observed settings.
-        unread: kinds that could not be read now, which don't change.
+        spared: CPUs that a setting need not avoid, such as a pinned unit's CPUs for the slices around the unit.
+        facts: further facts about the observed settings.
+        unread: kinds of settings that couldn't be read now. Such settings stay unchanged.
     """
     record = _rename_queues(record, facts)
     changes, writes, others = {}, {}, {}
@@ -232,7 +242,7 @@ def plan_settings(
 class _Decision(Struct, frozen=True):
     before: CpuSet
     ours: tuple[CpuSet, ...]
-    """As `Change.ours`, before the write."""
+    """Values that the setting may have before the write (see `Change.ours`)."""
     written: CpuSet | None
     is_others: bool
 
@@ -247,7 +257,7 @@ def _decide_setting(
     avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision:
-    """Decide on a setting that keeps a written value."""
+    """Decide on a setting that keeps a written value, in contrast to a kernel thread."""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
@@ -267,32 +277,34 @@ def _decide_setting(
 def _decide_interrupt_thread(
     known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
 ) -> _Decision:
-    """Decide on a kernel thread, also one that handles an interrupt.
+    """Decide on a kernel thread, including one that handles an interrupt.
 
-    The thread of an interrupt has all CPUs until the first interrupt, and then follows the interrupt's affinity. A value of another
-    program would last only until the interrupt moves, so no value counts as another program's.
+    The thread of an interrupt may use all CPUs until the first interrupt, and then follows the interrupt's affinity. Another program's
+    value would last only until the interrupt moves, so it is not preserved.
     """
     if not follows:
         return _decide_thread(known, now, avoided, cpus)
-    there = replace(cpus, nodes=(*cpus.nodes, follows))
+    cpus_with_interrupt = replace(cpus, nodes=(*cpus.nodes, follows))
     if known is not None and not known.before:
         known = replace(known, before=follows)
-    found = _decide_thread(known, now, avoided, there)
+    found = _decide_thread(known, now, avoided, cpus_with_interrupt)
     if found.is_others or (known is not None and now == follows and now not in known.ours):
-        found = _decide_thread(Change(follows, (now, cpus.possible)), now, avoided, there)
+        found = _decide_thread(Change(follows, (now, cpus.possible)), now, avoided, cpus_with_interrupt)
     is_over = not keeps_threads and found.ours == (follows,) and found.written is None
     return found if found.before != follows or is_over else replace(found, before=CpuSet())
 
 
 def _decide_thread(known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpus) -> _Decision:
-    """Decide on a kernel thread.
+    """Decide on a kernel thread, whether or not it handles an interrupt.
 
-    The kernel remembers the affinity written for a thread. Whenever a partition changes, it gives the thread those of these CPUs that are
-    in no partition, or all CPUs in no partition if none is left. So a restricted thread is written once, and the kernel itself keeps it
-    off partitions and restores it. There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel forgets the
-    written affinity. When a CPU comes online, threads that work for a NUMA node get the node's CPUs, even those in a partition
-    (kcompactd_cpu_online in mm/compaction.c). A thread with a wrong affinity is written again as soon as the kernel accepts the value.
-    Older kernels (6.1) drop CPUs that are offline at the write (cpuset_cpus_allowed), so the thread is written again when these come back.
+    The kernel remembers the affinity written for a thread. Whenever a partition changes, the kernel removes the CPUs of partitions from
+    this affinity. If none is left, the thread may use all CPUs outside of partitions. So a restricted thread is written once, and the
+    kernel itself keeps it off partitions and restores it.
+
+    There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel forgets the written affinity. When a CPU comes
+    online, threads that work for a NUMA node get the node's CPUs, even those in a partition (kcompactd_cpu_online in mm/compaction.c). A
+    thread with a wrong affinity is written again as soon as the kernel accepts the value. Older kernels (6.1) drop CPUs that are offline at
+    the write (cpuset_cpus_allowed), so the thread is written again when these CPUs return.
     """
     before, ours = _find_original_affinity(known, now, cpus)
     is_others = known is not None and before is None
@@ -305,7 +317,7 @@ def _decide_thread(known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpu
     else:
         is_right = now == wanted or (is_written and now == wanted - cpus.offline)
     written: CpuSet | None = wanted
-    if not wanted - cpus.hidden:  # the kernel would refuse that (EINVAL)
+    if not wanted - cpus.hidden:  # the kernel would refuse such a write (EINVAL)
         is_to_go = bool(now & avoided - (cpus.partitioned - closed))
         written = cpus.host if is_to_go and cpus.host else None
     elif is_right and (is_others or is_written):
@@ -323,7 +335,9 @@ def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet,
 
 
 def _find_original_affinity(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
-    """Return the affinity to restore for a thread, and those that may have been written. None means that another program has moved it."""
+    """Return the affinity to restore for a thread, and the affinities that may have been written. The affinity to restore is None if
+    another program has moved the thread.
+    """
     if known is None:
         # A thread on all visible CPUs of a node gets all CPUs of the node.
         is_everywhere = cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible
@@ -338,16 +352,17 @@ def _find_original_affinity(known: Change | None, now: CpuSet, cpus: Cpus) -> tu
 
 
 def _may_show(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether a thread can show this affinity if `written` was the last one written."""
+    """Whether a thread can show the affinity `now` if `written` was the last affinity written."""
     hidden = cpus.hidden | cpus.was_hidden
     given = (written, *(written & node or node for node in cpus.nodes))
     return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
 
 
 def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
-    """Return the CPUs of a NUMA node if the thread has exactly these.
+    """Return the CPUs of a NUMA node if the thread has exactly these CPUs.
 
-    A thread that lost them has all CPUs until another CPU comes online. The thread of an interrupt has all CPUs until the first interrupt.
+    A thread that lost its node's CPUs has all CPUs until another CPU comes online. The thread of an interrupt has all CPUs until the first
+    interrupt.
     """
     hidden = cpus.hidden | cpus.was_hidden
     fitting = (node for node in cpus.nodes if now <= node and now - hidden == node - hidden != cpus.possible - hidden)
@@ -355,7 +370,7 @@ def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
 
 
 def _rename_queues(record: Record, facts: Mapping[Setting, Facts]) -> Record:
-    """Rename the queues of interfaces that have been renamed."""
+    """Rename recorded queues whose interfaces have been renamed."""
     names: dict[tuple[int | None, str], Setting] = {
         (fact.instance, _in_interface(setting)): setting
         for setting, fact in facts.items()
@@ -374,24 +389,24 @@ def _in_interface(queue: Setting) -> str:
 
 
 def _may_run_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether all CPUs of an interrupt went offline, so that the kernel allows it on any CPU."""
+    """Whether all CPUs of an interrupt went offline, so that the kernel now allows any CPU."""
     anywhere = cpus.possible - cpus.offline
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _avoid(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> CpuSet:
-    """Remove CPUs from a setting. If no online CPU is left, it gets the host's CPUs."""
+    """Remove CPUs from a setting. If no online CPU is left, the setting gets the host's CPUs."""
     if before.isdisjoint(to_avoid):
         return before
-    apart = before - to_avoid
-    return apart if apart & cpus.host else cpus.host or now
+    remaining = before - to_avoid
+    return remaining if remaining & cpus.host else cpus.host or now
 
 
 def _list_possible_values(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet, ...]:
     """Return the values that a setting may have.
 
-    A kernel setting has the value that it shows. A service's setting may have any value that was sent, until the last one is seen. systemd
-    may apply any of them until it has answered.
+    A kernel setting has the value that it shows. A service's setting may have any value that was sent, until the last value is seen.
+    systemd may apply any of the sent values until it has answered.
     """
     if known is None or kind not in OF_SERVICES:
         return (now,)
@@ -407,8 +422,8 @@ def _find_original(setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Ch
 
     Args:
         setting: the setting.
-        now: its current value.
-        interrupt: its further facts, if it is an interrupt.
+        now: the setting's current value.
+        interrupt: further facts about the setting, if it is an interrupt.
         new_irqs: the record of the default affinity of new interrupts.
         cpus: the CPUs of the machine.
     """
@@ -425,14 +440,15 @@ def _find_original(setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Ch
 def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
     """Return the affinity that the kernel gives a new interrupt, for a given default affinity.
 
-    As in irq_setup_affinity of kernel/irq/manage.c, these are its online CPUs, limited to those of the device's NUMA node if it has any.
+    As in irq_setup_affinity of kernel/irq/manage.c, this is the online part of the default affinity. If possible, it is limited to the
+    device's NUMA node.
     """
     online = (given - cpus.offline) or (cpus.possible - cpus.offline)
     return online & interrupt.near or online
 
 
 def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change]:
-    """Return the changed settings, and all settings of the kinds that are recorded as a whole."""
+    """Return the changed settings, and all settings of a kind that is recorded completely."""
     new_irqs = changes.get(NEW_IRQS)
     whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()
     whole_kinds |= {SettingKind.THREAD} if keeps_threads else set()

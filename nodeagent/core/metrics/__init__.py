@@ -1,4 +1,5 @@
 """Metrics: names, types, labels and help texts, changes as data, and their totals.
 
-Not here: the text that Prometheus reads (edge/observability/metrics.py), and counting (daemon/reports/metrics_recorder.py).
+This package contains neither the text that Prometheus reads (edge/observability/metrics.py) nor the counting
+(daemon/reports/metrics_recorder.py).
 """

@@ -1,7 +1,7 @@
-"""The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. Knows no metrics library.
+"""The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module uses no metrics library.
 
-Labels are closed sets: any value that isn't listed counts as `other`. No value comes from a pod except those of `nodeagent_container_info`
-and of the counters of exclusive CPUs, whose series go with the pod.
+Labels have closed sets of values: a value that isn't listed counts as `other`. Only `nodeagent_container_info` and the counters of
+exclusive CPUs have label values from pods, and their series are removed with the pod.
 """
 
 import errno
@@ -146,7 +146,7 @@ POD_RESOURCES_METRICS: tuple[MetricSpec, ...] = tuple(
         (GET_ERRORS, "Number of requests to the PodResource Get endpoint which returned error"),
     )
 )
-"""Metrics of kubelet's PodResources API. Without the API there are no series."""
+"""Metrics of kubelet's PodResources API. Without the API, these metrics have no series."""
 
 METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *POD_RESOURCES_METRICS, *AGENT_METRICS)
 
@@ -159,15 +159,15 @@ BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
         RUNTIME_ANSWER_DURATION: _SECONDS,
     }
 )
-"""Upper bounds of the histograms' buckets, without +Inf."""
+"""Upper bounds of the histogram buckets, without +Inf."""
 
 OTHER = "other"
 REMOVED = "cgroup"
-"""Drift: another program removed a cgroup."""
+"""Kind of drift: another program removed a cgroup."""
 MOVED = "cgroup.procs"
-"""Drift: a container's main process was in another cgroup."""
+"""Kind of drift: a container's main process was in another cgroup."""
 DIFFERS = "differs"
-"""Drift: the kernel took the value and granted another (cpuset.*.effective)."""
+"""Kind of drift: the kernel accepted the value but granted a different one (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
     "EACCES",
     "EAGAIN",
@@ -219,16 +219,16 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }
 )
-"""Label values, in the order of the metric's labels, whose series exist from the start with 0."""
+"""Values of a metric's labels, in label order, for the series that exist with 0 from the start."""
 
 
 def make_series(spec: MetricSpec, *values: str) -> Series:
-    """Return the name of one series of a metric, from its label values in the order of its labels."""
+    """Return the name of one series of a metric. Label values are given in the order of the metric's labels."""
     return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
 
 
 def list_start_series(kind: str) -> Iterator[Series]:
-    """Return every existing series of a kind, with 0, before anything has happened."""
+    """Return every series of a kind that exists from the start, with the value 0."""
     for spec in METRICS:
         if spec.kind == kind:
             for values in START_VALUES.get(spec.name, () if spec.labels else ((),)):
@@ -238,12 +238,12 @@ def list_start_series(kind: str) -> Iterator[Series]:
 def find_error_label(error: int | None) -> str:
     """Return the label value for an errno. None means that the kernel reported no error but granted another value."""
     if error == errno.EOPNOTSUPP:
-        return "EOPNOTSUPP"  # on Linux ENOTSUP is the same number, and Python's name for it
+        return "EOPNOTSUPP"  # on Linux, ENOTSUP is the same number and the name that Python uses
     return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
 
 
 def find_old_name(name: str) -> str | None:
-    """Return the name that the metric had before kubelet's prefix was part of it (D4), or None."""
+    """Return the name that the metric had before it got kubelet's prefix (D4). None means that the name never changed."""
     bare = name.removeprefix("kubelet_")
     return bare if bare != name and bare.startswith(_ALIASED) else None
 

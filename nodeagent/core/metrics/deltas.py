@@ -1,11 +1,11 @@
-"""Changes of kubelet's metrics as data: a decision returns them, the caller adds them up. Knows no metrics library."""
+"""Changes of kubelet's metrics as data. A decision returns changes, and its caller adds them up. This module uses no metrics library."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class Series(NamedTuple):
-    """One series: kubelet's exact name and its labels, sorted by name."""
+    """One series: kubelet's exact name and its labels, sorted by label name."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
@@ -17,7 +17,7 @@ class Series(NamedTuple):
 
 
 class MetricDelta(NamedTuple):
-    """Change of a series: `amount` is added, or with `absolute` replaces the value."""
+    """Change of a series. `amount` is added to the value, or replaces it if `absolute` is set."""
 
     series: Series
     amount: int = 1

@@ -1,4 +1,4 @@
-"""The managers' metrics: kubelet's names, types, labels and help texts in one table, and their deltas as constants."""
+"""The managers' metrics: kubelet's names, types, labels and help texts in one table, and the deltas as constants."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -11,7 +11,7 @@ from nodeagent.core.metrics.deltas import MetricDelta, Series
 class MetricSpec(Struct, frozen=True):
     name: str
     kind: str
-    """`counter`, `gauge` or `histogram`."""
+    """Metric type: `counter`, `gauge` or `histogram`."""
     help: str
     labels: tuple[str, ...] = ()
 
@@ -80,14 +80,14 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 
 DURATION_BUCKETS_MS = tuple(0.05 * 2**i for i in range(15))
-"""Upper bounds of the admission duration's buckets."""
+"""Upper bounds of the buckets for the admission duration, in ms."""
 
 MetricDeltas = tuple[MetricDelta, ...]
 
 
 @lru_cache(maxsize=1024)
 def plus(name: str, amount: int = 1, /, **labels: str) -> MetricDelta:
-    """Add to a counter or a gauge. Deltas are few and alike, so most are created once."""
+    """Return the delta that adds to a counter or a gauge. Few different deltas exist, so most are created once and reused."""
     return MetricDelta(Series(name, tuple(sorted(labels.items()))), amount)
 
 
@@ -117,5 +117,5 @@ def aligned_failure(scope: str, boundary: str) -> MetricDelta:
 
 
 def list_zero_series(names: Iterable[Series]) -> MetricDeltas:
-    """Create series with 0."""
+    """Return these metrics' series with the value 0."""
     return tuple(MetricDelta(series, 0) for series in names)

@@ -1,4 +1,6 @@
-"""Totals of the metrics, kept in memory by the deciding thread; others get an immutable snapshot. Knows no metrics library."""
+"""Totals of the metrics, kept in memory by the deciding thread. Other threads get an immutable snapshot. This module uses no metrics
+library.
+"""
 
 import bisect
 from collections.abc import Iterable, Mapping
@@ -13,16 +15,16 @@ _SPECS = {spec.name: spec for spec in METRICS}
 
 
 class Distribution(Struct, frozen=True):
-    """Histogram without labels."""
+    """Values of a histogram without labels."""
 
     counts: tuple[int, ...]
-    """Observations per bucket (not cumulative), the last one for what exceeds all bounds."""
+    """Observations per bucket (not cumulative). The last bucket counts observations above all bounds."""
     total: float
     """Sum of the observations, in the metric's unit."""
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """All exposed metrics at one moment. Nothing else refers to the mappings."""
+    """All exposed metrics at one moment. No other object refers to the mappings."""
 
     counters: Mapping[Series, int]
     gauges: Mapping[Series, int]
@@ -45,14 +47,14 @@ class MetricTotals(Struct):
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
     def add(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add the deltas of decisions. Gauges are left out, because they come from the state (D4)."""
+        """Add the deltas of decisions. Gauges are left out, because their values come from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute
                 self._counters[delta.series] = self._counters.get(delta.series, 0) + delta.amount
 
     def count(self, name: str, *values: str, amount: int = 1) -> None:
-        """Add to one of the agent's own counters. A label value outside its closed set counts as `other`."""
+        """Add to one of the agent's own counters. A label value outside of its closed set counts as `other`."""
         spec = _SPECS[name]
         wanted = make_series(spec, *values)
         if wanted not in self._counters:
@@ -60,13 +62,13 @@ class MetricTotals(Struct):
         self._counters[wanted] += amount
 
     def observe(self, name: str, value: float) -> None:
-        """Add an observation, in the unit that ends the metric's name."""
+        """Add an observation to a histogram, in the unit at the end of the metric's name."""
         histogram = self._histograms[name]
         histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
         histogram.total += value
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
-        """Freeze the totals, with the gauges from the state. Missing gauges are 0."""
+        """Return an immutable snapshot of the totals, with the gauges from the state. Missing gauges are 0."""
         assert all(one.name not in _SPECS or _SPECS[one.name].kind == "gauge" for one in gauges)
         return MetricsSnapshot(
             MappingProxyType(dict(self._counters)),

@@ -1,4 +1,4 @@
-"""Values of cgroup v2 files, desired and observed. Knows no file system and no pod.
+"""Values of cgroup v2 files, desired and observed. This module has no file access and doesn't know pods.
 
 Fields keep the kernel's words (Documentation/admin-guide/cgroup-v2.rst).
 """
@@ -45,7 +45,7 @@ class Partition(Struct, frozen=True):
 
     kind: PartitionKind
     problem: str = ""
-    """The kernel's reason for an invalid partition, in its words. Empty means that the partition is valid."""
+    """Reason why the partition is invalid, as the kernel reports it. Empty means that the partition is valid."""
 
 
 MEMBER = Partition(PartitionKind.MEMBER)
@@ -89,22 +89,22 @@ class DesiredCgroup(Struct, frozen=True):
     """Desired values of one cgroup."""
 
     path: str
-    """Path relative to the pods' cgroup. Empty means that cgroup itself, of which the agent writes only the controllers."""
+    """Path relative to the pods' cgroup. Empty means the pods' cgroup itself, of which the agent writes only the controllers."""
     controllers: frozenset[str] = frozenset()
-    """Controllers to enable for its children."""
+    """Controllers to enable for the cgroup's children."""
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
-    """CPUs in its `cpuset.cpus` on which no process of another cgroup may run, except those of `shares_with`."""
+    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run, except the cgroups of `shares_with`."""
     offline_cpus: CpuSet = CpuSet()
-    """Exclusive CPUs that are offline. Its `cpuset.cpus` may still list them."""
+    """Exclusive CPUs that are offline. The cgroup's `cpuset.cpus` may still list them."""
     shares_with: str = ""
-    """Path prefix of the cgroups that may share its exclusive CPUs: containers of its own pod that never run at the same time."""
+    """Path prefix of the cgroups that may share the exclusive CPUs: containers of the same pod that never run at the same time."""
     is_starved: bool = False
-    """Whether no CPU is available for it now. It stays frozen, and nothing may start in it."""
+    """Whether no CPU is available for the cgroup now. It stays frozen, and no process may start in it."""
     is_leaf: bool = False
-    """Whether it holds processes."""
+    """Whether the cgroup holds processes."""
     meanwhile: CpuSet = CpuSet()
-    """CPUs for an exclusive systemd unit that has to leave all its CPUs before its own are granted."""
+    """CPUs for an exclusive systemd unit that has to leave all its current CPUs before its exclusive CPUs are granted."""
     goes_back_to: UnitSettings | None = None
     """Values to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
 
@@ -116,22 +116,22 @@ class DesiredCgroup(Struct, frozen=True):
         return value if isinstance(value, CpuSet) else CpuSet()
 
     def fallback_cpus(self) -> CpuSet:
-        """Return the fallback CPUs, or its own CPUs if it has none."""
+        """Return the fallback CPUs, or the cgroup's own CPUs if no fallback CPUs are set."""
         value = self.get(Attribute.FALLBACK_CPUS)
         return value if isinstance(value, CpuSet) else CpuSet()
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it has exclusive CPUs now, possibly with shared ones."""
+        """Whether the cgroup has exclusive CPUs now, possibly with shared ones."""
         return bool(self.exclusive_cpus)
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it has both exclusive and shared CPUs."""
+        """Whether the cgroup has both exclusive and shared CPUs."""
         return self.is_exclusive and self.exclusive_cpus != self.cpus()
 
     def partition_cpus(self) -> CpuSet:
-        """Return the CPUs of its partition, or of partitions below it."""
+        """Return the CPUs of the cgroup's partition, or of the partitions below the cgroup."""
         value = self.get(Attribute.CPUSET_CPUS_EXCLUSIVE)
         return value if isinstance(value, CpuSet) else CpuSet()
 
@@ -150,17 +150,17 @@ class ObservedCgroup(Struct, frozen=True):
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
-    """Processes of this cgroup and its descendants that the kernel has killed for memory."""
+    """Number of processes of this cgroup and its descendants that the kernel's out-of-memory killer has killed."""
     elsewhere: CpuSet = CpuSet()
-    """CPUs outside of the effective ones that its processes may use. The kernel allowed them when it failed to take the last CPU of their
-    partition offline, and keeps them.
+    """CPUs outside of the effective ones that the cgroup's processes may use. The kernel allows such CPUs when it fails to take a
+    partition's last CPU offline. It keeps allowing them afterwards.
     """
     unit: UnitSettings | None = None
-    """Settings of systemd, if the cgroup is a unit's. They apply to an inactive unit, too. The attributes are those of its cgroup, if it
-    has one.
+    """systemd's settings, if the cgroup is a unit's. They apply to an inactive unit, too. The attributes are those of the unit's cgroup,
+    if it exists.
     """
     unit_before: UnitSettings | None = None
-    """Settings that the unit had before the agent changed them, as recorded. None means that no record exists."""
+    """Recorded settings that the unit had before the agent changed them. None means that no record exists."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)
@@ -179,12 +179,12 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the units pinned by pods that are unknown now, with the CPUs that they use, or will use once they start."""
+    """Return the units pinned by pods that are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
     found = {}
     for path, there in observed.items():
         if path.startswith(f"{UNITS_UNCLEAR}/"):
             if there.unit is not None and there.unit == there.unit_before and not there.unit.allowed_cpus:
-                continue  # systemd has no settings of the agent for it, or they were restored
+                continue  # systemd has none of the agent's settings for the unit, or the settings were restored
             told = there.get(Attribute.CPUSET_CPUS)
             found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
     return found
@@ -198,8 +198,8 @@ def cpu_shares(cpu_milli: int) -> int:
 def cpu_weight(shares: int) -> int:
     """Convert cgroup v1 shares to a cgroup v2 weight, 1 to 10,000.
 
-    The formula maps minimum, maximum and default of one scale to those of the other (opencontainers/cgroups since 0.0.4, and so runc
-    1.3.2): log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
+    The formula maps the minimum, maximum and default of one scale to those of the other. It comes from opencontainers/cgroups 0.0.4, which
+    runc 1.3.2 uses: log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
     """
     if shares <= 2:
         return 1

@@ -1,4 +1,4 @@
-"""Paths of the pods' cgroups, relative to the cgroup that holds all pods (D10). Knows nothing of their contents."""
+"""Paths of the pods' cgroups, relative to the cgroup that holds all pods (D10). This module doesn't know what the cgroups contain."""
 
 from nodeagent.core.model.pod import SYSTEMD, QosClass
 
@@ -7,29 +7,31 @@ BEST_EFFORT = "besteffort"
 OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
 """Cgroups that belong to no pod."""
 ABOVE = ".."
-"""Path of the parent of the pods' cgroup. The path of each cgroup further up repeats it once more."""
+"""Path of the parent of the pods' cgroup. The path of each cgroup further up repeats this text once more."""
 PAYLOAD = "payload"
-"""Name of the cgroup below each container's that holds its processes. It lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the
-container's cgroup the CPUs to run on.
+"""Name of the child cgroup that holds a container's processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the
+container's cgroup lists the CPUs to run on.
 """
 UNITS = "units"
-"""Prefix of the paths of systemd units that pods pin. systemd decides where their cgroups really are."""
+"""Path prefix of systemd units that pods pin. systemd decides where the units' cgroups really are."""
 _DOMAIN = "@"
-"""Prefix of another domain's name, in the paths of the units that its pods pin. No cgroup of systemd or the agent begins with it."""
+"""Prefix of another domain's name, in the paths of the units that its pods pin. No cgroup name of systemd or the agent begins with this
+prefix.
+"""
 UNITS_LEFT = f"{UNITS}/left"
-"""Prefix of units that no pod pins any more, and that have not been restored."""
+"""Path prefix of units that no pod pins any more, but whose settings have not been restored yet."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
-"""Prefix of units pinned by a pod that is unknown now and may become known again. They stay as they are."""
+"""Path prefix of units pinned by a pod that is unknown now and may become known again. These units stay unchanged."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 
 def is_above(path: str) -> bool:
-    """Whether a cgroup is above the pods' cgroup, so that the agent doesn't manage it."""
+    """Whether a cgroup is above the pods' cgroup. The agent doesn't manage such a cgroup."""
     return path == ABOVE or path.startswith(f"{ABOVE}/")
 
 
 def is_ours(path: str) -> bool:
-    """Whether a cgroup is the pods' cgroup or below it. An absolute path is that of another program's cgroup."""
+    """Whether a cgroup is the pods' cgroup or below it. An absolute path belongs to another program's cgroup."""
     return not is_above(path) and not path.startswith("/") and not is_pinned(path)
 
 
@@ -57,20 +59,20 @@ def pinned_path(domain: str) -> str:
 
 
 def pinned_pod_path(domain: str, uid: str) -> str:
-    """Return the path of a pod that pins units. It is a prefix of the units' paths, and no such cgroup exists."""
+    """Return the path of a pod that pins units. This path is a prefix of the units' paths, and has no cgroup."""
     return f"{pinned_path(domain)}/pod{uid}"
 
 
 def is_pinned_by(domain: str, path: str) -> bool:
-    """Whether a cgroup is that of a unit pinned by a domain's pod."""
+    """Whether the path is that of a unit pinned by a pod of this domain."""
     return path.startswith(f"{pinned_path(domain)}/")
 
 
 def is_pinned(path: str) -> bool:
-    """Whether a cgroup is that of a pinned unit. Only the program that runs the unit, such as systemd, creates and writes the cgroup."""
+    """Whether the path is that of a pinned unit. Only the program that runs the unit, such as systemd, creates and writes its cgroup."""
     return path.startswith((f"{UNITS}/", _DOMAIN))
 
 
 def unit_at(path: str) -> str:
-    """Return the name of the unit in a pinned unit's path."""
+    """Return the unit's name from the path of a pinned unit."""
     return path.rpartition("/")[2]

@@ -1,11 +1,11 @@
-"""Resource claims as values (resource.k8s.io/v1): the claims of a pod, and their allocation. Decides nothing."""
+"""Resource claims as values (resource.k8s.io/v1): the claims of a pod and their allocation. This module makes no decision."""
 
 import hashlib
 
 from msgspec import Struct
 
-_LONGEST_NAME = 253
-"""Longest name of a Kubernetes object."""
+_MAX_NAME_LENGTH = 253
+"""Maximum length of a Kubernetes object's name."""
 
 
 CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER = "dra.cpu", "dra.memory", "nodeagent.io"
@@ -13,7 +13,7 @@ _CPU_PREFIX = "cpudev"
 
 
 def format_cpu_name(cpu: int) -> str:
-    """Return the name of a CPU as a claimable device, as in dra-driver-cpu."""
+    """Return the device name of a claimable CPU, as in dra-driver-cpu."""
     return f"{_CPU_PREFIX}{cpu:03}"
 
 
@@ -21,13 +21,13 @@ def decode_cpu_name(name: str) -> int:
     """Return the CPU with this device name.
 
     Raises:
-        ValueError: the name isn't a CPU's.
+        ValueError: the name isn't a CPU's device name.
     """
     return int(name.removeprefix(_CPU_PREFIX))
 
 
 def format_card_name(address: str) -> str:
-    """Return the device name of a card with this PCI address. The name has no colons and dots, as Kubernetes requires."""
+    """Return the device name of a PCI card. It contains no colons and dots, because Kubernetes forbids them."""
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
@@ -38,9 +38,9 @@ class DeviceRequest(Struct, frozen=True):
     """Name of the subrequest. Empty means that the request has no alternatives."""
     device_class: str
     selectors: tuple[str, ...] = ()
-    """CEL expressions that a device has to meet. Those of the device class come first."""
+    """CEL expressions that a device has to meet. The device class's expressions come first."""
     count: int | None = 1
-    """None means all devices that meet the selectors (`allocationMode: All`)."""
+    """Number of devices. None means all devices that meet the selectors (`allocationMode: All`)."""
     capacity: tuple[tuple[str, int], ...] = ()
     """Requested amount of each capacity of a device, by qualified name."""
 
@@ -78,23 +78,23 @@ class PodClaim(Struct, frozen=True):
     claim: str = ""
     """Name of the ResourceClaim in the pod's namespace (`resourceClaimName`)."""
     template: str = ""
-    """Name of the ResourceClaimTemplate for a claim of the pod's own. Either this or `claim` is set."""
+    """Name of the ResourceClaimTemplate from which the pod gets a claim of its own. Either this name or `claim` is set."""
     spec: ClaimSpec | None = None
-    """Requests of the claim. None means that no document has them."""
+    """Requests of the claim. None means that no known document contains them."""
     missing: str = ""
     """Kind and name of a missing document. Empty means that it exists, or that it wasn't looked up."""
 
     def claim_name(self, pod: str) -> str:
         """Return the ResourceClaim's name for a pod with this name, shortened to a valid length."""
-        return self.claim or shorten_name(f"{pod}-{self.name}", _LONGEST_NAME)
+        return self.claim or shorten_name(f"{pod}-{self.name}", _MAX_NAME_LENGTH)
 
 
-def shorten_name(name: str, longest: int) -> str:
-    """Return a name. If the name is too long, it is replaced by its beginning and a hash."""
-    if len(name) <= longest:
+def shorten_name(name: str, max_length: int) -> str:
+    """Shorten a name that is too long: keep its beginning and append a hash."""
+    if len(name) <= max_length:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-    return f"{name[: longest - 11].rstrip('.-')}-{digest}"
+    return f"{name[: max_length - 11].rstrip('.-')}-{digest}"
 
 
 class ContainerClaim(Struct, frozen=True):
@@ -103,7 +103,7 @@ class ContainerClaim(Struct, frozen=True):
     name: str
     """Name of the pod's claim."""
     request: str = ""
-    """Request whose devices the container uses. Empty means those of all requests."""
+    """Request whose devices the container uses. Empty means the devices of all requests."""
 
     def uses(self, claim: str, request: str) -> bool:
         return self.name == claim and self.request in {"", request}

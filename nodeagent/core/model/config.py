@@ -1,6 +1,7 @@
-"""Configuration as values: what decides placement, and what else the agent needs.
+"""Configuration as values: the settings that decide placement, and all other settings of the agent.
 
-Field names follow the KubeletConfiguration (in snake case). Knows no YAML (formats/config/config_yaml.py) and makes no decision.
+Field names follow the KubeletConfiguration (in snake case). This module doesn't parse YAML (formats/config/config_yaml.py) and makes no
+decision.
 """
 
 import enum
@@ -33,7 +34,7 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""Gates that need another gate. kubelet doesn't start with the first on and the second off."""
+"""Gates that need another gate, each with the needed gate. kubelet doesn't start if a gate is on and its needed gate is off."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -41,7 +42,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""kubelet's names for all gates of a stage that aren't set individually. Of the gates here, only alpha ones are off by default."""
+"""Gates set by kubelet's `AllAlpha` and `AllBeta`, unless set individually. Of the gates known here, only alpha gates are off by default.
+"""
 
 
 CPU_MANAGER_POLICIES = ("none", "static")
@@ -75,14 +77,14 @@ class PluginCode(Protocol):
 
     @property
     def points(self) -> frozenset[str]:
-        """Return the names of the extension points that it implements (core/resources/cpu/points.py)."""
+        """Return the names of the extension points that the plugin implements (core/resources/cpu/points.py)."""
 
     @property
     def held_off(self) -> str:
-        """Return why the plugin is no longer asked, or an empty text."""
+        """Return the reason why the plugin is not being called at present. Empty means that the plugin is called."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """Give the plugin its time for a turn. `alive` is called after each of its answers."""
+        """Start the plugin's time budget for a turn. `alive` is called after each of the plugin's answers."""
 
     def ask(self, point: str, *question: object) -> object:
         """Return the plugin's answer, unchecked.
@@ -99,18 +101,18 @@ class CpuPlugin(Struct, frozen=True):
     options: tuple[tuple[str, str], ...] = ()
     """Options by name, sorted."""
     code: PluginCode | None = None
-    """Loaded code. None means that it isn't loaded, because only decisions need it."""
+    """Loaded code. None means that the code isn't loaded, because only decisions need it."""
 
 
 class Placement(Struct, frozen=True):
-    """Configuration of all placement decisions. Texts are as configured; the managers judge them and word the refusals."""
+    """Configuration of all placement decisions. Texts are stored as configured. The managers check them and format the refusals."""
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
     reserved_system_cpus: CpuSet = CpuSet()
-    """Reserved CPUs. Empty means that CPUs are reserved by amount."""
+    """Reserved CPUs. Empty means that the reservation is an amount of CPU, not a set of CPUs."""
     reserved_cpu_milli: int | None = None
-    """Sum of systemReserved.cpu and kubeReserved.cpu. None if neither names cpu. Ignored with `reserved_system_cpus`."""
+    """Sum of systemReserved.cpu and kubeReserved.cpu. None means that neither field contains cpu. Ignored with `reserved_system_cpus`."""
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
     topology_manager_policy_options: tuple[tuple[str, str], ...] = ()
@@ -119,24 +121,26 @@ class Placement(Struct, frozen=True):
     memory_reservation: Resources = Resources()
     """Reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """How to allocate CPUs isolated at boot: `prefer` them for exclusive use, use `only` these, or `ignore` the isolation as kubelet
-    does.
+    """How to allocate CPUs isolated at boot: `prefer` them for exclusive use, use `only` isolated CPUs, or `ignore` the isolation as
+    kubelet does.
     """
     exclusive_core_class: str = ANY_CLASS
-    """Class of cores that exclusive CPUs are taken from, if possible and unless the pod names another; `any` as in kubelet."""
+    """Core class from which exclusive CPUs are taken if possible, unless the pod names another class. `any`, the default, matches
+    kubelet.
+    """
     shared_core_class: str = ANY_CLASS
-    """Class of cores for containers without exclusive CPUs, while the shared pool has any of them; `any` as in kubelet."""
+    """Core class for containers without exclusive CPUs, as long as the shared pool has such CPUs. `any`, the default, matches kubelet."""
     prefer_cpus_numa_node: bool = False
-    """Whether a single NUMA node preferred by CPUs and memory wins over conflicting hints of devices. Off as in kubelet."""
+    """Whether a single NUMA node preferred for CPUs and memory wins over conflicting hints of devices. Off matches kubelet."""
     resize_below_admitted_cpus: bool = False
-    """Whether a resize may take exclusive CPUs that a container was admitted with. Off as in KEP-5554."""
+    """Whether a resize may take away exclusive CPUs that a container was admitted with. Off matches KEP-5554."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Configured gates only. Use `gate()` to read a gate."""
     errata: Errata = Errata.FIXED
     cpu_plugins: tuple[CpuPlugin, ...] = ()
-    """Plugins in the order in which they are asked. Empty as in kubelet."""
+    """Plugins in the order in which they are called. Empty matches kubelet."""
     devices: "tuple[DeviceSelection, ...]" = ()
-    """Resources of devices that pods can ask for by number. A device belongs to the first entry that selects it."""
+    """Device resources that pods can request by count. A device belongs to the first entry that selects it."""
 
     @property
     def has_static_cpus(self) -> bool:
@@ -145,7 +149,7 @@ class Placement(Struct, frozen=True):
 
     @property
     def decides_by_pod(self) -> bool:
-        """Whether the topology manager decides about a pod as a whole."""
+        """Whether the topology manager makes one decision for the whole pod."""
         return self.topology_manager_scope == "pod" and self.topology_manager_policy != "none"
 
     def gate(self, name: str) -> bool:
@@ -153,13 +157,13 @@ class Placement(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Users besides root who may run jobs, and the limits of all jobs of one user together."""
+    """Users besides root who may run jobs, and the limits for the total of one user's jobs."""
 
     group: str
     max_cpus: Quantity | None = None
-    """None means no limit but the node's."""
+    """Limit on the CPUs of one user's jobs. None means no limit below the node's CPUs."""
     max_memory: Quantity | None = None
-    """Limit that includes huge pages. None means no limit but the node's."""
+    """Limit on the memory of one user's jobs, huge pages included. None means no limit below the node's memory."""
     max_per_user: int = 10
 
 
@@ -172,63 +176,69 @@ class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
-    """Interval of the rescan in addition to the file watch (kubelet's name and default)."""
+    """Interval of the periodic rescan, which complements the file watch (kubelet's name and default)."""
     host_isolation: str = "none"
     """Whether host processes are kept off exclusive CPUs: `partition`, or `none` as with kubelet."""
     host_core_class: str = ANY_CLASS
-    """Class of cores for host processes and the kernel's unbound work, with `host_isolation`; `any` means no restriction."""
+    """Core class for host processes and the kernel's unbound work, used with `host_isolation`. `any` means no restriction."""
     interrupt_isolation: str = "none"
-    """Whether interrupts are moved off exclusive CPUs, by their `affinity`, or not (`none`, as with kubelet)."""
+    """Whether interrupts are moved off exclusive CPUs by setting their affinity (`affinity`) or left alone (`none`, as with kubelet)."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     swap_behavior: str = NO_SWAP
-    """Whether containers may use swap. `LimitedSwap` allows none either, as kubelet has it for the pods of manifest files."""
+    """Whether containers may use swap. `LimitedSwap` allows no swap either, because kubelet gives none to pods of manifest files."""
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"
     cgroup_root: str | None = None
-    """Directory of the cgroup that holds the pods. None means the cgroup of the pods' unit, as reported by its launcher."""
+    """Directory of the cgroup that holds the pods. None means the cgroup of the pods' systemd unit, as reported by the launcher."""
     launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
     log_directory: str = "/var/log/nodeagent/pods"
-    """Directory for container output, one file per container, on a host without a journal."""
+    """Directory for container output on a host without a journal, with one file per container."""
     metrics_bind_address: str = "127.0.0.1:9753"
-    """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for none."""
+    """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for no metrics."""
     metrics_aliases: bool = True
     pod_resources_socket: str = ""
     """Path of the socket for kubelet's PodResources API, or empty for none."""
     device_plugin_socket: str = ""
     """Path of the socket where device plugins register, or empty for none."""
     nri_socket: str = ""
-    """Path of the socket of a container runtime whose containers the agent places, or empty for none."""
+    """NRI socket of a container runtime whose containers the agent places, or empty for none."""
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
-    """Path of the socket of kubelet's pods API (1.37), or empty to ask nobody. It tells what the runtime doesn't know of pods. An absent
-    socket at kubelet's default path is no problem.
+    """Socket of kubelet's pods API (1.37), or empty if it isn't used. The API has the pods' data that the runtime lacks. A missing socket
+    at kubelet's default path is not reported.
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Which refused pods are decided again without a request: none, as by kubelet, or those refused for room once room is made."""
+    """Which refused pods are decided again without a request: none, as with kubelet, or pods refused for lack of resources, once
+    resources are released.
+    """
     max_pods: int = 1_000
     pods_per_core: int = 0
     """Additional limit on the number of pods, per CPU of the machine. 0 means none (kubelet's field)."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
-    """With `reserved_system_cpus`, cpu is only in `system_reserved`, because kubelet rewrites the two."""
+    """kubelet's `kubeReserved`. With `reserved_system_cpus`, only `system_reserved` contains cpu, because kubelet rewrites both."""
     eviction_memory_bytes: int | None = 100 * 2**20
-    """evictionHard memory.available as an amount (kubelet's default is 100Mi). None if it is a percentage, or absent."""
+    """evictionHard memory.available as an amount (kubelet's default is 100Mi). None means that the threshold is a percentage or absent."""
     eviction_memory_percent: str | None = None
-    """evictionHard memory.available without its percent sign, if it is a percentage. `node_capacity` converts it to bytes."""
+    """evictionHard memory.available without its percent sign. None means that the threshold isn't a percentage. `node_capacity` converts
+    the percentage to bytes.
+    """
     state_recovery: str = "recover"
-    """What a start does with a state that it can't use: `recover` it from what runs, or refuse (`strict`), as kubelet does."""
+    """What the agent does at its start with an unusable state: `recover` it from running pods, or refuse to start (`strict`) as kubelet
+    does.
+    """
     jobs: JobBounds | None = None
-    """None means that only root may run jobs."""
+    """Users who may run jobs, and their limits. None means that only root may run jobs."""
     reported_fields: tuple[str, ...] = ()
-    """kubelet fields that are known but unused. They are logged once."""
+    """kubelet fields that are known but unused. Each is logged once."""
     notes: tuple[str, ...] = ()
-    """Allowed values that deserve a warning, one log line each."""
+    """Warnings about allowed but questionable values, one log line each."""
 
     @property
     def retries_for_room(self) -> bool:
-        """Whether pods that were refused for room are decided again once there is room."""
+        """Whether pods that were refused for lack of resources are decided again once resources are released."""
         return self.retry_refused == RETRY_FOR_ROOM
 
     @property
@@ -237,5 +247,5 @@ class Config(Struct, frozen=True):
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)
 
     def claimed_devices(self, container: Container) -> tuple[str, ...]:
-        """Return the devices whose interrupts a container wants on its exclusive CPUs, if the node moves interrupts."""
+        """Return the devices whose interrupts a container wants on its exclusive CPUs. Empty if the node doesn't move interrupts."""
         return () if self.interrupt_isolation == "none" else container.interrupts

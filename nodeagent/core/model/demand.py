@@ -1,6 +1,6 @@
-"""Demand of a pod: the exclusive CPUs, memory and devices that it asks of the managers, per container and as a whole.
+"""Demand of a pod: the exclusive CPUs, memory and devices that it requests from the managers, per container and in total.
 
-Computed once per admission. Knows QoS classes and container kinds; knows no machine and no state.
+The demand is computed once per admission. This module knows QoS classes and container kinds, but no machine and no state.
 """
 
 import enum
@@ -28,7 +28,7 @@ Amounts = tuple[tuple[str, int], ...]
 
 
 class WhyShared(enum.StrEnum):
-    """Reason why a container has no exclusive CPUs (D16)."""
+    """Reason why a container gets no exclusive CPUs (D16)."""
 
     POLICY_NONE = "the CPU manager's policy is none"
     NO_CPU_REQUEST = "it requests no CPU"
@@ -47,11 +47,11 @@ class Gates(Struct, frozen=True):
     pod_level_managers: bool
 
     def is_managed_pod(self, pod: Pod) -> bool:
-        """Whether the managers allocate to the pod as a whole, and then divide it among its containers (KEP-5526)."""
+        """Whether the managers allocate to the pod as a whole, and then divide the allocation among its containers (KEP-5526)."""
         return self.pod_level_managers and has_pod_level_resources(pod)
 
     def is_skipped_pod(self, pod: Pod) -> bool:
-        """Whether the managers ignore the pod, whatever it asks for."""
+        """Whether the managers ignore the pod, whatever it requests."""
         return has_pod_level_resources(pod) and not (self.pod_level_managers and self.pod_level_resources)
 
 
@@ -60,7 +60,7 @@ class DemandRules(Struct, frozen=True):
     with_memory: bool
     """Whether the memory manager is on."""
     exact_bytes: bool
-    """Whether every amount of whole bytes is accepted (without Erratum.DECIMAL_FORM_REFUSED)."""
+    """Whether every whole number of bytes is accepted, in any notation (without Erratum.DECIMAL_FORM_REFUSED)."""
 
     @classmethod
     def of(cls, placement: Placement) -> "DemandRules":
@@ -78,13 +78,13 @@ class ContainerDemand(Struct, frozen=True):
     name: str
     kind: ContainerKind
     cpus: int
-    """Number of exclusive CPUs. 0 means that it uses the shared pool."""
+    """Number of exclusive CPUs. 0 means that the container uses the shared pool."""
     memory: Amounts | None = ()
-    """Memory to pin. None means that an amount isn't a whole number of bytes."""
+    """Memory to pin. None means that a requested amount isn't a whole number of bytes."""
     near: tuple[str, ...] = ()
-    """Devices, or kinds of devices, whose NUMA node it asks to be near."""
+    """Devices, or kinds of devices, that the container's CPUs and memory should be near."""
     devices: Amounts = ()
-    """Numbers of devices to allocate, by resource."""
+    """Counts of devices to allocate, by resource."""
 
 
 class PodDemand(Struct, frozen=True):
@@ -94,21 +94,21 @@ class PodDemand(Struct, frozen=True):
     is_skipped: bool
     containers: tuple[ContainerDemand, ...]
     cpus: int
-    """Exclusive CPUs of the pod as a whole: the peak of its containers, or its own amount."""
+    """Exclusive CPUs of the pod as a whole: the pod-level amount, or else the peak of its containers."""
     memory: Amounts | None = ()
     numa_node: int | None = None
-    """NUMA node that it requires for all its CPUs and memory. None means any."""
+    """NUMA node that the pod requires for all its CPUs and memory. None means any node."""
     core_class: str | None = None
-    """Class of cores that it requires for all its exclusive CPUs. None means any."""
+    """Core class that the pod requires for all its exclusive CPUs. None means any class."""
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Return the devices that its containers ask to be near, each once."""
+        """Return the devices that the pod's containers request to be near, without duplicates."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     @property
     def devices(self) -> Amounts:
-        """Return the largest number of devices of each resource that its containers need at the same time."""
+        """Return, for each resource, the largest number of devices that the pod's containers need at the same time."""
         resources = sorted({name for container in self.containers for name, _ in container.devices})
         return tuple(
             (name, _peak(self.containers, [dict(container.devices).get(name, 0) for container in self.containers]))
@@ -117,15 +117,15 @@ class PodDemand(Struct, frozen=True):
 
     @property
     def asks_for_cpus(self) -> bool:
-        """Whether the pod or one of its containers asks for exclusive CPUs."""
+        """Whether the pod or one of its containers requests exclusive CPUs."""
         return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
     def due_cpus(self, container: ContainerDemand, *, by_pod: bool) -> int:
-        """Return how many exclusive CPUs a container should have under policy static, if they are available.
+        """Return how many exclusive CPUs a container should get under policy static, if enough are available.
 
         Args:
             container: the demand of the container.
-            by_pod: whether the pod gets one set, which its containers share.
+            by_pod: whether the pod gets one set of CPUs, which its containers share.
         """
         return 0 if self.is_skipped or (by_pod and not self.cpus) else container.cpus
 
@@ -153,7 +153,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
-    """Explain why the container gets no exclusive CPUs. None means that it gets some if they are available."""
+    """Return the reason why the container gets no exclusive CPUs. None means that it gets some if enough are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
     if _annotated_cpus(pod, container) is not None:
@@ -178,7 +178,7 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
 
 
 def _why_unequal(resources: ResourceRequirements) -> WhyShared:
-    """Explain what is missing or wrong in a container whose limits don't equal its requests."""
+    """Describe what is missing or wrong in a container whose limits don't equal its requests."""
     for name, why in ((CPU, WhyShared.NO_CPU_LIMIT), (MEMORY, WhyShared.NO_MEMORY_LIMIT)):
         if not (resources.limits.get(name) or Quantity(0)).nano:
             return why
@@ -186,7 +186,7 @@ def _why_unequal(resources: ResourceRequirements) -> WhyShared:
 
 
 def has_equal_limits(resources: ResourceRequirements) -> bool:
-    """Whether the container would be Guaranteed by itself: CPU and memory with request = limit, neither zero."""
+    """Whether the container alone would be Guaranteed: its CPU and memory requests equal its limits, and neither is zero."""
     for name in (CPU, MEMORY):
         request, limit = resources.requests.get(name), resources.limits.get(name)
         if request is None or limit is None or request.nano == 0 or request.nano != limit.nano:
@@ -195,7 +195,7 @@ def has_equal_limits(resources: ResourceRequirements) -> bool:
 
 
 def qualifies_alone(container: Container) -> bool:
-    """Whether a container of a pod with pod-level resources gets exclusive CPUs: Guaranteed by itself, with whole CPUs."""
+    """Whether a container of a pod with pod-level resources gets exclusive CPUs. It must be Guaranteed by itself and request whole CPUs."""
     limit = container.resources.limits.get(CPU)
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 
@@ -213,8 +213,8 @@ def _container_demand(
 
 
 def _annotated_cpus(pod: Pod, container: Container) -> int | None:
-    """Return the number of exclusive CPUs that the annotation asks for. A pod with pod-level resources gets none, because other rules
-    divide its CPUs.
+    """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources it is 0, because other rules
+    divide the pod's CPUs.
     """
     return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
@@ -225,7 +225,7 @@ def _whole_cpus(resources: ResourceRequirements) -> int:
         return 0
     whole, rest = divmod(request.nano, 10**9)
     if rest:
-        # Less than a thousandth below a whole number counts as whole.
+        # An amount less than a thousandth below a whole number counts as whole.
         return request.value() if request.is_whole() else 0
     return whole
 
@@ -249,7 +249,9 @@ def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
 
 
 def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
-    """Return the largest sum of what runs at the same time: apps and sidecars, or an init container and the sidecars before it."""
+    """Return the largest sum of amounts in use at the same time. Apps run with all sidecars, an init container with the sidecars before
+    it.
+    """
     apps = sidecars = peak = 0
     for container, amount in zip(containers, amounts, strict=True):
         match container.kind:

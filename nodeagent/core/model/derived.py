@@ -1,4 +1,4 @@
-"""Derived values that outlive a turn. Each value is stored with its inputs, and computed again only when one of them changes."""
+"""Derived values that outlive a turn. Each value is stored with its inputs, and computed again only when one of the inputs changes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
@@ -10,7 +10,7 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
 
 class Derived(Struct, Generic[Inputs, V], frozen=True):
-    """Derived values by key. Inputs are immutable, so the same object is an unchanged input."""
+    """Derived values by key. Inputs are immutable, so an identical object means an unchanged input."""
 
     common: tuple[object, ...] = ()
     """Inputs of all values."""
@@ -20,12 +20,12 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
     def follow(
         self, common: tuple[object, ...], inputs: Iterable[tuple[str, Inputs]], make: Callable[[Inputs], V]
     ) -> "Derived[Inputs, V]":
-        """Return the values for these inputs, in their order. Values with unchanged inputs are reused.
+        """Return the values for these inputs, in the order of the keys. Values with unchanged inputs are reused.
 
         Args:
-            common: inputs of all values. Equal ones count as unchanged.
+            common: inputs of all values. Equal common inputs count as unchanged.
             inputs: further inputs of each value, by key.
-            make: computes a value from its own inputs and the common ones.
+            make: function that computes a value from its own inputs and the common ones.
         """
         old = self.kept if common == self.common else {}
         kept = {}

@@ -1,4 +1,4 @@
-"""Values that describe what a container needs to use its devices. Names are those of OCI and of the device plugin API."""
+"""Device files, mounts and variables that a container needs to use its devices. Names follow OCI and the device plugin API."""
 
 from msgspec import Struct
 

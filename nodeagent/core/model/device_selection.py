@@ -1,4 +1,6 @@
-"""Selection of discovered devices for resources that pods ask for by number (the configuration's `devices`). Knows no pods."""
+"""Selection of discovered devices for the resources that pods request by count (the configuration's `devices`). This module doesn't know
+pods.
+"""
 
 from fnmatch import fnmatchcase
 
@@ -8,7 +10,7 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 
 
 class DeviceSelector(Struct, frozen=True):
-    """Criteria of a device selection. A device must meet all of them; criteria that aren't set are met by any device."""
+    """Criteria of a device selection. A device must meet all criteria that are set."""
 
     kind: DeviceKind | None = None
     address: str = ""
@@ -17,11 +19,11 @@ class DeviceSelector(Struct, frozen=True):
     model: int | None = None
     driver: str = ""
     name: str = ""
-    """One of the device's names: network interface, InfiniBand device or controller. `*` matches any text."""
+    """One of the device's names: its network interface, InfiniBand device or controller. `*` matches any text."""
     numa_node: int | None = None
     virtual_functions_of: str = ""
-    """Address or name of the physical function whose virtual functions are meant. Empty selects no virtual function, unless its address
-    is given.
+    """Address or name of a physical function, whose virtual functions are selected. If empty, a virtual function is selected only by its
+    `address`.
     """
 
     def selects(self, device: Device, node: int | None, physical: Device | None) -> bool:
@@ -29,8 +31,8 @@ class DeviceSelector(Struct, frozen=True):
 
         Args:
             device: the device.
-            node: its NUMA node, or None if unknown.
-            physical: its physical function, if the device is a virtual function.
+            node: the device's NUMA node, or None if unknown.
+            physical: the device's physical function, if the device is a virtual function.
         """
         if self.virtual_functions_of:
             if physical is None or self.virtual_functions_of not in {physical.address, *physical.names}:
@@ -52,18 +54,18 @@ class DeviceSelection(Struct, frozen=True):
     """One entry of `devices`."""
 
     resource: str
-    """Name that pods ask for, such as example.com/nic-100g."""
+    """Resource name that pods request, such as example.com/nic-100g."""
     selectors: tuple[DeviceSelector, ...]
-    """Selectors, of which a device has to meet one."""
+    """Selectors. A device has to meet one of them."""
 
 
 def select_devices(
-    selections: tuple[DeviceSelection, ...], there: PlacedDevices
+    selections: tuple[DeviceSelection, ...], devices: PlacedDevices
 ) -> tuple[tuple[str, tuple[tuple[Device, int | None], ...]], ...]:
     """Return the devices of each resource, with their NUMA nodes. A device belongs to the first resource that selects it."""
-    physical = {device.address: device for device, _ in there.placed}
+    physical = {device.address: device for device, _ in devices.placed}
     found: dict[str, list[tuple[Device, int | None]]] = {selection.resource: [] for selection in selections}
-    for device, node in there.placed:
+    for device, node in devices.placed:
         above = None if device.physical_function is None else physical.get(device.physical_function)
         for selection in selections:
             if any(selector.selects(device, node, above) for selector in selection.selectors):

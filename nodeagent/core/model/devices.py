@@ -1,4 +1,4 @@
-"""Devices and their NUMA nodes: network and storage cards, accelerators, memory behind CXL. Decides nothing."""
+"""PCI devices and their NUMA nodes: network and storage cards, accelerators, memory behind CXL. This module makes no decision."""
 
 import enum
 import re
@@ -19,7 +19,7 @@ class DeviceKind(enum.StrEnum):
 
 
 DEVICE_KINDS = tuple(kind.value for kind in DeviceKind)
-_NAMESPACE = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
+_NVME_DISK = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
 """Matches an NVMe disk or a partition of it, and captures its controller."""
 
 
@@ -27,13 +27,15 @@ class NodeDoubt(enum.StrEnum):
     """Reason why the NUMA node of a device differs from the kernel's, or is doubtful."""
 
     NOT_SAID = "not said"
-    """The firmware names no node, and the local CPUs are not those of one node."""
+    """The firmware names no node, and the device's local CPUs aren't those of exactly one node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel names no node, but the local CPUs are exactly those of one node."""
+    """The kernel names no node, but the device's local CPUs are exactly those of one node."""
     NO_SUCH_NODE = "no such node"
     """The kernel names a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"
-    """The kernel names a node, and local CPUs of another one. Some firmware, and modes of fewer nodes per socket, do so."""
+    """The kernel names a node, but the device's local CPUs belong to another node. Some firmware does so, as do modes with fewer nodes
+    per socket.
+    """
 
 
 class Device(Struct, frozen=True):
@@ -49,7 +51,7 @@ class Device(Struct, frozen=True):
     driver: str | None = None
     """Driver bound to the function, or None."""
     names: tuple[str, ...] = ()
-    """Names that the kernel gives it: network interfaces, InfiniBand devices, controllers."""
+    """Names that the kernel gives to the device's network interfaces, InfiniBand devices and controllers."""
     numa_node: int | None = None
     """NUMA node according to the kernel, or None if the kernel doesn't know it."""
     local_cpus: CpuSet | None = None
@@ -57,22 +59,24 @@ class Device(Struct, frozen=True):
     interrupts: tuple[int, ...] = ()
     max_virtual_functions: int = 0
     virtual_functions: tuple[str, ...] = ()
-    """Addresses of its virtual functions."""
+    """Addresses of the function's virtual functions."""
     physical_function: str | None = None
-    """Address of its physical function, if it is a virtual one."""
+    """Address of the physical function, if this is a virtual function."""
     root: str | None = None
-    """PCI root above it, such as pci0000:3a. None if unknown."""
+    """PCI root above the device, such as pci0000:3a. None if unknown."""
 
 
 class DevicePlace(Struct, frozen=True):
     node: int | None
     """NUMA node, or None if unknown."""
     doubt: NodeDoubt | None = None
-    """None means that the node and the local CPUs agree."""
+    """Reason for a doubt. None means that the node and the local CPUs agree."""
 
 
 def find_node_of(device: Device, topology: Topology) -> DevicePlace:
-    """Return the NUMA node of a device: the one that the kernel names, the one with exactly its local CPUs, or the only one."""
+    """Return the NUMA node of a device: the node that the kernel names, or the node with exactly the device's local CPUs, or the
+    machine's only node.
+    """
     if device.numa_node is None and len(topology.numa) == 1:
         return DevicePlace(topology.numa[0].id)
     local = None if device.local_cpus is None else device.local_cpus & topology.online
@@ -82,13 +86,13 @@ def find_node_of(device: Device, topology: Topology) -> DevicePlace:
     if device.numa_node not in topology.node_ids:
         return DevicePlace(None, NodeDoubt.NO_SUCH_NODE)
     own = topology.nodes.get(device.numa_node, CpuSet())
-    # The local CPUs of a node without CPUs are those of nodes near it, and so are those of its devices.
+    # A node without CPUs, and its devices, have the CPUs of nearby nodes as local CPUs.
     is_odd = bool(own) and local is not None and local != own
     return DevicePlace(device.numa_node, NodeDoubt.OTHER_CPUS if is_odd else None)
 
 
 def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int | None, tuple[Device, ...]], ...]:
-    """Group devices by NUMA node, in order of addresses. Devices of unknown nodes come last."""
+    """Group devices by NUMA node, ordered by address. Devices of unknown nodes come last."""
     places = {device.address: find_node_of(device, topology).node for device in devices}
     known = NumaSet.from_ids(node for node in places.values() if node is not None)
     nodes: list[int | None] = [*known, *([None] if None in places.values() else [])]
@@ -96,24 +100,24 @@ def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tupl
 
 
 class PlacedDevices(Struct, frozen=True):
-    """Devices of a machine that pods can ask to be near."""
+    """PCI devices of a machine that pods can request to be near."""
 
     placed: tuple[tuple[Device, int | None], ...] = ()
-    """Devices with their NUMA nodes, by address. None means an unknown node."""
+    """Devices with their NUMA nodes, ordered by address. None means an unknown node."""
     problem: str = ""
-    """Reason why the devices are unknown. Empty means that all are known."""
+    """Reason why the devices are unknown. Empty means that the devices are known."""
 
     @classmethod
     def of(cls, devices: tuple[Device, ...], topology: Topology) -> "PlacedDevices":
         return cls(tuple((device, find_node_of(device, topology).node) for device in devices))
 
     def find_named(self, name: str) -> tuple[tuple[Device, int | None], ...]:
-        """Return the devices with a name: all of a kind, or the one with this address or interface, or the controller of this disk.
+        """Return the devices with this name, which is a kind of devices or a device's address, interface, controller or disk.
 
-        The name of a kind never means a single device, because whoever may rename an interface could take the kind over.
+        A kind's name never means a single device. Otherwise a user who renames an interface could make it match a kind.
         """
         if name in DEVICE_KINDS:
             return tuple(each for each in self.placed if each[0].kind == name)
-        disk = _NAMESPACE.fullmatch(name)
+        disk = _NVME_DISK.fullmatch(name)
         names = {name, disk[1]} if disk else {name}
         return tuple(each for each in self.placed if each[0].address == name or not names.isdisjoint(each[0].names))

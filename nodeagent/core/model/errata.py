@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Errata
 
 
 class Erratum(enum.IntEnum):
-    """Errata by number. Numbers are kept forever, and names describe kubelet's behaviour."""
+    """Errata by number. Numbers never change, and names describe kubelet's behaviour."""
 
     POD_ALLOCATED_AGAIN = 1
     POD_HINTS_FROM_FIRST_CONTAINER = 2
@@ -56,7 +56,8 @@ class ErratumRow(Struct, frozen=True):
     issues: tuple[int, ...] = ()
     """Issue numbers in kubernetes/kubernetes."""
     always_fixed: bool = False
-    """Whether no mode reproduces the erratum: a hang or a panic of kubelet, or the order of the daemon's work."""
+    """Whether the erratum is fixed in every mode, because kubelet hangs or panics, or because it concerns the order of the daemon's work.
+    """
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -258,7 +259,7 @@ ERRATA: tuple[ErratumRow, ...] = (
 
 
 def list_reproduced(errata: Errata) -> frozenset[Erratum]:
-    """Return the errata that a mode reproduces."""
+    """Return the errata that are reproduced in a mode."""
     if errata is Errata.FIXED:
         return frozenset()
     return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

@@ -1,4 +1,4 @@
-"""Quoting of text as Go's strconv.Quote and the verb %q do it, for kubelet's messages that quote configured values."""
+"""Quoting of text like Go's strconv.Quote and the verb %q, for kubelet's messages that quote configured values."""
 
 _SHORT = {
     "\a": r"\a",

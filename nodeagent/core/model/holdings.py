@@ -1,4 +1,4 @@
-"""Contracts of the types in which each resource keeps its data. Names no resource."""
+"""Protocols for the types in which each resource keeps its data. This module names no resource."""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -8,29 +8,29 @@ V = TypeVar("V")
 
 
 class Books(Protocol):
-    """Data of a resource on the whole node, as a frozen struct. Without arguments it is that of an empty node."""
+    """Data of a resource on the whole node, as a frozen struct. An instance created without arguments describes an empty node."""
 
 
 class Holdings(Protocol):
-    """Holdings of a pod in one resource, as a frozen struct. Without arguments it is empty."""
+    """Holdings of a pod in one resource, as a frozen struct. An instance created without arguments is empty."""
 
     @property
     def holders(self) -> Iterable[str]:
-        """Names of the containers with a part of the holdings."""
+        """Names of the containers that have a part of the holdings."""
 
     @property
     def size(self) -> int:
-        """How much it is, to compare pods."""
+        """Size of the holdings, to compare pods."""
 
     def without(self, container: str) -> Self:
-        """Return the holdings without those of a container."""
+        """Return the holdings without those of one container."""
 
 
 P = TypeVar("P", bound=Books)
 
 
 def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
-    """Replace the part of the same type, or remove it if it is empty now. Parts are sorted by the names of their types."""
+    """Replace the part that has the same type, or remove it if the changed part is empty. Parts are sorted by type name."""
     kind = type(changed)
     new = () if changed == kind() else (changed,)
     for at, part in enumerate(parts):
@@ -47,5 +47,5 @@ def put_item(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tup
 
 
 def remove_item(items: tuple[tuple[str, V], ...], name: str) -> tuple[tuple[str, V], ...]:
-    """Return the tuple without a container's item."""
+    """Return the tuple without one container's item."""
     return tuple(item for item in items if item[0] != name)

@@ -1,4 +1,4 @@
-"""Host processes and interrupts that may run on exclusive CPUs, as observed. Knows nothing of /proc."""
+"""Observed host processes and interrupts that may run on exclusive CPUs. This module doesn't read /proc."""
 
 from msgspec import Struct
 
@@ -9,17 +9,17 @@ class HostProcess(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """Exclusive CPUs that it may run on."""
+    """Exclusive CPUs that the process may run on."""
 
 
 class HostInterrupt(Struct, frozen=True):
     number: int
     name: str
-    """Name of the devices that raise it."""
+    """Name of the devices that raise the interrupt."""
     cpus: CpuSet
-    """Exclusive CPUs that it may be delivered to."""
+    """Exclusive CPUs to which the interrupt may be delivered."""
     is_bound: bool
-    """Whether the kernel forbids to move it. Always False on older kernels, which don't tell."""
+    """Whether the kernel forbids moving the interrupt. Always False on older kernels, which don't report this."""
 
 
 class HostProcesses(Struct, frozen=True):
@@ -31,19 +31,19 @@ class HostProcesses(Struct, frozen=True):
     kernel_threads: int = 0
     kernel_thread_cpus: CpuSet = CpuSet()
     hidden: int = 0
-    """Number of processes that could not be read for lack of permission."""
+    """Number of processes that couldn't be read for lack of permission."""
     interrupts: tuple[HostInterrupt, ...] = ()
-    """Interrupts, without those that a container wants on its own CPUs."""
+    """Interrupts on exclusive CPUs, except those that a container wants on its own CPUs."""
 
 
 class HostThread(Struct, frozen=True):
-    """Thread of a process or of the kernel."""
+    """Thread of a user process or of the kernel."""
 
     pid: int
     """Id of its process."""
     name: str
     cgroup: str | None
-    """Path below the cgroup v2 root, with its leading slash. None means that it is in no cgroup."""
+    """Path below the cgroup v2 root, with a leading slash. None means that the thread is in no cgroup."""
     is_kernel_thread: bool
     is_bound: bool
-    """Whether the kernel keeps it on one CPU and forbids to move it."""
+    """Whether the kernel binds the thread to one CPU and forbids moving it."""

@@ -1,9 +1,10 @@
 """Immutable sets of CPU ids and of NUMA node ids, as int bitmasks with two types that can't be confused.
 
-Bare bitmasks have types as well, for searches over many sets. The result of mask arithmetic is an int, and gets its type again where it
-leaves a module.
+Bare bitmasks have types as well, for searches over many sets. The result of mask arithmetic is an int, and gets its mask type again where
+it leaves a module.
 
-Knows the canonical text of such sets (ascending, ranges as `a-b`), which the kernel and kubelet share; knows nothing of machines.
+The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. This module knows nothing about
+machines.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,12 @@ from msgspec import Struct
 from nodeagent.core.model.go_text import quote_as_go
 
 MAX_ID = 65_535
-"""Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
+"""Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192. The bound keeps the parsing of a hostile `0-9999999999`
+cheap.
+"""
 
 MOST_CPUS = 8192
-"""Largest CONFIG_NR_CPUS of the kernel."""
+"""Largest possible value of the kernel's CONFIG_NR_CPUS."""
 
 CpuMask = NewType("CpuMask", int)
 """Bitmask in which bit n is logical CPU n."""
@@ -26,7 +29,7 @@ NumaMask = NewType("NumaMask", int)
 
 
 class IdSetSyntaxError(ValueError):
-    """A text is not a set of ids. The message is that of kubelet's parser."""
+    """A text is not a set of ids. The message is the same as from kubelet's parser."""
 
 
 def _atoi(text: str) -> int:
@@ -58,7 +61,7 @@ class _IdSet(Struct, frozen=True):
         """Parse a set such as `0-3,8`. The empty text is the empty set; order and repetition do not matter.
 
         Raises:
-            IdSetSyntaxError: the text is not a set; the message is kubelet's.
+            IdSetSyntaxError: the text is not a set. The message is kubelet's.
         """
         if text == "":
             return cls()

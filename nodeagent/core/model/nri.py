@@ -1,6 +1,6 @@
-"""NRI's data of pods and containers, and a plugin's answers, as values. Names are those of NRI and OCI, units are the agent's.
+"""NRI's data about pods and containers, and a plugin's answers, as values. Names follow NRI and OCI, but units are the agent's.
 
-A field of None wasn't reported. In an answer, None changes nothing.
+A field with the value None wasn't reported. In an answer, None changes nothing.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
-"""Reserve of the time that the runtime waits for an answer. A denial in time keeps the connection."""
+"""Safety margin, in ms, of the time that the runtime waits for an answer. A denial in time keeps the connection open."""
 
 
 class Event(IntEnum):
@@ -45,7 +45,7 @@ class ContainerState(IntEnum):
 
 class HugepageLimit(Struct, frozen=True):
     page_size: str
-    """Size as in the names of cgroup files, such as 2MB or 1GB."""
+    """Page size as written in the names of cgroup files, such as 2MB or 1GB."""
     limit_bytes: int
 
 
@@ -53,14 +53,14 @@ class NriResources(Struct, frozen=True):
     """Values of a container's cgroup, current or desired."""
 
     cpus: CpuSet | None = None
-    """In a report also None for a notation that only the kernel reads (`0-7:1/2`)."""
+    """Allowed CPUs. In a report, None may also mean a notation that only the kernel parses (`0-7:1/2`)."""
     mems: NumaSet | None = None
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
-    """0 and negative numbers mean no limit."""
+    """CPU quota per period. 0 and negative numbers mean no limit."""
     cpu_period_us: int | None = None
     memory_limit_bytes: int | None = None
-    """0 and negative numbers mean no limit."""
+    """Memory limit. 0 and negative numbers mean no limit."""
     hugepage_limits: tuple[HugepageLimit, ...] = ()
 
 
@@ -68,7 +68,7 @@ class Sandbox(Struct, frozen=True):
     """A pod in the runtime."""
 
     id: str
-    """The runtime's ID. A pod that is created again gets a new one."""
+    """The runtime's ID. A pod that is created again gets a new ID."""
     uid: str
     """UID in Kubernetes."""
     name: str
@@ -76,34 +76,36 @@ class Sandbox(Struct, frozen=True):
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     cgroup_parent: str
-    """kubelet's name for the parent cgroup: a slice, or a path with the cgroupfs driver. Empty means unknown."""
+    """kubelet's name for the parent cgroup: a slice, or a path if the cgroupfs driver is used. Empty means unknown."""
 
 
 class NriContainer(Struct, frozen=True):
     id: str
     sandbox_id: str
     name: str
-    """Name in Kubernetes, which stays when the container is created again. A container without a name has its ID here."""
+    """Name in Kubernetes, which stays the same when the container is created again. For a container without a name, its ID."""
     state: ContainerState
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     pid: int | None
-    """Pid of its first process. None means that there is none yet."""
+    """PID of the container's first process. None means that the process doesn't exist yet."""
     cgroups_path: str
-    """OCI's notation of its cgroup: `SLICE:PREFIX:NAME`, or a path with the cgroupfs driver. Empty means unknown."""
+    """Cgroup path in OCI's notation: `SLICE:PREFIX:NAME`, or a path if the cgroupfs driver is used. Empty means unknown."""
     oom_score_adj: int | None
     resources: NriResources
     variables: tuple[str, ...] = ()
-    """Names of its environment variables."""
+    """Names of the container's environment variables."""
 
 
 class Runtime(Struct, frozen=True):
-    """The calling runtime, as reported when it configures a plugin."""
+    """The calling runtime, as the runtime describes itself when it configures a plugin."""
 
     name: str
     version: str
     nri_version: tuple[int, int, int]
-    """Reported version, or that of this version of the runtime. If both are unknown, 0.6.0, which all later versions understand."""
+    """Reported NRI version, or the NRI version that belongs to this runtime version. If both are unknown, 0.6.0, which all later versions
+    understand.
+    """
     registration_timeout_ms: int
     request_timeout_ms: int
 
@@ -114,27 +116,27 @@ class Synchronized(Struct, frozen=True):
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[NriContainer, ...] = ()
     pods: tuple[KubeletPod, ...] = ()
-    """kubelet's data of these pods, as far as kubelet was asked and has it."""
+    """kubelet's data about these pods, as far as kubelet was asked and knows them."""
 
 
 class Call(Struct, frozen=True):
-    """A call of the runtime about an event that has happened, or is about to."""
+    """A call of the runtime about an event that has happened or is about to happen."""
 
     event: Event
     sandbox: Sandbox
     container: NriContainer | None = None
     """None means that the event concerns the pod."""
     resources: NriResources | None = None
-    """Values that an update will set. Missing values stay. None means that the event is no update."""
+    """Values that an update will set. Missing values stay unchanged. None means that the event isn't an update."""
     pod: KubeletPod | None = None
-    """kubelet's data of the pod. None means that kubelet wasn't asked, or doesn't know the pod."""
+    """kubelet's data about the pod. None means that kubelet wasn't asked, or doesn't know the pod."""
 
 
 class Update(Struct, frozen=True):
     """A change of an existing container."""
 
     container_id: str
-    """The runtime ignores an unknown ID."""
+    """ID of the container. The runtime ignores an unknown ID."""
     resources: NriResources
     ignore_failure: bool = False
 
@@ -143,14 +145,14 @@ class Answer(Struct, frozen=True):
     """Permission to go on, with changes."""
 
     adjustment: NriResources | None = None
-    """Values of the container that is about to be created. Other calls have none."""
+    """Values for the container that is about to be created. Answers to other calls contain none."""
     updates: tuple[Update, ...] = ()
     """Changes of other containers, allowed when a container is created, updated or stopped."""
     access: DeviceAccess | None = None
-    """Access to its devices for the container that is about to be created."""
+    """Device access for the container that is about to be created."""
 
 
 class Denial(Struct, frozen=True):
-    """Refusal of the operation. kubelet shows the reason as the container's, and tries again."""
+    """Refusal of the operation. kubelet shows the reason in the container's status, and tries again."""
 
     reason: str

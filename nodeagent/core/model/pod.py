@@ -1,4 +1,6 @@
-"""Pods and their containers as values, their QoS class, and the roles of containers. Knows no manifest syntax and no policy."""
+"""Pods and their containers as values, their QoS class, and the roles of containers. This module knows neither the manifest syntax nor
+any policy.
+"""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -17,7 +19,7 @@ _QOS_RESOURCES = (CPU, MEMORY)
 
 
 class Resources(Struct, frozen=True):
-    """An immutable resource list: name to quantity, sorted by name."""
+    """An immutable resource list: pairs of name and quantity, sorted by name."""
 
     items: tuple[tuple[str, Quantity], ...] = ()
 
@@ -47,7 +49,7 @@ class ContainerKind(enum.Enum):
     INIT = "init"
     """Runs to completion before the next container starts."""
     SIDECAR = "sidecar"
-    """Init container with `restartPolicy: Always`: starts in order, and stays."""
+    """Init container with `restartPolicy: Always`. Sidecars start in order and keep running."""
     APP = "app"
 
 
@@ -64,9 +66,9 @@ class QosClass(enum.Enum):
 
 
 OWN = "own"
-"""Name of the domain whose cgroups and processes the agent owns (D30)."""
+"""Name of the domain for cgroups and processes that the agent itself owns (D30)."""
 SYSTEMD = "systemd"
-"""Name of the domain of systemd's units. systemd sets their CPUs and memory nodes for the agent."""
+"""Name of the domain for systemd units. systemd sets their CPUs and memory nodes for the agent."""
 
 
 class Container(Struct, frozen=True):
@@ -74,39 +76,43 @@ class Container(Struct, frozen=True):
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
     command: tuple[str, ...] = ()
-    """Command and arguments. Empty means that the container is an empty cgroup that other processes enter."""
+    """Command and arguments. Empty means that the container starts as an empty cgroup, which other processes enter."""
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     run_as_user: int | None = None
     run_as_group: int | None = None
     restart_policy: RestartPolicy | None = None
-    """The container's own policy. None means the pod's."""
+    """The container's own restart policy. None means the pod's policy."""
     restarts_for: tuple[str, ...] = ()
     """Resources whose change restarts the container (`resizePolicy`), sorted."""
     exclusive_cpus: int | None = None
-    """Annotation: number of CPUs of the request that are exclusive, whatever the QoS class; the rest comes from the shared pool. None
+    """Annotation: number of exclusive CPUs within the CPU request, whatever the QoS class. The rest comes from the shared pool. None
     means all of them or none, as in kubelet.
     """
 
     interrupts: tuple[str, ...] = ()
-    """Annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
+    """Annotation: PCI devices and network interfaces whose interrupts the container wants on its exclusive CPUs."""
     near: tuple[str, ...] = ()
-    """Annotation: PCI devices by any of their names, or kinds of devices, whose NUMA node is hinted at for its CPUs and memory."""
+    """Annotation: PCI devices (by any of their names) or kinds of devices. The container's CPUs and memory should be on the NUMA node of
+    these devices.
+    """
     claims: tuple[ContainerClaim, ...] = ()
     """Claims of the pod that the container uses (`resources.claims`)."""
     unit: str = ""
-    """Annotation: the systemd unit that the container pins; systemd starts and ends its processes. Empty means a cgroup of the agent."""
+    """Annotation: the systemd unit that the container pins. systemd starts and ends the unit's processes. Empty means that the container
+    has a cgroup of the agent.
+    """
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the container asks for exclusive CPUs and for CPUs of the shared pool."""
+        """Whether the container requests both exclusive CPUs and CPUs of the shared pool."""
         request = self.resources.requests.get(CPU)
         return self.exclusive_cpus is not None and request is not None and request.nano > self.exclusive_cpus * 10**9
 
     @property
     def devices(self) -> tuple[tuple[str, Quantity], ...]:
-        """Return the extended resources that the container asks for, with their numbers. Their names have a domain."""
+        """Return the extended resources that the container requests, with their counts. Names of extended resources contain a domain."""
         limits = self.resources.limits.items
         return tuple(
             [each for each in limits if "/" in each[0] and each[1].nano and not each[0].startswith(HUGEPAGES_PREFIX)]
@@ -114,7 +120,9 @@ class Container(Struct, frozen=True):
 
     @property
     def is_launched(self) -> bool:
-        """Whether the launcher starts its processes and reports their end. Otherwise other processes enter its cgroup at any time."""
+        """Whether the launcher starts the container's processes and reports when they end. Otherwise other processes enter its cgroup at
+        any time.
+        """
         return bool(self.command)
 
 
@@ -130,19 +138,19 @@ class Pod(Struct, frozen=True):
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     termination_grace_seconds: int = 30
     is_isolated: bool = False
-    """Annotation: no load is balanced over its exclusive CPUs, if they are isolated from the host."""
+    """Annotation: the kernel balances no load over the pod's exclusive CPUs, provided that they are isolated from the host."""
     gives_back: bool = False
-    """Annotation: while none of its systemd units is active, others may have its CPUs and memory."""
+    """Annotation: while none of the pod's systemd units is active, other pods may get its CPUs and memory."""
     numa_node: int | None = None
-    """Annotation: NUMA node that its exclusive CPUs and memory must be on. None means any."""
+    """Annotation: NUMA node on which the pod's exclusive CPUs and memory must be. None means any node."""
     core_class: str | None = None
-    """Annotation: class of cores that its exclusive CPUs must be of. None means any."""
+    """Annotation: core class that the pod's exclusive CPUs must have. None means any class."""
     preferred_core_class: str | None = None
-    """Annotation: class of cores that its exclusive CPUs are of if possible. None means the node's configuration."""
+    """Annotation: core class that the pod's exclusive CPUs should have if possible. None means the class in the node's configuration."""
     claims: tuple[PodClaim, ...] = ()
     """Resource claims of the pod (`spec.resourceClaims`)."""
     given_qos: QosClass | None = None
-    """`status.qosClass` of the manifest, which takes precedence over the computed class, as in kubelet."""
+    """QoS class from the manifest's `status.qosClass`. As in kubelet, this value takes precedence over the computed class."""
 
     @property
     def full_name(self) -> str:
@@ -150,17 +158,17 @@ class Pod(Struct, frozen=True):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Return the systemd units that its containers pin. Either all containers pin one, or none."""
+        """Return the systemd units that the pod's containers pin. Either all containers of a pod pin a unit, or none does."""
         return tuple(container.unit for container in self.containers if container.unit)
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Return the devices, or kinds of devices, that its containers ask to be near, each once."""
+        """Return the devices, or kinds of devices, that the pod's containers request to be near, without duplicates."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     @property
     def asks_for_devices(self) -> bool:
-        """Whether a container asks for devices by number."""
+        """Whether a container of the pod requests devices by count."""
         return any(container.devices for container in self.containers)
 
     def container(self, name: str) -> Container:
@@ -170,18 +178,18 @@ class Pod(Struct, frozen=True):
         return (c for c in self.containers if c.kind is ContainerKind.APP)
 
     def inits(self) -> Iterator[Container]:
-        """Return init containers and sidecars."""
+        """Return the init containers and sidecars."""
         return (c for c in self.containers if c.kind is not ContainerKind.APP)
 
 
 def is_own_annotation(key: str) -> bool:
-    """Whether an annotation has this agent's domain."""
+    """Whether the annotation belongs to the agent's domain."""
     kind, slash, _ = key.partition("/")
     return bool(slash) and f".{kind}".endswith(f".{ANNOTATION_DOMAIN}")
 
 
 def has_pod_level_resources(pod: Pod) -> bool:
-    """Whether `spec.resources` names cpu, memory or a huge page size (KEP-2837)."""
+    """Whether the pod's `spec.resources` contains cpu, memory or a huge page size (KEP-2837)."""
     if pod.resources is None:
         return False
     names = [name for part in (pod.resources.requests, pod.resources.limits) for name, _ in part]
@@ -212,7 +220,7 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
 
 
 def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
-    """Add the amounts that count for the class, and return how many resources have one."""
+    """Add the amounts that count for the QoS class. Return the number of resources with such an amount."""
     found = 0
     for name, quantity in resources.items:
         if name in _QOS_RESOURCES and quantity.nano > 0:

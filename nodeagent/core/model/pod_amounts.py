@@ -1,4 +1,4 @@
-"""Requested amounts of a pod, and the pod with other amounts. CPU is in thousandths, everything else in bytes. Knows no node."""
+"""Requested amounts of a pod, and copies of the pod with other amounts. CPU is in thousandths, everything else in bytes or counts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,10 +21,10 @@ from nodeagent.core.model.quantity import Quantity
 MIB = 2**20
 MILLI = 1000
 EXCLUSIVE_CPUS = "exclusive-cpus"
-"""Name of the exclusive CPUs' annotation among resources."""
+"""Name under which the annotation for exclusive CPUs appears in lists of resources."""
 
 Carry = Callable[[Pod], Pod]
-"""Function that adapts the pod-level amounts of a pod whose containers have changed."""
+"""Function that adapts a pod's pod-level amounts after its containers' amounts have changed."""
 
 
 def list_memory_resources(pod: Pod) -> list[str]:
@@ -34,12 +34,12 @@ def list_memory_resources(pod: Pod) -> list[str]:
 
 
 def list_device_resources(pod: Pod) -> list[str]:
-    """Return the extended resources that the pod's containers ask for."""
+    """Return the extended resources that the pod's containers request."""
     return sorted({name for container in pod.containers for name, _ in container.devices})
 
 
 def get_requested(resources: ResourceRequirements, resource: str) -> int:
-    """Return the requested amount: CPU in thousandths, everything else in bytes."""
+    """Return the requested amount: CPU in thousandths, everything else in whole units (bytes or counts)."""
     return _whole(resources.requests.get(resource), resource)
 
 
@@ -66,12 +66,14 @@ def sum_requests(pod: Pod, resource: str) -> int:
 
 
 def find_least_pod_amount(pod: Pod, resource: str) -> int:
-    """Return the minimum of the pod-level amount."""
+    """Return the smallest pod-level amount that the containers' requests permit."""
     return _whole(aggregate_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether containers' amounts are within the pod-level amounts, and exclusive CPUs within the requests, as manifests require."""
+    """Whether the pod obeys two rules for manifests: containers' amounts fit into pod-level amounts, and exclusive CPUs into the CPU
+    request.
+    """
     if any(find_shared_part(container) < 0 for container in pod.containers):
         return False
     if pod.resources is None:
@@ -99,7 +101,7 @@ def quantity_of(resource: str, amount: int) -> Quantity:
 
 
 def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) -> Pod:
-    """Return the pod with different amounts for a container, or with different pod-level amounts if `container` is None."""
+    """Return the pod with other amounts for one container, or with other pod-level amounts if `container` is None."""
     if container is None:
         assert pod.resources is not None
         return replace(pod, resources=_with_all(pod.resources, amounts))
@@ -109,7 +111,7 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
 
 
 def _with_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
-    """Return the container with other amounts. The part of the shared pool stays."""
+    """Return the container with other amounts. The part of the CPU request that comes from the shared pool stays the same."""
     changed = replace(container, resources=_with_all(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
@@ -117,7 +119,9 @@ def _with_amounts(container: Container, amounts: Mapping[str, int]) -> Container
 
 
 def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
-    """Return the pod with this amount for each of these containers that has more (for a single container, exactly this amount)."""
+    """Return a function that lowers the containers' requests of a resource to a given amount. With a single container, its request is set
+    to exactly this amount.
+    """
 
     def changed(value: int) -> Pod:
         other = pod
@@ -137,7 +141,7 @@ def keep_pod_amounts(changed: Pod) -> Pod:
 def list_adaptations(pod: Pod) -> Sequence[Carry]:
     """Return the ways to adapt the pod-level amounts to the containers' amounts, the smallest change first.
 
-    A pod-level amount that is missing in the manifest is the sum of the containers'.
+    A pod-level amount that is missing in the manifest is the sum of the containers' amounts.
     """
     own = pod.resources
     if own is None:
@@ -158,7 +162,7 @@ def list_adaptations(pod: Pod) -> Sequence[Carry]:
 
 
 def list_differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
-    """Return (container, resource, request before, request after) for each change. A container of None means pod-level."""
+    """Return (container, resource, request before, request after) for each change. A container of None means a pod-level amount."""
     for old, new in zip(before.containers, after.containers, strict=True):
         for resource, was, now in _changed(old.resources, new.resources):
             yield old.name, resource, was, now
@@ -187,7 +191,9 @@ def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> Re
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the list with another request. A limit that was equal follows it. A request of zero removes the resource."""
+    """Return the resources with another request. A limit that was equal to the request follows it. A request of zero removes the
+    resource.
+    """
     was = resources.requests.get(resource)
 
     def put(part: Resources) -> Resources:

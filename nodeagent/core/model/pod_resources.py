@@ -1,7 +1,7 @@
-"""Effective amounts of a pod: defaults of requests, requests and limits of the whole pod, and the values of its own cgroup.
+"""Effective amounts of a pod: default requests, requests and limits of the whole pod, and the values of its own cgroup.
 
-Follows component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. Knows no policy and no
-cgroup file.
+The rules are those of component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. This
+module knows no policy and no cgroup file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +45,7 @@ def with_pod_level_defaults(pod: Pod) -> Pod:
             limits.setdefault(name, amount)
     requests = dict(pod.resources.requests)
     for name, amount in _aggregate(pod.containers, lambda c: c.resources.requests).items():
-        # Huge pages can't be overcommitted: their request follows the pod's limit below.
+        # Huge pages can't be overcommitted, so their request follows the pod's limit below.
         if name in (CPU, MEMORY):
             requests.setdefault(name, amount)
     for name, amount in limits.items():
@@ -65,14 +65,14 @@ def is_pod_level(name: str) -> bool:
 
 
 def is_device(name: str) -> bool:
-    """Whether pods ask for the resource by number (an extended resource of Kubernetes). Such names have a domain."""
+    """Whether pods request the resource by count (an extended resource of Kubernetes). Names of extended resources contain a domain."""
     return "/" in name and not name.startswith(HUGEPAGES_PREFIX)
 
 
 def _aggregate(containers: Iterable[Container], part: Callable[[Container], Resources]) -> _ByResource:
-    """Return the peak over containers as they run (KEP-753).
+    """Return the peak over the containers that run at the same time (KEP-753).
 
-    Apps and sidecars run together; an init container runs with the sidecars that started before it.
+    App containers and sidecars run together. An init container runs with the sidecars that started before it.
     """
     total: _ByResource = {}
     sidecars: _ByResource = {}
@@ -113,11 +113,11 @@ def aggregate_container_requests(pod: Pod) -> Mapping[str, Quantity]:
 
 
 def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
-    """Return the peak requests of the pod, overhead included, sorted by resource (PodRequests).
+    """Return the pod's peak requests including overhead, sorted by resource (PodRequests).
 
     Args:
         pod: the pod with defaults applied.
-        pod_level_resources: value of the gate PodLevelResources; if on, the pod's own amounts replace the sums.
+        pod_level_resources: value of the gate PodLevelResources. If it is on, the pod-level amounts replace the sums.
     """
     total = _aggregate(pod.containers, lambda c: c.resources.requests)
     if pod_level_resources and pod.resources is not None:
@@ -127,7 +127,7 @@ def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping
 
 
 def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
-    """Return the sum of the limits that are set, with overhead added to those that aren't zero, sorted by resource (PodLimits)."""
+    """Return the pod's limits, sorted by resource. Overhead is added to each limit that isn't zero (PodLimits)."""
     total = _aggregate(pod.containers, lambda c: c.resources.limits)
     if pod_level_resources and pod.resources is not None:
         total |= {name: amount for name, amount in pod.resources.limits if is_pod_level(name)}
@@ -139,7 +139,7 @@ class CgroupAmounts(Struct, frozen=True):
     """Requests and limits that the cgroup of a pod or of a container enforces."""
 
     cpu_request_milli: int
-    """CPU request in thousandths. 0 gives the smallest weight."""
+    """CPU request in thousandths. 0 results in the smallest weight."""
     cpu_limit_milli: int | None
     """CPU limit in thousandths. None means no quota."""
     memory_limit_bytes: int | None
@@ -151,8 +151,8 @@ class CgroupAmounts(Struct, frozen=True):
 def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
     """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
 
-    Every container, init containers included, or the pod itself has to declare a limit. The caller decides whether the CPU limit is
-    enforced (cpuCFSQuota, exclusive CPUs).
+    A CPU or memory limit applies only if every container (init containers included) or the pod itself declares it. The caller decides
+    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs).
     """
     requests = effective_requests(pod, pod_level_resources=pod_level_resources)
     limits = effective_limits(pod, pod_level_resources=pod_level_resources)
@@ -161,7 +161,7 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
     def declared(name: str) -> bool:
         return _is_set(own, name) or all(_is_set(c.resources.limits, name) for c in pod.containers)
 
-    # Burstable and Guaranteed follow the same rule (Guaranteed pods declare everything), BestEffort pods declare nothing.
+    # Guaranteed pods declare everything, so the Burstable rule suits them, too. BestEffort pods declare nothing.
     return CgroupAmounts(
         cpu_request_milli=_milli(requests.get(CPU)),
         cpu_limit_milli=_milli(limits.get(CPU)) if declared(CPU) else None,

@@ -1,7 +1,7 @@
 """Immutable map from pod UID to the pod's holdings, sorted by UID: a persistent treap.
 
-A change copies one path of the tree and shares the rest. A fold over it (`Fold`) is cached per subtree. So admitting a pod among a
-thousand costs about as much as among ten. Knows nothing of its values.
+A change copies one path of the tree and shares the rest. Results of a `Fold` are cached per subtree. Admitting a pod among a thousand
+therefore costs about as much as among ten. The map doesn't interpret its values.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 class Fold(Struct, Generic[V, T], frozen=True, eq=False):
-    """Associative summary of the map. Its identity is the cache key, so create one per kind, not per call."""
+    """Summary of a map, computed piecewise, so `join` must be associative. Results are cached per Fold object. Define each Fold as a
+    constant.
+    """
 
     empty: T
     leaf: Callable[[str, V], T]
@@ -29,12 +31,12 @@ class _TreapNode(NamedTuple):
     left: "_TreapNode | None"
     right: "_TreapNode | None"
     leaves: dict[Any, Any]
-    """Leaves of folds at this key and value, shared by all copies of the node."""
+    """Results of `Fold.leaf` for this key and value, shared by all copies of the node."""
     remembered: dict[Any, Any]
-    """Results of folds over this subtree. They depend on the subtree alone, so caching them changes nothing observable."""
+    """Results of folds over this subtree. They depend only on the subtree, so the cache has no observable effect."""
 
     def over(self, left: "_TreapNode | None", right: "_TreapNode | None") -> "_TreapNode":
-        """Return the node with other subtrees."""
+        """Return a copy of the node with other subtrees."""
         return _TreapNode(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 
@@ -52,7 +54,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return None
 
     def put(self, uid: str, value: V) -> "PodMap[V]":
-        # The rank depends on the key alone, so equal maps have equal trees, whatever their history.
+        # The rank depends only on the key, so equal maps have equal trees, whatever their history.
         return PodMap(_put(self._root, uid, (crc32(uid.encode()), uid), value))
 
     def without(self, uid: str) -> "PodMap[V]":
@@ -87,7 +89,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return f"PodMap({dict(self)!r})"
 
     def fold(self, fold: Fold[V, T]) -> T:
-        """Join the leaves in UID order."""
+        """Summarize the map by joining its leaves in UID order."""
         return fold.empty if self._root is None else _fold(self._root, fold)
 
 

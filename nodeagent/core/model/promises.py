@@ -1,6 +1,6 @@
 """Promises to pods as one immutable value: the holdings of each pod and the data of each resource.
 
-Equal states are equal values, whatever their history. Only looks things up. Decides nothing, and names no resource.
+Equal states are equal values, whatever their history. This module only looks values up. It makes no decision and names no resource.
 """
 
 import enum
@@ -22,7 +22,7 @@ class Hint(Struct, frozen=True):
     """Hint that the topology manager stored for a container."""
 
     mask: NumaSet | None = None
-    """None means that no NUMA node is better than another ("any")."""
+    """Preferred NUMA nodes. None means that all NUMA nodes are equally good ("any")."""
     preferred: bool = False
 
 
@@ -33,12 +33,12 @@ class PodPromises(Struct, frozen=True):
     """Holdings of one pod."""
 
     hints: tuple[tuple[str, Hint], ...] = ()
-    """Hints by container, sorted."""
+    """Hints by container, sorted by container name."""
     parts: tuple[Holdings, ...] = ()
-    """Holdings by resource (`having`)."""
+    """Holdings by resource, replaced with `having`."""
 
     def of(self, kind: type[H]) -> H:
-        """Return the holdings of one type, and so of one resource."""
+        """Return the holdings of one type. Each type belongs to one resource."""
         for part in self.parts:
             if isinstance(part, kind):
                 return part
@@ -52,7 +52,7 @@ class PodPromises(Struct, frozen=True):
         return PodPromises(self.hints, own)
 
     def without(self, name: str) -> "PodPromises":
-        """Return the promises without those of a container."""
+        """Return the pod's promises without those of one container."""
         hints = tuple(item for item in self.hints if item[0] != name)
         return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 
@@ -76,13 +76,15 @@ NOTHING = PodPromises()
 
 
 class UnrecoveredPod(Struct, frozen=True):
-    """A pod that may run, and is known from records only. The state was lost, and its manifest is absent now."""
+    """A pod that may be running but is known only from records. The agent's state was lost, and the pod's manifest is absent now."""
 
     uid: str
     held: PodPromises
-    """Holdings that no cgroup shows. Cards of claims are under no container's name, because no record says which containers use them."""
+    """Holdings that no cgroup shows. Claimed cards are listed under an empty container name, because no record says which containers use
+    them.
+    """
     name: str = ""
-    """Name in a record, if any."""
+    """Name of the pod according to a record. Empty if no record has a name."""
 
 
 class Promises(Struct, frozen=True):
@@ -91,10 +93,10 @@ class Promises(Struct, frozen=True):
     unrecovered: tuple[UnrecoveredPod, ...] = ()
     """Unrecovered pods. No other pod gets their holdings."""
     parts: tuple[Books, ...] = ()
-    """Data of each resource on the whole node (`having`)."""
+    """Data of each resource on the whole node, replaced with `having`."""
 
     def of(self, kind: type[B]) -> B:
-        """Return the data of one type, and so of one resource."""
+        """Return the data of one type. Each type belongs to one resource."""
         for part in self.parts:
             if isinstance(part, kind):
                 return part
@@ -121,7 +123,7 @@ class Promises(Struct, frozen=True):
 
 
 class Isolation(enum.StrEnum):
-    """Set of containers that share a container's CPUs."""
+    """Set of containers that share CPUs with a given container."""
 
     HOST = "host"
     POD = "pod"

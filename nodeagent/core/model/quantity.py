@@ -1,6 +1,6 @@
-"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. Knows the notation, not what is measured.
+"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. This module knows the notation, but not what is measured.
 
-Source: k8s.io/apimachinery resource.Quantity. As there, amounts finer than a billionth are rounded up to one.
+Source: k8s.io/apimachinery resource.Quantity. As in that package, amounts finer than a billionth are rounded up to a billionth.
 """
 
 import enum
@@ -29,15 +29,15 @@ class Notation(enum.Enum):
 
 
 class QuantitySyntaxError(ValueError):
-    """A text is not a quantity. The message is that of Kubernetes."""
+    """A text is not a quantity. The message is the same as in Kubernetes."""
 
 
 class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Whether Kubernetes doesn't read the text as int64, even if the amount is whole: with a fraction (`1.5Gi`, `2.0`), in thousandths
-    (`2000m`), or with more digits than its fast path takes (`100Ti`).
+    """Whether Kubernetes doesn't parse the text as int64, even if the amount is whole. Causes are a fraction (`1.5Gi`, `2.0`),
+    thousandths (`2000m`), or too many digits for its fast path (`100Ti`).
     """
 
     @classmethod
@@ -46,7 +46,7 @@ class Quantity(Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, whole: int) -> "Quantity":
-        """Return a whole number of bytes that is printed as `1Gi`, not as `1073741824`."""
+        """Return the quantity for a whole number of bytes. It is printed with a binary suffix, such as `1Gi`, not `1073741824`."""
         return cls(whole * _NANO, Notation.BINARY_SI)
 
     @classmethod
@@ -90,18 +90,18 @@ class Quantity(Struct, frozen=True):
         return self.value() * 1000 == self.milli()
 
     def as_int64(self) -> int | None:
-        """Return the amount if Kubernetes can return it as int64: whole, and not in decimal form."""
+        """Return the amount if Kubernetes can return it as int64, that is, if the amount is whole and not in decimal form."""
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
 
     def rounded_up_to_milli(self) -> "Quantity":
-        """Return the amount as the API server stores it, with nothing finer than thousandths."""
+        """Return the quantity as the API server stores it: rounded up to thousandths."""
         milli = self.milli() * (_NANO // 1000)
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """Return the amount after printing and parsing it. Repeating that changes nothing."""
-        # Twice, because a text without its binary suffix is parsed as decimal, which may be printed shorter.
+        """Return the quantity that results from printing and parsing. Doing so again changes nothing."""
+        # Twice, because a text without its binary suffix is parsed as decimal, and printing it as decimal may shorten it.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":
@@ -128,7 +128,7 @@ class Quantity(Struct, frozen=True):
 
 
 def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
-    """Whether Quantity.AsInt64 succeeds: the parser's fast path took the text, at a scale that isn't negative."""
+    """Whether Quantity.AsInt64 succeeds, that is, the parser's fast path accepted the text and the scale isn't negative."""
     suffix, whole, fraction = match["suffix"], match["whole"].lstrip("0") or "0", match["fraction"]
     if nano > _MAX_NANO:
         return False

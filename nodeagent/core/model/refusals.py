@@ -1,4 +1,4 @@
-"""Refusals of pods and of starts, as values. Reasons and texts are kubelet's, where it has them."""
+"""Refusals of pods and of starts, as values. Reasons and texts are kubelet's, if kubelet has such a refusal."""
 
 import enum
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Reason(enum.StrEnum):
-    """Reason of a refused pod (the pod's status reason)."""
+    """Reason for refusing a pod (the pod's status reason)."""
 
     TOPOLOGY_AFFINITY = "TopologyAffinityError"
     UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
@@ -15,7 +15,7 @@ class Reason(enum.StrEnum):
     CORE_CLASS = "CoreClassUnavailable"
     """The node can't give the pod CPUs of the core class that it requires. The agent's own reason."""
     DEVICE = "DeviceUnavailable"
-    """The node lacks a device that the pod asks to be near. The agent's own reason."""
+    """The node lacks a device that the pod requests to be near. The agent's own reason."""
     CLAIM = "ResourceClaimUnavailable"
     """The pod's resource claims can't be met. The agent's own reason."""
     CPU_PLUGIN_FAILED = "CPUPluginFailed"
@@ -27,28 +27,28 @@ class Reason(enum.StrEnum):
 
 
 STATE_NOT_SAVED = "StateNotSaved"
-"""Reason of pods refused while the state can't be saved. The agent's own reason; kubelet continues."""
+"""Reason of pods refused while the state can't be saved. The agent's own reason, because kubelet continues in this case."""
 RELEASED = "Released"
-"""Reason of a pod that was ended by hand and stays ended although its manifest exists (D7)."""
+"""Reason of a pod that a user has ended and that stays ended although its manifest still exists (D7)."""
 UNIT_TAKEN = "UnitTaken"
-"""Reason of a pod that pins a systemd unit which another pod pins. The agent's own reason."""
+"""Reason of a pod that pins the same systemd unit as another pod. The agent's own reason."""
 
 INVALID_ANNOTATIONS = "InvalidAnnotations"
-"""Reason of a container of a runtime whose pod has invalid annotations, or annotations that contradict kubelet."""
+"""Refusal reason for a runtime's container. Its pod's annotations are invalid or contradict kubelet's data."""
 POD_NOT_KNOWN = "PodNotKnown"
-"""Reason of a container of a runtime if pods are aligned as a whole, and not all of its pod is known."""
+"""Refusal reason for a runtime's container. The managers align pods as a whole, but the agent doesn't know the whole pod."""
 UID_TAKEN = "UIDTaken"
-"""Reason of a container of a runtime whose pod has the UID of another pod of the agent."""
+"""Refusal reason for a runtime's container. Its pod has the same UID as another pod of the agent."""
 INVALID_NAME = "InvalidName"
-"""Reason of a container of a runtime whose pod has a name that Kubernetes doesn't allow. The pod isn't saved, because the state could not
-be read again.
+"""Refusal reason for a runtime's container. Its pod has a name that Kubernetes doesn't allow. Such a pod isn't saved, because the saved
+state would be unreadable.
 """
 RESIZE_INFEASIBLE = "ResizeInfeasible"
-"""Reason of a resize that can't be done on this node, or not without a restart. A container of a runtime would get other exclusive CPUs
-or other memory, which kubelet's static policies refuse as well.
+"""Reason of a resize that this node can't perform, or not without a restart. For a runtime's container, the resize would change exclusive
+CPUs or pinned memory, which kubelet's static policies refuse as well.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
-"""Reason of a resize that has to wait, because others have what it would need. It is decided again when there is more room."""
+"""Reason of a resize that has to wait, because other pods hold the needed resources. It is decided again when resources are released."""
 OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 
@@ -61,14 +61,14 @@ class Refusal(Struct, frozen=True):
 
 
 class NotResized(Struct, frozen=True):
-    """Why a running pod stays as it is."""
+    """Reason why a running pod was not resized."""
 
     reason: str
     message: str
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the resize may succeed once other pods give something back."""
+        """Whether the resize may succeed once other pods release resources."""
         return self.reason == RESIZE_DEFERRED
 
 
@@ -91,11 +91,11 @@ class StartRefused(Struct, frozen=True):
     entry: str | int | None = None
     """Entry of the field, by key or index. None means the field as a whole."""
     rests_on: tuple[str, ...] = ()
-    """Other fields that the refusal follows from. While one of them is invalid, the refusal may be wrong."""
+    """Other fields that led to the refusal. While one of them is invalid, the refusal may be wrong."""
     allowed: str = ""
-    """Valid values, in the agent's words. Empty if the message has them."""
+    """Valid values, in the agent's words. Empty if the message contains them."""
     plain: str = ""
-    """Complete text in the agent's words, if kubelet's text is about its own program. Empty if kubelet's text fits."""
+    """Complete text in the agent's words, used if kubelet's text describes kubelet itself. Empty if kubelet's text is used."""
 
     @property
     def text(self) -> str:
@@ -104,5 +104,5 @@ class StartRefused(Struct, frozen=True):
 
 
 def wrap_unexpected(error: str) -> Refusal:
-    """Wrap an error without a reason of its own."""
+    """Wrap an error that has no reason of its own as an unexpected refusal."""
     return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

@@ -1,6 +1,6 @@
-"""Containers of a container runtime and the holders of allocations, as one immutable value: a part of the node's state.
+"""Containers of a container runtime and the keys that hold their allocations, as one immutable value: a part of the node's state.
 
-core/domains/runtime/registry.py has the rules, and the effects of events.
+core/domains/runtime/registry.py contains the rules, and the effects of events.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.pod import is_own_annotation
 from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, Reason
 
-if TYPE_CHECKING:  # every state has a registry, and most are empty
+if TYPE_CHECKING:  # every state has a registry, and most registries are empty
     from nodeagent.core.model.kubelet_pod import KubeletPod
     from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
 
@@ -23,28 +23,28 @@ class ContainerKey(Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "ContainerKey":
-        """Return the key. A pod outside of Kubernetes has no UID, so its ID is used."""
+        """Return the container's key. A pod outside of Kubernetes has no UID, so its ID is used instead."""
         return cls(sandbox.uid or sandbox.id, container.name)
 
 
 class Stage(IntEnum):
     CREATED = 1
     STARTED = 2
-    """Its first process was about to start."""
+    """The container's first process was about to start."""
     STOPPED = 3
     REMOVED = 4
-    """It will never run again, even if processes are left in its cgroup."""
+    """The container will never run again, even if its cgroup still has processes."""
 
 
 class Asked(Struct, frozen=True):
-    """Part of kubelet's request that decisions depend on."""
+    """The part of kubelet's request that decisions depend on."""
 
     resources: "NriResources"
-    """Requested amounts, without CPUs and memory nodes, which are the answer."""
+    """Requested amounts. CPUs and memory nodes are left out, because the agent decides on them."""
     oom_score_adj: int | None
     cgroup_parent: str
     annotations: tuple[tuple[str, str], ...]
-    """The pod's annotations for the agent."""
+    """The pod's annotations that belong to the agent's domain."""
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "Asked":
@@ -57,26 +57,28 @@ class Asked(Struct, frozen=True):
 
 
 class MadeContainer(Struct, frozen=True):
-    """One of the containers that the runtime has created for a key."""
+    """One of the containers that the runtime has created for the same key."""
 
     id: str
     sandbox_id: str
     stage: Stage
     asked: Asked
     is_placed: bool = False
-    """Whether it was given its key's allocation. Otherwise there was no decision, or it was refused, and it may run anywhere."""
+    """Whether the container got its key's allocation. Otherwise its request was refused or not decided, and the container may run
+    anywhere.
+    """
     cgroup: str = ""
-    """Path below the root of all cgroups. Empty means unknown."""
+    """Path of the cgroup below the root of all cgroups. Empty means unknown."""
 
 
 class KeyEntry(Struct, frozen=True):
     key: ContainerKey
     made: tuple[MadeContainer, ...] = ()
-    """Containers, the oldest first, until the runtime has removed them and their cgroups are empty."""
+    """Containers, the oldest first. A container stays listed until the runtime has removed it and its cgroup is empty."""
     is_held: bool = False
     """Whether the key has an allocation."""
     asked: Asked | None = None
-    """Request of the allocation. None means that there is no allocation, or that its request is unknown."""
+    """Request on which the allocation is based. None means that there is no allocation, or that the request is unknown."""
 
     def find(self, container_id: str) -> MadeContainer | None:
         return next((made for made in self.made if made.id == container_id), None)
@@ -89,12 +91,12 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_of_update(self) -> bool:
-        """Whether the refusal is that of an update. It doesn't apply to a container that is created again."""
+        """Whether an update was refused. Such a refusal doesn't apply to a container that is created again."""
         return self.reason.startswith(OF_RESIZES)
 
     @property
     def is_deferred(self) -> bool:
-        """Whether each repeated request is decided on again."""
+        """Whether each repetition of the request is decided again."""
         return self.reason.startswith((RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW))
 
 
@@ -111,7 +113,7 @@ class Registry(Struct, frozen=True):
     entries: tuple[KeyEntry, ...] = ()
     refused: tuple[RefusedKey, ...] = ()
     pods: "tuple[KubeletPod, ...]" = ()
-    """kubelet's data of the pods of `sandboxes`, sorted by UID."""
+    """kubelet's data about the pods of `sandboxes`, sorted by UID."""
 
     def pod(self, uid: str) -> "KubeletPod | None":
         return next((pod for pod in self.pods if pod.uid == uid), None)

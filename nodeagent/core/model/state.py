@@ -1,4 +1,4 @@
-"""The node's state as one immutable value: all promises and all known pods. Knows no file format and makes no decision."""
+"""The node's state as one immutable value: all promises and all known pods. This module knows no file format and makes no decision."""
 
 import enum
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 
 
 class Phase(enum.Enum):
-    """Kubernetes' pod phases, and one for a pod that is being ended."""
+    """Kubernetes' pod phases, and a further phase for a pod that is being ended."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -27,7 +27,7 @@ class Phase(enum.Enum):
 
 
 class Exit(Struct, frozen=True):
-    """End of a container's main process. Without code and signal, the end was not observed."""
+    """End of a container's main process. If code and signal are missing, the end was not observed."""
 
     finished_at_ms: int
     code: int | None = None
@@ -42,7 +42,7 @@ class Exit(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Kubernetes' word for the kind of end."""
+        """Kubernetes' `reason` for this way of ending, such as OOMKilled."""
         if self.is_oom_kill:
             return "OOMKilled"
         if self.start_error is not None:
@@ -55,7 +55,7 @@ class Exit(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
-    """Number of decided starts. The launcher knows the current one under `run_id`."""
+    """Number of starts that were decided so far. The launcher knows the current start by its `run_id`."""
     started_at_ms: int | None = None
     """Start of the current attempt, once the launcher has confirmed it."""
     exit: Exit | None = None
@@ -63,19 +63,22 @@ class ContainerStatus(Struct, frozen=True):
     last_exit: Exit | None = None
     """End of the previous attempt."""
     backoff_step: int = 0
-    """Number of successive restarts soon after a start. The next restart waits 0, 10, 20, 40 … 300 s."""
+    """Number of consecutive restarts soon after a start. The next restart waits 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
-    """Time of `cgroup.kill` for a container that is being stopped. None means that it isn't being stopped."""
+    """Time at which a container that is being stopped is killed (`cgroup.kill`). None means that it isn't being stopped."""
     is_to_restart: bool = False
-    """Whether it is being stopped for its new amounts, and starts again at once, whatever its pod's restart policy."""
+    """Whether the container is being stopped to apply new amounts. It starts again at once, whatever its pod's restart policy."""
     oom_kills_seen: int = 0
-    """The cgroup's oom_kill counter at the last decision or end of an attempt. The counter continues over restarts."""
+    """Value of the cgroup's oom_kill counter at the last decision or end of an attempt. Restarts don't reset the counter."""
     had_cpus: CpuSet | None = None
-    """Exclusive CPUs until the pod finished, which others may have now. None means that the pod has not finished, or had none."""
+    """Exclusive CPUs held until the pod finished. Other pods may have them now. None means that the pod has not finished, or had no
+    exclusive CPUs.
+    """
     unit_before: UnitSettings | None = None
-    """Settings to restore for its unit. None means that it has no unit, or that the unit wasn't observed yet and stays untouched."""
+    """Settings to restore for the container's unit. None means that there is no unit, or that it wasn't observed yet and stays untouched.
+    """
     cgroup: str | None = None
-    """Absolute path of its cgroup in a container runtime. None means a cgroup below the pods' cgroup."""
+    """Absolute path of the container's cgroup, if a container runtime created it. None means a cgroup below the pods' cgroup."""
 
     @property
     def restarts(self) -> int:
@@ -83,17 +86,17 @@ class ContainerStatus(Struct, frozen=True):
 
     @property
     def is_started(self) -> bool:
-        """Whether an attempt was decided on and has no observed end."""
+        """Whether a start was decided whose end has not been observed."""
         return self.attempt > 0 and self.exit is None
 
     @property
     def is_running(self) -> bool:
-        """Whether the attempt was observed to run, and not to end."""
+        """Whether the current attempt was observed to run, and its end has not been observed."""
         return self.started_at_ms is not None and self.exit is None
 
     @property
     def was_running(self) -> bool:
-        """Whether at least one attempt was observed to run."""
+        """Whether at least one attempt was observed running."""
         return self.started_at_ms is not None or self.restarts > 0
 
 
@@ -105,34 +108,36 @@ class RefusedChange(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """Mark of a pod that has released all its holdings while none of its units is active."""
+    """State of a pod that has released all its holdings because none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although a unit is active. More room makes it due again. None means that nothing was refused."""
+    """Refusal to resume the pod although a unit is active. More free resources make the request due again. None means that nothing was
+    refused.
+    """
 
 
 MANIFEST_DIRECTORY = "manifests"
-"""Name of the source that every node has."""
+"""Name of the source for the manifest directory, which every node has."""
 JOBS = "jobs"
-"""Name of the source of jobs. A job lasts as long as the process that asked for it."""
+"""Name of the source for jobs. A job lasts as long as the process that requested it."""
 
 
 class Origin(Struct, frozen=True):
-    """Source of a pod."""
+    """Source that a pod comes from."""
 
     name: str
-    """The source's key for the pod, in the manifest directory the file name."""
+    """The source's key for the pod. In the manifest directory, the key is the file name."""
     source: str = MANIFEST_DIRECTORY
     domain: str = OWN
-    """Domain of its cgroups and processes. A pod of the agent's own domain may still pin systemd's units."""
+    """Domain of the pod's cgroups and processes. A pod of the agent's own domain may still pin systemd units."""
 
 
 class PodEntry(Struct, frozen=True):
-    """A decided pod: admitted, with its promises until it is gone or finished, or refused."""
+    """A decided pod. It is either refused, or admitted and keeps its promises until it is gone or finished."""
 
     pod: Pod
     qos: QosClass
-    """QoS class at the decision, which the cgroup path depends on."""
+    """QoS class at the time of the decision. The cgroup path depends on it."""
     origin: Origin
     decided_at_ms: int
     refusal: Waiting | None = None
@@ -140,27 +145,27 @@ class PodEntry(Struct, frozen=True):
     """Statuses of all containers in the pod's order. Empty for a refused pod."""
     deleting_since_ms: int | None = None
     is_released: bool = False
-    """Whether it was ended on request (`nodeagent release`), so that its manifest doesn't bring it back."""
+    """Whether the pod was ended on request (`nodeagent release`). Its manifest then doesn't bring it back."""
     refused_change: RefusedChange | None = None
-    """None means that its manifest is unchanged, or that the change wasn't tried."""
+    """Refused change of the pod's manifest. None means that the manifest is unchanged, or that the change wasn't tried."""
     idle: Idle | None = None
-    """None means that an active pod has its holdings."""
+    """Set while the pod is idle. None means that an active pod has its holdings."""
     outcome: Phase | None = None
-    """SUCCEEDED or FAILED once no container will run again. The holdings are released, and the exit codes stay visible."""
+    """SUCCEEDED or FAILED once no container will run again. The holdings are then released, but the exit codes stay visible."""
 
     @property
     def change_refusal(self) -> Waiting | None:
-        """Refusal of its changed manifest. None means that it equals its manifest, or that the change wasn't tried."""
+        """Refusal of the pod's changed manifest. None means that the manifest is unchanged, or that the change wasn't tried."""
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
     def idle_refusal(self) -> Waiting | None:
-        """Refusal to resume it although one of its units is active."""
+        """Refusal to resume the pod although one of its units is active."""
         return None if self.idle is None else self.idle.refusal
 
     @property
     def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
-        """All its unmet requests."""
+        """All unmet requests of the pod."""
         found = (
             (RequestKind.POD, self.refusal),
             (RequestKind.CHANGE, self.change_refusal),
@@ -169,11 +174,11 @@ class PodEntry(Struct, frozen=True):
         return tuple((asked, waiting) for asked, waiting in found if waiting is not None)
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
-        """Return the events that let an unmet request be tried again. There are none if the request is met.
+        """Return the events that let an unmet request be tried again. Empty if the request is met.
 
         Args:
             kind: the request.
-            for_room: whether the node tries pods again that were refused for room (`Config.retries_for_room`).
+            for_room: whether the node tries pods again that were refused for lack of resources (`Config.retries_for_room`).
         """
         waiting = dict(self.waiting).get(kind)
         if waiting is None:
@@ -183,12 +188,12 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether it was admitted and has not finished."""
+        """Whether the pod was admitted and has not finished."""
         return self.refusal is None and self.outcome is None
 
     @property
     def holds(self) -> bool:
-        """Whether it has its holdings."""
+        """Whether the pod has its holdings: it is active and not idle."""
         return self.is_active and self.idle is None
 
     @property
@@ -203,24 +208,24 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def is_requested_per_container(self) -> bool:
-        """Whether the program that runs the pod requests one container after the other. No manifest counts for such a pod."""
+        """Whether the program that runs the pod requests its containers one by one. Such a pod doesn't follow a manifest."""
         return self.origin.domain != OWN and not self.pins_units
 
     @property
     def keeps_without_processes(self) -> bool:
-        """Whether the pod keeps its allocation while it has no process, because another program may start one at any time."""
+        """Whether the pod keeps its allocation while it has no processes. Another program may start a process at any time."""
         return self.pins_units or self.is_requested_per_container
 
     @property
     def own_cgroup(self) -> str | None:
-        """Path of the pod's own cgroup. None means that it pins units, which have their cgroups elsewhere."""
+        """Path of the pod's own cgroup. None means that the pod pins units, whose cgroups are elsewhere."""
         return None if self.pins_units else self.pod_path
 
     @property
     def pod_path(self) -> str:
-        """Path of its cgroup, relative to the pods' cgroup.
+        """Path of the pod's cgroup, relative to the pods' cgroup.
 
-        For a pod with pinned units, a path without a cgroup. For a container runtime's pod, an absolute path once it is known.
+        For a pod with pinned units, the path has no cgroup. For a container runtime's pod, the path is absolute once it is known.
         """
         if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
@@ -229,19 +234,23 @@ class PodEntry(Struct, frozen=True):
 
     @property
     def pins_units(self) -> bool:
-        """Whether the containers pin units (D30). Another program, such as systemd, runs their processes, and the agent only watches."""
-        containers = self.pod.containers  # runs for each pod in each turn; either all containers pin units, or none
+        """Whether the containers pin units (D30). Another program, such as systemd, runs the units' processes, and the agent only watches
+        them.
+        """
+        containers = (
+            self.pod.containers
+        )  # called for each pod in each turn; either all containers of a pod pin units, or none does
         return bool(containers) and bool(containers[0].unit)
 
     @property
     def domain(self) -> str:
-        """Name of its domain, which owns its cgroups and processes."""
+        """Name of the domain that owns the pod's cgroups and processes."""
         return SYSTEMD if self.origin.domain == OWN and self.pins_units else self.origin.domain
 
     def container_path(self, name: str) -> str:
         """Return the path of a container's cgroup, relative to the pods' cgroup.
 
-        For a pinned unit, a path that leads to the unit's cgroup. For a container runtime's container, an absolute path.
+        For a pinned unit, the path leads to the unit's cgroup. For a container runtime's container, the path is absolute.
         """
         if self.pins_units:
             return f"{self.pod_path}/{self.pod.container(name).unit}"
@@ -249,7 +258,7 @@ class PodEntry(Struct, frozen=True):
         return known or f"{pod_path(self.qos, self.pod.uid)}/{name}"
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
-        """Return each container with its status. A refused pod has none."""
+        """Return each container with its status. For a refused pod the result is empty."""
         return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
 
     def status(self, name: str) -> ContainerStatus:
@@ -260,7 +269,9 @@ class PodEntry(Struct, frozen=True):
 
 
 def _has_begun(container: Container, status: ContainerStatus) -> bool:
-    """Whether a container counts as started in kubelet (getPhase). Init containers must have succeeded, and all others have run once."""
+    """Whether a container counts as started in kubelet (getPhase). An init container must have succeeded. Any other container must have
+    run once.
+    """
     if container.kind is ContainerKind.INIT:
         return status.exit is not None and status.exit.is_success
     return status.was_running or not container.is_launched
@@ -269,18 +280,18 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
 class NodeState(Struct, frozen=True):
     promises: Promises
     entries: tuple[PodEntry, ...] = ()
-    """Pods in the order of their decisions."""
+    """Pods in the order in which they were decided."""
     generation: int = 0
     """Number of saved states so far."""
     runtime: Registry = Registry()
-    """Containers of a container runtime. Their allocations are in `promises`, and their pods in `entries`."""
+    """Containers of a container runtime. `promises` has their allocations, and `entries` has their pods."""
 
     def holding_pods(self) -> tuple[Pod, ...]:
         """Return the pods with holdings."""
         return tuple(e.pod for e in self.entries if e.holds)
 
     def idle_pods(self) -> tuple[Pod, ...]:
-        """Return the idle pods. They have no holdings, and still pin their units."""
+        """Return the idle pods. They have no holdings, but still pin their units."""
         return tuple(e.pod for e in self.entries if e.is_active and not e.holds)
 
     def ending_uids(self) -> frozenset[str]:
@@ -288,19 +299,19 @@ class NodeState(Struct, frozen=True):
         return frozenset(e.pod.uid for e in self.entries if e.deleting_since_ms is not None)
 
     def pinning_entries(self) -> tuple[PodEntry, ...]:
-        """Return the active pods that pin units, including idle ones."""
+        """Return the entries of the active pods that pin units, including idle pods."""
         return tuple(e for e in self.entries if e.is_active and e.pins_units)
 
     def pods_of_units(self) -> tuple[Pod, ...]:
-        """Return the active pods that pin units, including idle ones."""
+        """Return the active pods that pin units, including idle pods."""
         return tuple(e.pod for e in self.pinning_entries())
 
     def own_entries(self) -> tuple[PodEntry, ...]:
-        """Return the pods that follow a manifest or a job's request."""
+        """Return the entries of the pods that follow a manifest or a job's request."""
         return tuple(e for e in self.entries if not e.is_requested_per_container)
 
     def requested_entries(self) -> tuple[PodEntry, ...]:
-        """Return the active pods of which another program requests one container after the other."""
+        """Return the entries of the active pods whose containers another program requests one by one."""
         return tuple(e for e in self.entries if e.is_active and e.is_requested_per_container)
 
     def entry(self, uid: str) -> PodEntry | None:
@@ -311,14 +322,14 @@ class NodeState(Struct, frozen=True):
         return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
 
     def with_entry(self, entry: PodEntry) -> "NodeState":
-        """Replace the entry of the same pod, in its place."""
+        """Replace the entry of the same pod, at the same position."""
         return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))
 
 
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
     """Apply only the endings of a decision: pods to end, and kill times of containers that are being stopped.
 
-    A restart would decide these again, so they may happen without being saved.
+    A restarted agent would decide these endings again, so they may be carried out without being saved.
     """
     for entry in state.entries:
         after = decided.entry(entry.pod.uid)
@@ -337,13 +348,13 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
 def shift_times(state: NodeState, by_ms: int) -> NodeState:
     """Shift all times of the state after the wall clock was set, so that waits become neither shorter nor longer.
 
-    The time of a pod's decision stays, because the IDs of its runs contain it.
+    The decision time of a pod stays the same, because its run IDs contain this time.
     """
     return replace(state, entries=tuple(_shift_entry(entry, by_ms) for entry in state.entries))
 
 
 def latest_ms(state: NodeState) -> int:
-    """Return the latest time in the state that has passed. The current time can't be earlier, whatever the wall clock says."""
+    """Return the latest past time in the state. The true time can't be earlier, whatever the wall clock says."""
     return max((moment for entry in state.entries for moment in _list_passed(entry)), default=0)
 
 
@@ -392,8 +403,8 @@ def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Return the ID of the container's current attempt. The launcher starts each ID only once.
 
-    A pod may come back under the same UID, with attempts from 1, so the ID contains the time of the decision. The launcher accepts IDs of
-    up to 120 characters: 36 of a UID (or of a hash, if it is longer), 63 of a container's name, 11 of the time.
+    A pod may come back with the same UID, with attempts counted from 1. The ID therefore contains the time of the decision. The launcher
+    accepts IDs of up to 120 characters: 36 for a UID (or for the hash of a longer UID), 63 for a container's name, 11 for the time.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 

@@ -1,6 +1,7 @@
 """The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
 
-All properties that decisions look up are attributes, computed once. Knows no file of /sys (see formats/kernel/sysfs.py) and no policy.
+All properties that decisions look up are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and knows
+no policy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 
 CORE_CLASSES = ("performance", "efficiency")
-"""Classes of cores on machines with several kinds, the fastest first."""
+"""Core classes of machines with several kinds of cores, the fastest class first."""
 
 
 class Cpu(Struct, frozen=True):
@@ -21,28 +22,30 @@ class Cpu(Struct, frozen=True):
 
     id: int
     core: int
-    """Lowest CPU number of the core, counted within one NUMA node, because the kernel's core_id repeats across sockets."""
+    """Lowest CPU number of the core within the CPU's NUMA node. The kernel's core_id isn't used, because it repeats across sockets."""
     socket: int
     """Socket (physical_package_id)."""
     numa: int
     uncore: int | None = None
-    """Id of the first last-level cache that is not shared by the whole NUMA node, as kubelet sees it. None if there is none."""
+    """Id of the CPU's uncore cache: the first last-level cache that isn't shared by the whole NUMA node, as in kubelet. None if there is
+    no such cache.
+    """
     die: int | None = None
     core_class: str | None = None
-    """One of CORE_CLASSES on hybrid machines, otherwise None."""
+    """Core class, one of CORE_CLASSES, on hybrid machines. Otherwise None."""
     capacity: int | None = None
-    """The kernel's cpu_capacity, 1024 for the fastest core, where reported (mostly Arm). Decisions don't use it."""
+    """The kernel's cpu_capacity, 1024 for the fastest core. None if it isn't reported (mostly Arm reports it). Decisions don't use it."""
     l3_bytes: int | None = None
-    """Size of its level-3 cache, where the machine reports it. Decisions don't use it."""
+    """Size of the CPU's level-3 cache, if the machine reports it. Decisions don't use it."""
 
 
 class NumaNode(Struct, frozen=True):
     id: int
     memory_bytes: int
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Pairs of resource name (such as `hugepages-2Mi`) and bytes, sorted by name. A size without pages has 0."""
+    """Pairs of resource name (such as `hugepages-2Mi`) and bytes, sorted by name. The value is 0 for a page size without pages."""
     distances: tuple[int, ...] | None = None
-    """Distance to each node, in ascending order of node ids, as the kernel reports it. None if it doesn't."""
+    """Distance to each node, in ascending order of node ids, as the kernel reports it. None if the kernel doesn't report distances."""
 
 
 class Cache(Struct, frozen=True):
@@ -50,9 +53,9 @@ class Cache(Struct, frozen=True):
 
     level: int
     type: str
-    """Type: `data`, `instruction` or `unified`."""
+    """Cache type: `data`, `instruction` or `unified`."""
     cpus: CpuSet
-    """Online CPUs that share it."""
+    """Online CPUs that share the cache."""
     size_bytes: int | None = None
 
     @property
@@ -65,31 +68,31 @@ Groups = Mapping[int, CpuSet]
 
 
 class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached properties
-    """Online CPUs and NUMA nodes, ascending. Build it with `Topology.of`."""
+    """Online CPUs and NUMA nodes, in ascending order. Build it with `Topology.of`."""
 
     cpus: tuple[Cpu, ...]
     numa: tuple[NumaNode, ...]
     offline: CpuSet = field(default_factory=CpuSet)
     l3: tuple[CpuSet, ...] = ()
-    """Groups of online CPUs that share a level-3 cache, by lowest CPU. Empty if the machine doesn't report them."""
+    """Groups of online CPUs that share a level-3 cache, ordered by lowest CPU. Empty if the machine doesn't report these caches."""
     caches: tuple[Cache, ...] = ()
-    """Caches of other levels, high levels first, then by type and lowest CPU. Empty if the machine doesn't report them."""
+    """Caches of other levels, highest level first, then by type and lowest CPU. Empty if the machine doesn't report these caches."""
     socket_count: int = 0
-    """Number of sockets as kubelet counts them (distinct `physical id` lines of /proc/cpuinfo first)."""
+    """Number of sockets as counted by kubelet (distinct `physical id` lines of /proc/cpuinfo first)."""
     reported_cpu_count: int = 0
-    """Number of CPUs as kubelet counts them. Differs from the online ones only on machines without NUMA directories."""
+    """Number of CPUs as counted by kubelet. It differs from the number of online CPUs only on machines without NUMA directories."""
     skipped: CpuSet = field(default_factory=CpuSet)
-    """Online CPUs that kubelet doesn't see, and that are therefore never allocated: without topology files, or in no NUMA node's
-    directory.
+    """Online CPUs that kubelet doesn't see: CPUs without topology files, or in no NUMA node's directory. They are therefore never
+    allocated.
     """
     isolated: CpuSet = field(default_factory=CpuSet)
     """CPUs excluded from the kernel's load balancing since boot (kernel parameter isolcpus)."""
     nohz_full: CpuSet = field(default_factory=CpuSet)
     """CPUs without a timer tick while they run a single task (kernel parameter nohz_full)."""
     memory_bytes: int = 0
-    """Memory of the whole machine, from /proc/meminfo, or else the sum of the nodes."""
+    """Memory of the whole machine according to /proc/meminfo, or else the sum over the nodes."""
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Huge pages of the whole machine, in the form of `NumaNode.hugepages`, or else the sums of the nodes."""
+    """Huge pages of the whole machine, in the form of `NumaNode.hugepages`, or else the sums over the nodes."""
 
     @cached_property
     def online(self) -> CpuSet:
@@ -119,22 +122,22 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
 
     @cached_property
     def core_classes(self) -> Mapping[str, CpuSet]:
-        """Return the CPUs by class of cores, the fastest first. Empty if all cores are of one kind."""
+        """Return the CPUs by core class, the fastest class first. Empty if all cores are of one kind."""
         by_name = {name: CpuSet.from_ids(c.id for c in self.cpus if c.core_class == name) for name in CORE_CLASSES}
         return MappingProxyType({name: cpus for name, cpus in by_name.items() if cpus})
 
     def classes_of(self, cpus: CpuSet) -> tuple[str, ...]:
-        """Return the classes of these CPUs' cores. Empty if all cores are of one kind."""
+        """Return the core classes of these CPUs. Empty if all cores are of one kind."""
         return tuple(name for name, members in self.core_classes.items() if not members.isdisjoint(cpus))
 
     @cached_property
     def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """Return the whole cores with a CPU on each NUMA node."""
+        """Return, for each NUMA node, the whole cores that have a CPU on the node."""
         return _members((c.numa, self.cores[c.core]) for c in self.cpus)
 
     @cached_property
     def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """Return the whole uncore caches with a CPU on each NUMA node."""
+        """Return, for each NUMA node, the whole uncore caches that have a CPU on the node."""
         return _members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
 
     @cached_property
@@ -144,7 +147,7 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
 
     @cached_property
     def memory_nodes(self) -> NumaSet:
-        """Return the NUMA nodes that have memory. A machine that is only described may have none."""
+        """Return the NUMA nodes that have memory. A machine that exists only as a description may have no such node."""
         return NumaSet.from_ids(n.id for n in self.numa if n.memory_bytes > 0)
 
     @classmethod
@@ -164,7 +167,7 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
-        """Sort everything, and derive the counts that were not measured."""
+        """Sort all parts, and derive the counts that were not measured."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
         sorted_numa = tuple(sorted(numa, key=lambda n: n.id))

@@ -9,7 +9,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 
 
 class Invariant(enum.StrEnum):
-    """Invariants. The names are stable."""
+    """Invariants that are checked. Their names are stable."""
 
     HOLDER_IS_ACTIVE = "HolderIsActive"
     HOLDER_IS_IN_ITS_POD = "HolderIsInItsPod"
@@ -31,12 +31,12 @@ class Violation(Struct, frozen=True, kw_only=True):
     """Violation of an invariant. The invariant determines which fields are set."""
 
     invariant: Invariant | str
-    """One of those above, or one that a resource names itself."""
+    """One of the invariants above, or the name of a resource's own invariant."""
     pod: str = ""
-    """UID of the pod, or its full name for ONE_ENTRY_PER_NAME."""
+    """UID of the pod. For ONE_ENTRY_PER_NAME, the pod's full name."""
     container: str = ""
     beside: str = ""
-    """Other container with the same CPUs or device, or the claim."""
+    """The other container with the same CPUs or device, or the claim."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
     """All CPUs that the shared pool or the pod should have."""
@@ -45,11 +45,11 @@ class Violation(Struct, frozen=True, kw_only=True):
     node: int | None = None
     resource: str = ""
     difference: str = ""
-    """HoldingChange in the memory manager's accounting, in kubelet's words."""
+    """Difference in the memory manager's accounting, in kubelet's words."""
 
     @property
     def text(self) -> str:
-        """Return the text that people read."""
+        """Return the text that users read."""
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
@@ -101,7 +101,7 @@ class NodesGone(Struct, frozen=True):
 
     uid: str
     container: str | None
-    """Container, or None for memory of the pod as a whole."""
+    """Container, or None if the memory belongs to the pod as a whole."""
     resource: str
     nodes: NumaSet
 
@@ -116,7 +116,7 @@ class NodesGone(Struct, frozen=True):
 
 
 class NodeOverdrawn(Struct, frozen=True):
-    """More memory promised on a NUMA node than it has. All pods there are affected."""
+    """More memory promised on a NUMA node than the node has. All pods on this node are affected."""
 
     node: int
     resource: str
@@ -153,19 +153,19 @@ class DevicesGone(Struct, frozen=True):
 
 
 class Shortage(Struct, frozen=True):
-    """Shortfall of the node as a whole, in a resource's own words."""
+    """Shortfall of the node as a whole, described by a resource."""
 
     text: str
     holder: None = None
 
 
 class Shortfall(Protocol):
-    """Something promised that the machine can't keep at present: a frozen struct."""
+    """Something promised that the machine can't keep at present, as a frozen struct."""
 
     @property
     def holder(self) -> tuple[str, str | None] | None:
-        """Return the UID of the pod and the name of its container, where it is of one."""
+        """Return the UID of the pod and the name of the container, if the shortfall concerns one."""
 
     @property
     def text(self) -> str:
-        """Return the text that people read."""
+        """Return the text that users read."""

@@ -13,11 +13,11 @@ class RequestKind(enum.StrEnum):
     POD = "pod"
     """Everything that a pod requests."""
     CHANGE = "change"
-    """The pod of a changed manifest. The pod keeps running unchanged."""
+    """The pod of a changed manifest. Meanwhile the pod keeps running unchanged."""
     RESUME = "resume"
-    """The CPUs, memory and devices that a pod has released while its units were inactive."""
+    """The CPUs, memory and devices that a pod released while its units were inactive."""
     CONTAINER = "container"
-    """A container of a pod that a container runtime runs."""
+    """A container that a container runtime runs."""
 
 
 class Retry(enum.StrEnum):
@@ -26,15 +26,15 @@ class Retry(enum.StrEnum):
     MANIFEST = "manifest"
     """The manifest changes."""
     REQUEST = "request"
-    """`nodeagent retry`."""
+    """A user runs `nodeagent retry`."""
     ROOM = "room"
-    """Other pods release resources, or the machine gets more."""
+    """Other pods release resources, or the machine gets more resources."""
     RESOURCE = "resource"
     """A device plugin reports devices of a resource that the pod requests."""
     DISK = "disk"
     """The state can be saved again."""
     OWNER = "owner"
-    """The program that runs the container asks again."""
+    """The program that runs the container repeats its request."""
 
 
 class Waiting(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_for_room(self) -> bool:
-        """Whether resources that other pods have could meet the request."""
+        """Whether the request could be met with resources that other pods hold now."""
         return self.reason in _FOR_ROOM or self.reason.startswith(_OUT_OF)
 
     def retries(
@@ -56,14 +56,14 @@ class Waiting(Struct, frozen=True):
 
         Args:
             asked: kind of the request.
-            requests_devices: whether the pod requests devices by number.
-            for_room: whether the node tries pods again that were refused for room (`retryRefused`).
+            requests_devices: whether the pod requests devices by count.
+            for_room: whether the node tries pods again that were refused for lack of resources (`retryRefused`).
         """
         if self.reason == STATE_NOT_SAVED:
             return (Retry.DISK,)
         match asked:
             case RequestKind.CONTAINER:
-                # kubelet repeats each refused request, so most repeats get the same answer without a decision.
+                # kubelet repeats each refused request, so most repetitions get the same answer without a new decision.
                 return (Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST, Retry.REQUEST)
             case RequestKind.RESUME:
                 return (Retry.ROOM,)
@@ -87,4 +87,4 @@ _FOR_ROOM = frozenset(
     }
 )
 _OUT_OF = "OutOf"
-"""Prefix of kubelet's reasons for a node without enough of a resource: `OutOfcpu`, `OutOfmemory`, `OutOfpods`."""
+"""Prefix of kubelet's reasons if the node lacks some resource: `OutOfcpu`, `OutOfmemory`, `OutOfpods`."""

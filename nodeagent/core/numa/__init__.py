@@ -1,4 +1,4 @@
-"""NUMA hints, their merge into one, the search for sets of nodes with enough resources, and the topology manager's policies.
+"""NUMA hints, their merge into one hint, the search for sets of nodes with enough resources, and the topology manager's policies.
 
-Knows no resource. Those are in core/resources.
+Knows no specific resource. The resources are in core/resources.
 """

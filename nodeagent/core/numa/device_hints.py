@@ -1,7 +1,8 @@
-"""Hints for pods that ask to be near devices, by the rules of kubelet's device manager: a set of NUMA nodes with a suitable device.
+"""Hints for pods that ask to be near devices, by the rules of kubelet's device manager. Each set of NUMA nodes near a suitable device is a
+hint.
 
-Preferred are single nodes. A device with an unknown node gives no hint, so if no other device is suitable, there is no opinion. Devices are
-not allocated here, and any number of pods may be near one.
+Single nodes are preferred. A device with an unknown node gives no hint. If the nodes of all suitable devices are unknown, any node is
+accepted. Devices are not allocated here, so any number of pods may be near the same device.
 """
 
 from collections.abc import Collection
@@ -13,7 +14,7 @@ from nodeagent.core.numa.node_search import Cover
 
 
 def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
-    """Return the hints of one request for any of several devices.
+    """Return the hints for one name in `near`, which may stand for several devices.
 
     Args:
         nodes: the node of each device. None means unknown.

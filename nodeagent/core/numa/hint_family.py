@@ -1,8 +1,8 @@
-"""Hints on machines with many NUMA nodes, described instead of listed, and merged in this form.
+"""Hints on machines with many NUMA nodes, which are described instead of listed, and merged in this form.
 
-8 nodes have 255 sets, and three lists of these have 16 million combinations. 34 nodes have 17 billion sets. A family consists of listed
-sets and of all sets that a cover describes. The merge has the same result as `hints.merge` on the lists. `merge_families` describes the
-result if a search exceeds `MAX_STEPS`.
+8 nodes have 255 sets, and three lists of 255 hints have 16 million combinations. 34 nodes have 17 billion sets. A family consists of listed
+sets and of all sets that a cover describes. The merge has the same result as `hints.merge` on lists, except if a search exceeds `MAX_STEPS`
+(see `merge_families`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Limit on NUMA nodes for which hints are listed: at most 31 sets, which takes no longer than a search."""
+"""Limit on NUMA nodes for listing hints: at most 31 sets, which takes no longer than a search."""
 
 MAX_STEPS = 20_000
 """Limit on the steps of one merge, or of one choice of nodes: some hundredths of a second."""
@@ -25,11 +25,11 @@ class HintFamily(Struct, frozen=True):
     """(mask, preferred)"""
     cover: Cover | None
     preferred_count: int
-    """Number of nodes with which sets of the cover are preferred."""
+    """Number of nodes that makes a set of the cover preferred."""
     sockets: tuple[NumaMask, ...] = ()
     """Nodes of each socket, if `preferred_sockets` is given."""
     preferred_sockets: int | None = None
-    """Number of sockets on which sets of the cover are preferred, too. None means that sockets don't count."""
+    """Number of sockets that also makes a set of the cover preferred. None means that sockets don't count."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -44,7 +44,7 @@ class HintFamily(Struct, frozen=True):
         )
 
     def single_nodes(self) -> HintList:
-        """List the preferred hints that have one node."""
+        """List the preferred hints with a single node."""
         masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
         if self.cover is not None:
             nodes = (NumaMask(1 << node) for node, _ in self.cover.amounts)
@@ -52,7 +52,7 @@ class HintFamily(Struct, frozen=True):
         return tuple((mask, True) for mask in sorted(masks))
 
     def fewest_nodes(self, steps: Steps) -> int:
-        """Return the number of nodes of the narrowest hint."""
+        """Return the number of nodes of the hint with the fewest nodes."""
         found = None if self.cover is None else narrowest(self.cover, steps)
         masks = [mask for mask, _ in self.listed] + ([] if found is None else [found])
         return min((mask.bit_count() for mask in masks), default=0)
@@ -68,25 +68,25 @@ def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
 
 
 def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
-    """Tell whether a set is a preferred hint, or any set is accepted."""
+    """Tell whether the set is a preferred hint, or any set is accepted."""
     return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
 
 
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
-    """Find the best hint that takes one hint from each list or family, under the policies best-effort and restricted.
+    """Merge one hint from each list or family into the best hint, under the policies best-effort and restricted.
 
-    The result is exact within the limit on steps. Beyond it a preferred hint may be missed (restricted refuses; best-effort uses another
-    one), and a hint that isn't preferred may have higher nodes than another of the same size, if the remaining steps don't suffice to find
-    the lower one (node_search.py).
+    The result is exact within the limit on steps. Beyond the limit, a preferred hint may be missed: restricted then refuses the pod, and
+    best-effort uses another hint. A hint that isn't preferred may then have higher nodes than another hint of the same size
+    (node_search.py).
     """
-    preferred = _best_preferred(rules, lists, steps)
+    preferred = _find_best_preferred(rules, lists, steps)
     if preferred is not None:
         return Merged(preferred, preferred=True)
-    return Merged(_best_non_preferred(rules, lists, steps), preferred=False)
+    return Merged(_find_best_non_preferred(rules, lists, steps), preferred=False)
 
 
-def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask | None:
-    families = _distinct(each for each in lists if isinstance(each, HintFamily))
+def _find_best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask | None:
+    families = _drop_duplicates(each for each in lists if isinstance(each, HintFamily))
     listed = [each for each in lists if not isinstance(each, HintFamily) and (None, True) not in each]
     if listed:
         common = {mask for mask, preferred in listed[0] if preferred and mask is not None}
@@ -98,18 +98,18 @@ def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> 
         for mask, preferred in family.listed
         if preferred and all(other.prefers(mask) for other in families)
     }
-    covered = _preferred_of_covers(rules, families, steps)
+    covered = _find_preferred_in_covers(rules, families, steps)
     if covered is not None:
         found.add(covered)
     return min(found, key=fitness(rules), default=None)
 
 
-def _distinct(families: Iterator[HintFamily]) -> list[HintFamily]:
+def _drop_duplicates(families: Iterator[HintFamily]) -> list[HintFamily]:
     # All resources of a manager share one family.
     return list(dict.fromkeys(families))
 
 
-def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> NumaMask | None:
+def _find_preferred_in_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> NumaMask | None:
     covers = [family.cover for family in families if family.cover is not None]
     if len(covers) < len(families):
         return None
@@ -134,9 +134,13 @@ def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], step
     return None
 
 
-def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
-    """Rank masks as `hints.merge` does: first those of the size that every list can be narrowed to, then smaller ones, then larger."""
-    fewest = {each: each.fewest_nodes(steps) for each in _distinct(e for e in lists if isinstance(e, HintFamily))}
+def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
+    """Return the best mask in the order of `hints.merge`: first masks of the size to which every list can be narrowed, then smaller, then
+    larger ones.
+    """
+    fewest = {
+        each: each.fewest_nodes(steps) for each in _drop_duplicates(e for e in lists if isinstance(e, HintFamily))
+    }
     wanted = max(
         fewest[each]
         if isinstance(each, HintFamily)
@@ -159,9 +163,9 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
 
 
 def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Yield a choice from each list, a listed mask or its cover: the intersection of the listed masks, with the chosen covers.
+    """Return all choices of a listed mask or the cover from each list: the intersection of the listed masks, and the chosen covers.
 
-    The masks are limited to the nodes that all these covers know.
+    The intersection contains only nodes that are in all chosen covers.
     """
     covers: dict[Cover, int] = {}
     choices: set[tuple[NumaMask, tuple[int, ...]]] = {(rules.default_mask, ())}

@@ -1,6 +1,6 @@
-"""NUMA hints, and their merge into one by kubelet's rules, without enumerating all combinations.
+"""NUMA hints, and their merge into one hint by kubelet's rules, without trying all combinations.
 
-A hint is a set of NUMA nodes and whether it is preferred.
+A hint consists of a set of NUMA nodes, and whether the set is preferred.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Compares two nodes and returns the one that a manager prefers to use, or None."""
+"""Compares two nodes. Returns the node that the managers prefer to use, or None."""
 
 
 class MergeRules(Struct, frozen=True):
@@ -26,7 +26,7 @@ class MergeRules(Struct, frozen=True):
     single_node: bool
     """Whether the policy is single-numa-node."""
     distances: Mapping[int, Mapping[int, int]] | None = None
-    """Distances between nodes, if `prefer-closest-numa-nodes` decides between masks of the same size."""
+    """Distances between nodes if `prefer-closest-numa-nodes` is on, to decide between masks of the same size."""
 
 
 class Merged(Struct, frozen=True):
@@ -41,31 +41,31 @@ def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
 
 
 def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None) -> Merged:
-    """Find the best hint that takes one hint from each list: the merge of kubelet's topology manager, as a total order.
+    """Merge one hint from each list into the best hint, as kubelet's topology manager does. Equally good hints are ordered, too.
 
     Args:
         rules: the rules of the policy.
         lists: one list per resource. Missing lists are `DONT_CARE`, and empty ones `UNSATISFIABLE`.
-        compare: tells which of two single nodes the managers prefer to use. Only called under single-numa-node.
+        compare: returns which of two single nodes the managers prefer to use. Only called under single-numa-node.
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
-    preferred = _preferred_masks(rules, lists)
+    preferred = _list_preferred_masks(rules, lists)
     if preferred:
-        best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
-        # Under single-numa-node the whole machine (or its only node) is no restriction.
+        best = _choose_most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
+        # Under single-numa-node, a mask of the whole machine (or its only node) doesn't restrict anything.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
-        # Different single nodes have no node in common.
+        # Different single nodes never have a node in common.
         return Merged(None, preferred=False)
-    masks = _intersections(rules, lists)
+    masks = _list_intersections(rules, lists)
     if not masks:
         return Merged(rules.default_mask, preferred=False)
     return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
 
 
-def _preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Return the masks that all lists prefer."""
+def _list_preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
+    """Return the masks that are preferred hints in all lists."""
     common: set[NumaMask] | None = None
     anywhere: set[NumaMask] = set()
     for hints in lists:
@@ -80,8 +80,8 @@ def _preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMa
     return {NumaMask(mask) for mask in (m & rules.default_mask for m in common) if mask}
 
 
-def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Return the possible intersections of one hint from each list."""
+def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
+    """Return all possible intersections of one hint from each list."""
     found = {rules.default_mask}
     for hints in lists:
         masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
@@ -90,15 +90,13 @@ def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Return the number of nodes that every list can be narrowed to."""
+    """Return the number of nodes to which every list can be narrowed: the largest of the lists' smallest hint sizes."""
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)
 
 
 def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], tuple[int, int, tuple[int, int, int]]]:
-    """Return a rank of masks: first those of the size that every list can be narrowed to, then smaller ones (the largest first), then
-    larger.
-    """
+    """Return a rank of masks: first masks of the wanted size, then smaller ones (the largest first), then larger ones."""
     fit = fitness(rules)
 
     def rank(mask: NumaMask) -> tuple[int, int, tuple[int, int, int]]:
@@ -111,27 +109,29 @@ def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], t
 
 
 def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
-    """Return a rank of masks: fewer nodes, then closer ones if distances count, then the lower value. The lowest rank is the best."""
+    """Return a rank of masks, lowest first: masks with fewer nodes, then with closer nodes if distances count, then with lower nodes."""
     distances = rules.distances
     if distances is None or rules.single_node:
-        return _narrowest
+        return _rank_by_size
 
     def closest(mask: NumaMask) -> tuple[int, int, int]:
         nodes = [node for node in distances if mask >> node & 1]
-        # Between masks of the same size, sums compare like averages.
+        # Masks of the same size are compared, so comparing sums is the same as comparing averages.
         return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), mask
 
     return closest
 
 
-def _narrowest(mask: NumaMask) -> tuple[int, int, int]:
+def _rank_by_size(mask: NumaMask) -> tuple[int, int, int]:
     return mask.bit_count(), 0, mask
 
 
-def _most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
-    """Fold over single nodes in ascending order. Pairwise preferences need not be transitive, so the order is part of the rule."""
+def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
+    """Compare single nodes one after the other in ascending order. Preferences between two nodes need not be transitive, so the order
+    matters.
+    """
     best: NumaMask | None = None
-    for mask in sorted(masks, key=_narrowest):
+    for mask in sorted(masks, key=_rank_by_size):
         if best is None:
             best = mask
         elif best.bit_count() == mask.bit_count() == 1:

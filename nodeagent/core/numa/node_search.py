@@ -1,9 +1,9 @@
 """Search for sets of NUMA nodes with enough resources, without listing all sets. Works on masks and amounts.
 
-There are two problems with one search. A *cover* asks which nodes have enough together. A *remainder* asks which nodes are left if at least
-one of several covers gives up every other node. The search decides on nodes from the highest ID down, and leaves out before it keeps, so
-that results come in ascending order of their masks. Three things keep it short: bounds on what the nodes still ahead can contribute,
-equivalent nodes (of two, the lower one is kept), and remembered dead ends.
+The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* asks which sets of nodes can be
+left over when every other node is given up by at least one of several covers. The search decides on each node from the highest ID down. It
+first tries to leave the node out, so that results come in ascending order of their masks. Three things keep the search short: bounds on
+what the undecided nodes can contribute, equivalent nodes (the lower one is kept), and remembered dead ends.
 """
 
 from bisect import bisect_right
@@ -16,20 +16,20 @@ from msgspec import Struct
 from nodeagent.core.model.idset import NumaMask
 
 Distances = Mapping[int, Mapping[int, int]]
-"""Distances between nodes: node → node → distance."""
+"""Distances between nodes, by the first and the second node."""
 
 AmountsByNode = tuple[int, ...]
 
 State = tuple[Any, ...]
-"""Result of the decisions so far. Its type depends on the problem."""
+"""Result of the decisions so far. The type depends on the problem."""
 
 
 MORE_STEPS = 500
-"""Limit on steps to find a lower set after the first: some milliseconds. Few searches need more than one step."""
+"""Limit on further steps to find a lower set after the first one: some milliseconds. Few searches need more than one step."""
 
 
 class Steps(Struct):
-    """Count of work with a limit on the partial sets of nodes that a merge examines."""
+    """Counter of examined partial sets of nodes, with a limit for one merge."""
 
     limit: int
     taken: int = 0
@@ -40,25 +40,25 @@ class Steps(Struct):
 
 
 class Cover(Struct, frozen=True):
-    """All sets of nodes within `universe` that contain `forced`, have at least `least` nodes, and have enough of every amount."""
+    """All sets of nodes within `universe` that contain `forced`, have at least `least` nodes, and have enough of every resource."""
 
     universe: NumaMask
     needs: tuple[int, ...]
-    """Required amounts."""
+    """Required amount of each resource."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
-    """(node, its amounts) for every node of the universe, ascending."""
+    """(node, its amounts) for every node of the universe, in ascending order."""
     forced: NumaMask = NumaMask(0)
     least: int = 1
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether the cover has no set, because even all nodes together don't suffice."""
+        """Tell whether no set is in the cover, because even all nodes together don't suffice."""
         return (
             bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Tell whether these nodes have enough of every amount."""
+        """Tell whether these nodes have enough of every resource."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
@@ -68,12 +68,12 @@ class Cover(Struct, frozen=True):
         )
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
-        """Return the cover within a smaller universe, with further forced nodes."""
+        """Return the cover within a smaller universe and with more forced nodes."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Return a lower bound on the number of nodes: the most that any amount needs by itself, taken from the nodes with most of it."""
+        """Return a lower bound on the number of nodes: for each amount alone, the fewest nodes that could provide it."""
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
@@ -82,7 +82,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """Return the sets that all covers have in common."""
+    """Return the cover of the sets that are in all these covers."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -110,7 +110,7 @@ def fittest_cover(
     sockets: Sequence[NumaMask] = (),
     is_allowed: Callable[[NumaMask], bool] | None = None,
 ) -> NumaMask | None:
-    """Find the best set of exactly `count` nodes: the closest if distances count, then the lowest mask.
+    """Find the best set of exactly `count` nodes in the cover. Closer nodes are better if distances are given, then lower masks.
 
     Args:
         cover: the cover that contains the set.
@@ -128,12 +128,12 @@ def fittest_cover(
     for node, amounts in cover.amounts:
         if cover.forced >> node & 1:
             missing = [need - amount for need, amount in zip(missing, amounts, strict=True)]
-    problem = _Covering(nodes, tuple(missing), sockets)
+    problem = _CoverProblem(nodes, tuple(missing), sockets)
     return _find_fittest(problem, left, steps, cover.forced, distances, is_allowed)
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the set with the fewest nodes, and of these the one with the lowest mask."""
+    """Find the set with the fewest nodes. Of several such sets, find the one with the lowest mask."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:
@@ -144,27 +144,28 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that are the intersection, within it, of sets taken one from each cover.
+    """Find the best `count` nodes of `universe` that remain if one set is taken from each cover and all sets are intersected.
 
-    At least one set lacks every node that isn't kept: its cover gives the node up, up to what it can spare. (Covers may repeat. None may be
-    empty, and all their universes must contain `universe`.)
+    Every other node is missing from at least one set, whose cover gives this node up. Covers may repeat. No cover may be empty, and the
+    universe of each cover must contain `universe`.
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
         return universe
-    return _find_fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
+    return _find_fittest(_RemainderProblem(ids, covers), count, steps, NumaMask(0), distances, None)
 
 
 def _find_fittest(
-    problem: "_Covering | _GivingUp",
+    problem: "_CoverProblem | _RemainderProblem",
     count: int,
     steps: Steps,
     forced: NumaMask,
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Examine the choices of `count` more nodes, as far as necessary, in ascending order of their masks. Choices that differ in the cover
-    that gives up a node can be out of order. So a few more steps look for a lower set than the first.
+    """Find the best choice of `count` more nodes by examining choices in ascending order of their masks, as far as necessary.
+
+    Choices that differ in the cover which gives up a node can be out of order. So some more steps look for a lower set than the first one.
     """
     ids = problem.ids
     kinds = _classify_nodes(problem, distances)
@@ -180,7 +181,7 @@ def _find_fittest(
         ahead = len(ids) - position
         if left > ahead or problem.is_hopeless(state, position, left):
             continue
-        cost = 0 if distances is None else _least_cost(distances, kept, ids[position:], left)
+        cost = 0 if distances is None else _bound_cost(distances, kept, ids[position:], left)
         if best is not None and (
             cost >= best_cost if distances is not None else kept & decided[position] > best & decided[position]
         ):
@@ -193,7 +194,7 @@ def _find_fittest(
                 best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:
-            # A visit with the same state and a higher mask has the same nodes ahead.
+            # An earlier visit with the same state and a lower mask has had the same undecided nodes.
             if seen.get((position, left, state, kept_kinds), kept + 1) <= kept:
                 continue
             seen[position, left, state, kept_kinds] = kept
@@ -203,13 +204,13 @@ def _find_fittest(
                 (position + 1, kept | 1 << node, left - 1, problem.with_kept(state, node), kept_kinds | kinds[node])
             )
         if ahead > left and not kept_kinds & kinds[node]:
-            # Pushed last, and so tried first.
+            # Pushed last, so the search tries to leave the node out first.
             pending += [(position + 1, kept, left, after, kept_kinds) for after in problem.with_left_out(state, node)]
     return best
 
 
-def _classify_nodes(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
-    """Classify nodes by a bit of their kind. Two nodes of the same kind can replace each other in every set."""
+def _classify_nodes(problem: "_CoverProblem | _RemainderProblem", distances: Distances | None) -> dict[int, int]:
+    """Return a bit for the kind of each node. Two nodes of the same kind can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
@@ -236,8 +237,8 @@ def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
     )
 
 
-def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
-    """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the nodes ahead are kept, too."""
+def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
+    """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the undecided nodes are kept, too."""
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
     if not left:
@@ -247,8 +248,8 @@ def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int
     return cost + sum(added[:left]) + left * (left - 1) * nearest
 
 
-class _Covering:
-    """Search problem for a cover: nodes that have enough together. A state holds the amounts that are still missing."""
+class _CoverProblem:
+    """Search problem for a cover. A state holds the amounts that are still missing."""
 
     def __init__(
         self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[NumaMask]
@@ -257,7 +258,7 @@ class _Covering:
         self.start: State = missing
         self.sockets = sockets
         self.amounts = dict(nodes)
-        # Position → amount → number of nodes → the most that this many of the nodes from there on have.
+        # By position, amount and number of nodes: the most that this many of the undecided nodes have.
         self.most = [
             [
                 tuple(accumulate(sorted((each[k] for _, each in nodes[position:]), reverse=True), initial=0))
@@ -279,9 +280,9 @@ class _Covering:
         return any(need > most[left] for need, most in zip(state, self.most[position], strict=True))
 
 
-class _GivingUp:
-    """Search problem for a remainder: each node that is left out is given up by one cover. A state holds for each cover the nodes and the
-    amounts that it can still spare.
+class _RemainderProblem:
+    """Search problem for a remainder. One cover gives up each node that is left out. A state holds the nodes and amounts that each cover
+    can still spare.
     """
 
     def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:
@@ -289,8 +290,8 @@ class _GivingUp:
         self.covers = tuple(dict.fromkeys(covers))
         self.tables = [dict(cover.amounts) for cover in self.covers]
         numbers = {cover: number for number, cover in enumerate(self.covers)}
-        self.start: State = tuple(sorted(_spare(numbers[cover], cover) for cover in covers))
-        # Position → cover → amount → number of nodes → the least that this many of the nodes from there on have.
+        self.start: State = tuple(sorted(_compute_spare(numbers[cover], cover) for cover in covers))
+        # By position, cover, amount and number of nodes: the least that this many of the undecided nodes have.
         self.least = [
             [
                 [tuple(accumulate(sorted(table[node][k] for node in ids[position:]))) for k in range(len(cover.needs))]
@@ -324,6 +325,6 @@ class _GivingUp:
         return to_give > 0
 
 
-def _spare(number: int, cover: Cover) -> tuple[int, int, AmountsByNode]:
+def _compute_spare(number: int, cover: Cover) -> tuple[int, int, AmountsByNode]:
     over = tuple(sum(amounts[k] for _, amounts in cover.amounts) - need for k, need in enumerate(cover.needs))
     return number, cover.universe.bit_count() - cover.least, over

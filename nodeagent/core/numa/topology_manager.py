@@ -47,13 +47,13 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Whether of two single nodes the one with more allocated resources is chosen."""
+    """Whether the node with more allocated resources wins between two single nodes."""
     prefer_cpus_node: bool = False
-    """Whether CPUs have precedence if devices and other resources have no preferred set in common."""
+    """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
 
     @property
     def is_strict(self) -> bool:
-        """Tell whether the policy requires the NUMA nodes of its hint."""
+        """Tell whether containers must stay on the NUMA nodes of their hint."""
         return self.policy in {TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE}
 
     @property
@@ -73,10 +73,10 @@ class TopologyManager(Struct, frozen=True):
         return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
 
     def despite_devices(self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints]) -> Merged | None:
-        """Return what replaces a merge that isn't preferred (`preferCPUsNumaNode`). None means that nothing does.
+        """Return the replacement for a merge that isn't preferred (`preferCPUsNumaNode`). None means that there is none.
 
-        It is a single node that CPUs prefer, and that the other resources prefer or accept; of several the node that most devices prefer,
-        and then the best by the merge's order.
+        The replacement is a single node that CPUs prefer and that the other resources prefer or accept. Of several nodes, the node that
+        most devices prefer wins, then the best by the order of the merge.
 
         Args:
             devices: the hints of each device.
@@ -103,7 +103,7 @@ class TopologyManager(Struct, frozen=True):
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int | None = _DEFAULT_MAX_NODES
-    """Configured limit. None means that the text isn't a valid number."""
+    """Configured limit on NUMA nodes. None means that the text isn't a valid number."""
     prefer_most_allocated: bool = False
 
 
@@ -111,7 +111,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
     """Judge the configuration of the topology manager, with kubelet's texts, and stop at kubelet's first error."""
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
-        # Scope and options are ignored.
+        # Under policy none, scope and options are ignored.
         return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
     options, wrong = judge_topology_options(placement)
     refused = list(wrong)
@@ -151,7 +151,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
 
 
 def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
-    """Return the refusal of a pod whose merge doesn't admit it."""
+    """Return the refusal of a pod that its merged hint doesn't admit."""
     if not is_managed_pod:
         return Refusal(Reason.TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
     detail = (
@@ -159,7 +159,7 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
         if scope is Scope.POD
         else "failed admission with a container-level topology manager"
     )
-    # kubelet's message says "Pod Scope" in container scope, too.
+    # kubelet's message says "Pod Scope" also in container scope.
     return Refusal(Reason.TOPOLOGY_AFFINITY, f"Pod Scope pod with pod-level resources {detail}")
 
 
@@ -175,10 +175,10 @@ def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
-    """Judge the configured options as far as possible without a machine. Under policy `none` they are ignored.
+    """Judge the configured options as far as possible without a machine. Under policy `none` the options are ignored.
 
     Returns:
-        The valid options, and the errors of the others in kubelet's order.
+        The valid options, and the errors of the invalid options in kubelet's order.
     """
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         return _Options(), ()
@@ -221,7 +221,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
 
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
-    """Return the options that are on but can't change any decision, and what each one needs (KEP-6007)."""
+    """Return the options that are on but can't change any decision, each with its missing requirement (KEP-6007)."""
     given = dict(placement.topology_manager_policy_options)
     if parse_boolean(_MOST_ALLOCATED, given.get(_MOST_ALLOCATED, "false"), _OPTIONS) is not True:
         return ()

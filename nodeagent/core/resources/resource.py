@@ -1,11 +1,11 @@
 """Contract between a resource and the code that treats all resources alike: admission, resizes, starts, recovery, invariants, metrics.
 
-A resource is built once from machine and configuration (core/admission/resource_kinds.py). It has no state: a method takes promises and
-returns new ones. Resources are asked in kubelet's fixed order, and none knows another. Each has its own types for what a pod holds of it
-and for its accounts of the node (core/model/holdings.py).
+A resource is built once from the machine and the configuration (core/admission/resource_kinds.py). A resource has no state: its methods
+take promises and return new ones. Resources are called in kubelet's fixed order and don't know one another. Each resource has its own types
+for a pod's holdings and for the node's accounts (core/model/holdings.py).
 
-Claims have holdings, but no `Resource`, because their decision wraps those of all resources. Each way to meet a pod's claims gives the pod
-CPUs, memory and devices first, and the whole pod is decided with each way until it is admitted (core/resources/claims/placing.py).
+Claims have holdings but no `Resource`, because a decision on claims wraps the decisions of all resources. Each way to meet a pod's claims
+allocates CPUs, memory and devices first. Then the whole pod is decided, until a way is admitted (core/resources/claims/placing.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,15 +28,15 @@ from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.topology_manager import TopologyManager
 
 ResourceHints = tuple[tuple[str, Hints], ...]
-"""Hints, each with the name of its resource. Without an opinion, a resource has none, or one list that accepts any node."""
+"""Hints, each with the name of its resource. A resource without an opinion gives no hints, or one list that accepts any node."""
 
 
 AGAIN = "remove its manifest and add it again when there is room"
-"""Next step for a pod that has less than it requests."""
+"""Next step for the owner of a pod that has less than it requests."""
 
 
 class Allocation(Struct, frozen=True):
-    """Result of an allocate call."""
+    """Result of an allocation by a resource."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -44,7 +44,7 @@ class Allocation(Struct, frozen=True):
 
 
 class Allocated(Struct, frozen=True):
-    """One allocate call of a resource, for explanations."""
+    """An observed allocation by a resource, for explanations."""
 
     resource: str
     container: str | None
@@ -55,89 +55,91 @@ class Allocated(Struct, frozen=True):
 
 
 class HoldingChange(Struct, frozen=True):
-    """Loss or change of something that a container held."""
+    """Loss or change of a container's holding."""
 
     resource: str
-    """Name for people, for example `CPUs` or `memory nodes`."""
+    """Display name, for example `CPUs` or `memory nodes`."""
     before: str
     after: str
     why: str
 
 
 class Resource(Protocol):
-    """A kind of resource that pods are given."""
+    """A kind of resource that is allocated to pods."""
 
     @property
     def name(self) -> str:
-        """Name of the resource in the trace of a decision."""
+        """Name of the resource in traces of decisions."""
 
     @property
     def holdings(self) -> type[Holdings]:
-        """Type of what a pod holds of it."""
+        """Type of a pod's holdings of the resource."""
 
     @property
     def managed(self) -> frozenset[str]:
-        """Extended resources that pods request by number and only this resource gives. Pods that request unknown ones are refused."""
+        """Extended resources that pods request by count and that only this resource allocates. A pod that requests an unknown one is
+        refused.
+        """
 
     @property
     def gives_way(self) -> bool:
-        """Whether its hints give way to those of CPUs, where `preferCPUsNumaNode` is set."""
+        """Whether hints of CPUs take precedence over the resource's hints if `preferCPUsNumaNode` is set."""
 
-    # A pod comes. It holds nothing of the resource that it doesn't request.
+    # Admission of a pod. The pod holds no resource that it doesn't request.
 
     def amounts(self, promises: Promises) -> Mapping[str, int]:
-        """Return how much the node has of each managed extended resource. The node's capacity is checked against it before each
-        decision.
+        """Return the node's amount of each managed extended resource. Before each decision, the node's capacity is checked against these
+        amounts.
         """
 
     def limited_to(self, nodes: NumaMask) -> Self:
         """Return the resource limited to these NUMA nodes, for a pod that requires one node."""
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide what a container requests. Called before its allocation, except under policy none."""
+        """Return the NUMA nodes that could provide a container's request. Called before its allocation, except under policy none."""
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide what a pod requests as a whole. Called instead of `container_hints` in scope `pod`."""
+        """Return the NUMA nodes that could provide the request of a pod as a whole. Called instead of `container_hints` in scope `pod`."""
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Return the allocated share of a NUMA node, or None without an opinion. Called to compare two nodes
+        """Return the allocated percentage of a NUMA node, or None without an opinion. Used to compare two nodes
         (prefer-most-allocated-numa-node).
         """
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        """Allocate what a container requests, under its stored hint. Earlier containers already have their allocations."""
+        """Allocate a container's request under its stored hint. Earlier containers already have their allocations."""
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        """Allocate what a pod requests as a whole, under the hint of its first container, and divide it among its containers."""
+        """Allocate the request of a pod as a whole under the hint of its first container, and divide it among the containers."""
 
     def end_reuse(self, promises: Promises) -> Promises:
-        """Forget what was reserved for reuse by the pod's containers. Called once the pod is admitted."""
+        """Forget the amounts that later containers could reuse from init containers. Called once the pod is admitted."""
 
-    # What a pod holds
+    # Holdings of a pod
 
     def is_asked(self, container: ContainerDemand) -> bool:
         """Whether the container requests some of the resource."""
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        """Whether the container has what it requests. A plain init container may have released it after it has run."""
+        """Whether the container holds its full request. A plain init container may have released it after its run."""
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        """Whether the pod as a whole has what it requests."""
+        """Whether the pod as a whole holds its full request."""
 
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
-        """Return the NUMA nodes on which the container has something."""
+        """Return the NUMA nodes of the container's holdings."""
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
-        """Return what kubelet counts when a container already has what it requests."""
+        """Return the changes of metrics that kubelet counts when a container already holds its request."""
 
-    # A container starts, is resized or ends
+    # Start, resize and end of containers
 
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
-        """Release what the plain init containers before a starting container no longer need."""
+        """Release the holdings that plain init containers no longer need when a later container starts."""
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
-        """Whether a resize lowers what the container requests. Such containers come first, because others of the pod may need what they
-        release.
+        """Whether a resize lowers the container's request. Such containers are resized first, because other containers may need the
+        released amounts.
         """
 
     def resize(
@@ -148,17 +150,19 @@ class Resource(Protocol):
         before: ContainerDemand,
         now: ContainerDemand,
     ) -> Promises | NotResized:
-        """Give a running container what it requests now, without moving what it keeps. Called for each container of a resized pod, even if
-        its request is unchanged. The demand has the new amounts, and the promises have what the pod holds.
+        """Adjust a running container's holdings to its new request. CPUs and memory that the container keeps don't move.
+
+        Called for each container of a resized pod, even if its own request is unchanged. `pod` has the new amounts, `promises` the old
+        holdings.
         """
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        """Release what only this container of its pod holds. Called when a container has ended or its pod ends."""
+        """Release the holdings that no other container of the pod shares. Called when a container has ended or its pod ends."""
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        """Release what the pod holds as a whole, once its containers have released theirs."""
+        """Release the holdings of the pod as a whole, after those of its containers."""
 
-    # A start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
+    # Start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
 
     def find_in_cgroups(
         self,
@@ -169,60 +173,62 @@ class Resource(Protocol):
         *,
         by_pod: bool,
     ) -> Holdings | None:
-        """Return what a running pod has according to its cgroups. None means that cgroups don't show this resource.
+        """Return a running pod's holdings according to its cgroups. None means that cgroups don't show this resource.
 
         Args:
-            entry: the pod, with what its containers have done.
-            pod: what the pod requests.
-            groups: the cgroups of its containers, by container.
+            entry: the pod, with the past starts of its containers.
+            pod: the pod's requests.
+            groups: the cgroups of the pod's containers, by container.
             observed: all cgroups.
             by_pod: whether the pod gets one set, which its containers share.
         """
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Whether a container's cgroup shows more than a record says. Then no record of the pod is believed."""
+        """Whether a container's cgroup contradicts the recorded holdings. Then no record of the pod is trusted."""
 
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
-        """Allocate what a pod held and may keep on this machine. Called for the pods in the order of their admission. The promises contain
-        what earlier pods keep, and nothing of this pod.
+        """Allocate the former holdings that a pod may keep on this machine. Called for the pods in the order of their admission.
+
+        The promises contain the kept holdings of earlier pods, and nothing of this pod.
         """
 
     def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-        """Whether the pod has less than it requests, once all pods have what they keep."""
+        """Whether the pod holds less than it requests, once all pods have their kept holdings."""
 
     def is_away(self, held: PodPromises) -> bool:
-        """Whether some of what the pod holds is unusable at present, but may return."""
+        """Whether some of the pod's holdings are unusable at present, but may return."""
 
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        """Return ways to give a pod what it lacks, close to what it has, the best first. An admission completes each way. If there is none,
-        the whole pod is decided again.
+        """Return ways to add missing amounts near the pod's holdings, the best way first. An admission completes each way.
+
+        If there is no way, the whole pod is decided again.
         """
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
-        """Return the differences of a container from before, or from its request, after all pods were placed."""
+        """Return how a container's holdings differ from before, or from its request, after all pods were placed."""
 
-    # Invariants, and what is shown
+    # Invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
-        """Judge stored promises against the current machine and configuration, and apply changes that need no decision."""
+        """Judge stored promises against the current machine and configuration. Apply changes that need no decision."""
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-        """Return the invariants that the promises break. Called before each save and after each load."""
+        """Return the invariants that the promises violate. Called before each save and after each load."""
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Return the promises that the machine can't keep at present."""
+        """Return the allocations that the machine can't provide at present."""
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
-        """Return the values of its metrics right after a start."""
+        """Return the values of the resource's metrics right after a start."""
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
-        """Return its gauges, computed from the state."""
+        """Return the resource's gauges, computed from the promises."""
 
 
 def allocate_each(resource: Resource, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate to each container of a pod separately, for a resource that containers don't share."""
+    """Allocate the resource to each container of a pod separately, because containers can't share it."""
     for container in pod.containers:
         allocation = resource.allocate_container(promises, pod, container)
         if allocation.refusal is not None:

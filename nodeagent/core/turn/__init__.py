@@ -1,4 +1,4 @@
 """One turn of the agent, a function from the state and the observations to the next state and events.
 
-Also the lives of containers, and the recovery of a lost state from running pods.
+The package also contains the lifecycle of containers, and the recovery of a lost state from running pods.
 """

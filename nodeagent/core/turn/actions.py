@@ -1,6 +1,6 @@
-"""Actions on processes, derived from a saved state. A repetition, or another run after a crash, is harmless.
+"""Actions on processes, derived from a saved state. Repeating an action, also after a crash, is harmless.
 
-Knows no launcher and no file. The caller passes the cgroups that are ready for a start.
+This module uses no launcher and no file. The caller passes the cgroups that are ready for a start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ class Launch(Struct, frozen=True):
     container: Container
     path: str
     placement: ContainerPlacement
-    """CPUs and memory nodes that its first process is told."""
+    """CPUs and memory nodes that the container's first process is told."""
 
 
 class Terminate(Struct, frozen=True):
@@ -27,10 +27,10 @@ class Terminate(Struct, frozen=True):
 
 
 class TerminateAll(Struct, frozen=True):
-    """Send SIGTERM to every process of a cgroup that other processes entered."""
+    """Send SIGTERM to every process in a cgroup that other processes have entered."""
 
     run_id: str
-    """Run that ends. A later run with the same cgroup has another ID."""
+    """ID of the run that ends. A later run in the same cgroup has another ID."""
     path: str
 
 
@@ -45,7 +45,7 @@ class KillMain(Struct, frozen=True):
 
 
 class Forget(Struct, frozen=True):
-    """Let the launcher drop these runs. Their ends are in the saved state, or no longer needed."""
+    """Let the launcher forget these runs. Their ends are in the saved state, or no longer needed."""
 
     run_ids: tuple[str, ...]
 
@@ -65,9 +65,9 @@ def list_actions(
     Args:
         state: the saved state.
         world: the observations that led to the state.
-        ready: paths of the cgroups with the allocated values and no other processes on their exclusive CPUs.
-        placed: placement of the containers of at least these cgroups.
-        signalled: IDs of the runs whose processes this process has sent SIGTERM.
+        ready: paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses.
+        placed: placements of containers by cgroup path, at least of those in `ready`.
+        signalled: IDs of the runs to whose processes the agent has sent SIGTERM since its start.
     """
     runs = world.runs
     if runs is None:
@@ -75,8 +75,8 @@ def list_actions(
     for entry in state.entries:
         for container, status in entry.pairs():
             path = entry.container_path(status.name)
-            there = world.observed.get(path)
-            populated = there is not None and there.is_populated
+            cgroup = world.observed.get(path)
+            populated = cgroup is not None and cgroup.is_populated
             attempt = run_id(entry, status)
             run = runs.get(attempt)
             is_running = run is not None and run.exit is None
@@ -85,18 +85,18 @@ def list_actions(
                 if populated and (is_late or (container.is_launched and not is_running)):
                     yield KillCgroup(path)
                 elif is_late and is_running:
-                    yield KillMain(attempt)  # outside of its cgroup, cgroup.kill doesn't reach it
+                    yield KillMain(attempt)  # cgroup.kill doesn't reach a main process outside of the cgroup
                 elif (populated or is_running) and not is_late and attempt not in signalled:
                     yield Terminate(attempt) if is_running else TerminateAll(attempt, path)
             elif container.is_launched and populated and not is_running:
-                # Processes that outlive the main process are killed. They must not keep the container from starting.
+                # Processes that outlive the main process are killed, because they must not delay the container's restart.
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
                 yield Launch(attempt, entry, container, path, placed[path])
     needed = {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
-    over = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
-    if over:
-        yield Forget(over)
+    ended_runs = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
+    if ended_runs:
+        yield Forget(ended_runs)
 
 
 def list_stopping(state: NodeState) -> frozenset[str]:

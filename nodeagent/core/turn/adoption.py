@@ -1,7 +1,7 @@
-"""Running pods that are missing from the state: entries and holdings derived from cgroups, launcher and records.
+"""Running pods that are missing from the state. Their entries and holdings are derived from cgroups, launcher and records.
 
-Needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. Knows no file: the caller
-passes all observations.
+Adoption is needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. This module reads
+no file: the caller passes all observations.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ from nodeagent.core.turn.recovery import RecoveredPod
 
 
 class AdmittedPod(Struct, frozen=True):
-    """A pod with evidence of its earlier admission."""
+    """A pod that was evidently admitted before."""
 
     entry: PodEntry
     recovered: RecoveredPod
@@ -56,8 +56,8 @@ def find_admitted(
         entries: candidates, as if admitted just now, in manifest order.
         observed: the current cgroups.
         runs: the launcher's runs.
-        recorded: holdings in other files, by UID. They count unless a cgroup contradicts them. Cards of claims are under no container's
-            name, as in `UnrecoveredPod`.
+        recorded: holdings recorded in other files, by UID. They count unless a cgroup contradicts them. Claimed cards are listed under an
+            empty container name, as in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []
@@ -68,13 +68,13 @@ def find_admitted(
     by_unit = {unit: entry.pod.uid for entry in entries if entry.pod.uid in recorded for unit in entry.pod.units}
     for entry in entries:
         past = _find_last_runs(entry, by_prefix)
-        there = [_observe_container(entry, c.name, observed) for c in entry.containers]
-        if not past and not any(there) and entry.pod.uid not in recorded:
+        groups = [_observe_container(entry, c.name, observed) for c in entry.containers]
+        if not past and not any(groups) and entry.pod.uid not in recorded:
             continue
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
             continue  # another pod has the unit, so this pod was refused
-        # Even an inactive unit keeps its settings as far as possible, because a refused pod doesn't restore them.
-        is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in there)
+        # Even an inactive unit keeps its settings if possible, because a refused pod doesn't restore them.
+        is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in groups)
         known = _restore_statuses(entry, past, observed, now_ms)
         held = _find_held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(AdmittedPod(known, RecoveredPod(entry.pod, held, is_running)))
@@ -82,13 +82,15 @@ def find_admitted(
 
 
 def _observe_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
-    """Return a container's cgroup. A unit's cgroup counts only with a record of an earlier pod, whose CPUs it may have."""
-    there = observed.get(entry.container_path(name))
-    return None if entry.pins_units and there is not None and there.unit_before is None else there
+    """Return a container's cgroup. A unit's cgroup counts only if its original settings are recorded, because the unit may then still
+    have an earlier pod's CPUs.
+    """
+    cgroup = observed.get(entry.container_path(name))
+    return None if entry.pins_units and cgroup is not None and cgroup.unit_before is None else cgroup
 
 
 def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
-    """Return the last run of each container in the pod's last life, as time of the decision, attempt and run."""
+    """Return the last run of each container in the pod's last life: the time of the decision, the attempt and the run."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
         for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
@@ -101,7 +103,7 @@ def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> d
 
 
 def _decode_run(text: str) -> tuple[int, int]:
-    """Decode the end of a run's ID (core/model/state.py). Attempt 0 means that it isn't the agent's."""
+    """Decode the last part of a run's ID (core/model/state.py). Attempt 0 means that the agent didn't create this ID."""
     moment, _, attempt = text.partition(".")
     try:
         return int(moment, 16), int(attempt)
@@ -127,7 +129,7 @@ def _restore_statuses(
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
         elif container.is_launched and _has_started(entry.pod, position, past):
-            # Its end was read and forgotten. An init container has succeeded if others followed. Any other outcome counts as a failure.
+            # The exit was read and forgotten. An init container must have succeeded if others followed. Any other exit counts as a failure.
             code = 0 if container.kind is ContainerKind.INIT else None
             statuses.append(ContainerStatus(container.name, 1, moment, Exit(now_ms, code=code)))
         else:
@@ -136,7 +138,7 @@ def _restore_statuses(
 
 
 def _has_started(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
-    """Whether a container was started once. App containers start together."""
+    """Whether a container was started at least once. App containers start together."""
     if pod.containers[position].kind is ContainerKind.APP:
         return any(c.kind is ContainerKind.APP and c.name in past for c in pod.containers)
     return any(c.name in past for c in pod.containers[position + 1 :])
@@ -159,16 +161,16 @@ def _find_held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, r
         found = resource.find_in_cgroups(entry, demand, groups, observed, by_pod=by_pod)
         if found is None:
             continue
-        # A skipped pod may have got exclusive CPUs before its gate was turned off. They look like a small shared pool.
+        # A skipped pod may have got exclusive CPUs before its gate was turned off. Such CPUs look like a small shared pool.
         found = resource.holdings() if demand.is_skipped else found
-        # Each record is a separate file, and may be lost alone.
+        # Each record is a separate file, so one record may be lost without the others.
         if is_contradicted or recorded.of(resource.holdings) == resource.holdings():
             held = held.having(found)
     return held
 
 
 def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
-    """Return the holdings with each card of a claim assigned to the containers that use the claim. No record has this assignment."""
+    """Return the holdings with each claimed card assigned to the containers that use the claim. Records lack this assignment."""
     known, devices = {claim.claim: claim for claim in recorded.of(ClaimHoldings).claims}, recorded.of(DeviceHoldings)
     cards, devices = devices.devices_of(""), devices.without("")
     claims: list[ClaimAllocation] = []
@@ -188,14 +190,14 @@ def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
 
 
 def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
-    """Allocate to a pod what a record says that it has, except for devices that other pods have."""
+    """Allocate the recorded holdings to a pod, except for devices that other pods have."""
     held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
     held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
     return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
-    """Return the paths of the pods with processes, without pods of pinned units, whose processes the agent didn't start."""
+    """Return the paths of the pods with processes. Pods with pinned units are left out, because the agent didn't start their processes."""
     return frozenset(
         path.rpartition("/")[0]
         for path, group in observed.items()
@@ -208,7 +210,7 @@ def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[Unrecov
 
     Args:
         devices: recorded devices by UID, from kubelet's file.
-        claiming: recorded claims, from the claims' documents.
+        claiming: pods with recorded claims, from the claims' documents.
     """
     found = {uid: UnrecoveredPod(uid, own) for uid, own in devices.items()}
     for pod in claiming:
@@ -233,14 +235,14 @@ def find_possibly_running(
     has_reported_all: bool,
     made: Collection[tuple[str, str]] = (),
 ) -> tuple[UnrecoveredPod, ...]:
-    """Return the lost pods with possible processes, each with the holdings that these may use.
+    """Return the lost pods that may have processes, each with the holdings that these processes may use.
 
     Args:
         lost: the lost pods.
         observed: the current cgroups of the agent.
-        known: UIDs of pods with a manifest. Their processes can only be in the agent's cgroups.
+        known: UIDs of pods with a manifest. Processes of these pods can only be in the agent's cgroups.
         has_reported_all: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
-        made: UID and container name of each container of a runtime. Once a pod is reported, no other container of it holds anything.
+        made: UID and container name of each runtime's container. Once a pod is reported, only its containers in this list keep devices.
     """
     running = find_populated_pods(observed)
     left = []
@@ -257,7 +259,7 @@ def find_possibly_running(
 
 
 def decode_records(records: Records) -> dict[str, PodPromises]:
-    """Decode the holdings in kubelet's files, pod by pod, whatever the files' other content. Invalid sets count as missing."""
+    """Decode the holdings of each pod in kubelet's files. Invalid sets count as missing."""
     cpus, memory = defaultdict[str, CpuHoldings](CpuHoldings), defaultdict[str, MemoryHoldings](MemoryHoldings)
     if isinstance(records.cpu, CpuRecord):
         for uid, containers in records.cpu.entries:

@@ -1,4 +1,4 @@
-"""Stage: decide which containers start and stop, and finish pods that are over."""
+"""Stage: decide which containers start and stop, and mark pods that have finished."""
 
 from msgspec.structs import replace
 
@@ -34,6 +34,6 @@ def advance(draft: Draft, world: World) -> Draft:
             after = replace(after, containers=tuple(last))
             promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)
             if after.refused_change is not None and after.outcome is not entry.outcome:
-                draft = replace(draft, is_unfinished=True)  # the next turn follows the changed manifest
+                draft = replace(draft, is_unfinished=True)  # the next turn applies the changed manifest
         draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *events, deltas=deltas)
     return draft

@@ -1,4 +1,4 @@
-"""Stage: end the pods whose changed manifests fit, so that the changed pods can be admitted (D7)."""
+"""Stage: end the pods whose changed manifests can be admitted, so that the changed pods can start (D7)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import cast
@@ -19,10 +19,10 @@ from nodeagent.core.turn.world import World
 
 
 def follow_changes(draft: Draft, world: World) -> Draft:
-    """End the pods whose changed manifests fit. The others keep running unchanged, with the refusal.
+    """End the pods whose changed manifests can be admitted. Other pods keep running unchanged, with a refusal.
 
-    Several may change at once, and end in an unknown order. So each changed pod has to fit twice: with all others unchanged, and with those
-    before it replaced.
+    Several pods may change at once, and end in an unknown order. Each changed pod is therefore checked twice: with all other pods
+    unchanged, and with the previously checked pods replaced.
     """
     tried = [
         (entry, draft.changed[entry.pod.uid])
@@ -44,14 +44,14 @@ def _find_refused_changes(
 ) -> dict[str, tuple[str, str]]:
     """Return the reason and message of each refused change, by UID.
 
-    A pod that stays keeps its units. Pods that would have taken over these units then stay, too.
+    A pod whose change is refused keeps its units. The changes of pods that would have taken over these units are then refused, too.
     """
     refused: dict[str, tuple[str, str]] = {}
     while True:
         refused |= _find_refused_units(state, tried, changed, frozenset(refused))
-        short = _find_refused_amounts(state, [one for one in tried if one[0].pod.uid not in refused], changed, world)
-        refused |= short
-        if not any(entry.pod.units for entry, _ in tried if entry.pod.uid in short):
+        shortage = _find_refused_amounts(state, [one for one in tried if one[0].pod.uid not in refused], changed, world)
+        refused |= shortage
+        if not any(entry.pod.units for entry, _ in tried if entry.pod.uid in shortage):
             return refused
 
 
@@ -61,9 +61,9 @@ def _find_refused_units(
     changed: Mapping[str, Manifest],
     staying: frozenset[str],
 ) -> dict[str, tuple[str, str]]:
-    """Return the changes with a unit that another pod keeps.
+    """Return the changes that need a unit which another pod keeps.
 
-    Pods may exchange units in one change. Each unit may have one pod when all pods have been replaced.
+    Pods may exchange units in one change. Only the final assignment counts, in which each unit may have one pod.
     """
     refused: dict[str, tuple[str, str]] = {}
     moving = [(entry, manifest) for entry, manifest in tried if entry.pod.uid not in staying]
@@ -76,9 +76,9 @@ def _find_refused_units(
             for unit in _list_lasting_units(entry, changed)
         }
         for entry, manifest in moving:
-            both = sorted({*manifest.pod.units} & holders.keys())
-            if both:
-                taken = UnitTaken(both[0], holders[both[0]])
+            taken_units = sorted({*manifest.pod.units} & holders.keys())
+            if taken_units:
+                taken = UnitTaken(taken_units[0], holders[taken_units[0]])
                 refused[entry.pod.uid] = (taken.reason, taken.message)
             else:
                 holders |= dict.fromkeys(manifest.pod.units, manifest.pod.full_name)
@@ -88,7 +88,7 @@ def _find_refused_units(
 
 
 def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> tuple[str, ...]:
-    """Return the units that a pod keeps, or that its changed manifest takes over from it while it ends."""
+    """Return the units that a pod keeps. For an ending pod, these are the units of its changed manifest."""
     if entry.deleting_since_ms is None:
         return entry.pod.units
     successor = None if entry.is_released else changed.get(entry.pod.uid)
@@ -96,7 +96,7 @@ def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> tup
 
 
 class _Occupancy(Struct, frozen=True):
-    """Allocations of a node, with their pods."""
+    """Allocations of a node, with the pods that have them."""
 
     promises: Promises
     pods: tuple[Pod, ...]
@@ -106,7 +106,7 @@ class _Occupancy(Struct, frozen=True):
 def _find_refused_amounts(
     state: NodeState, tried: Iterable[tuple[PodEntry, Manifest]], changed: Mapping[str, Manifest], world: World
 ) -> dict[str, tuple[str, str]]:
-    """Return the changes with requests that don't fit."""
+    """Return the changes whose requests the node can't meet."""
     pods = state.holding_pods()
     now = then = _Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=world.pod_level_resources))
     for entry in state.entries:
@@ -116,16 +116,16 @@ def _find_refused_amounts(
     refused = {}
     for entry, manifest in tried:
         answers = [_exchange(held, manifest.pod, world) for held in (now, then)]
-        short = next((answer for answer in answers if not isinstance(answer, _Occupancy)), None)
-        if short is None:
+        shortage = next((answer for answer in answers if not isinstance(answer, _Occupancy)), None)
+        if shortage is None:
             (_, then) = cast("list[_Occupancy]", answers)
         else:
-            refused[entry.pod.uid] = (short.reason, short.message)
+            refused[entry.pod.uid] = (shortage.reason, shortage.message)
     return refused
 
 
 def _exchange(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insufficient | Rejected:
-    """Replace the pods with the name or UID of a new pod by the new pod. Returns the occupancy afterwards, or the refusal."""
+    """Replace the pods with a new pod's name or UID by the new pod. Return the resulting occupancy, or the refusal."""
     managers, gate = world.managers, world.pod_level_resources
     promises, usage = before.promises, before.usage
     left = tuple(pod for pod in before.pods if pod.uid != new.uid and pod.full_name != new.full_name)
@@ -135,10 +135,10 @@ def _exchange(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insuff
         promises, _ = remove_pod(managers, promises, pod.uid)
         usage = usage.minus(pod, pod_level_resources=gate)
     if world.config.check_allocatable:
-        there = managers.with_amounts(world.allocatable, promises)
-        short = insufficient(new, usage, there, pod_level_resources=gate)
-        if short is not None:
-            return short
+        managers_with_amounts = managers.with_amounts(world.allocatable, promises)
+        shortage = insufficient(new, usage, managers_with_amounts, pod_level_resources=gate)
+        if shortage is not None:
+            return shortage
     decision = admit(managers.tried_out(), promises, new)
     if isinstance(decision, Rejected):
         return decision

@@ -1,4 +1,4 @@
-"""Decision on one pod in a turn. CPUs without foreign processes come first."""
+"""Decision on one pod in a turn. CPUs without foreign processes are preferred."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ from nodeagent.core.turn.adoption import find_populated_pods
 from nodeagent.core.turn.world import World
 
 Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
-"""A decision on one pod, such as `admit_off_orphans`."""
+"""Function that decides one pod, such as `admit_off_orphans`."""
 
 
 def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
@@ -43,17 +43,17 @@ def _add_shared(promises: Promises, cpus: CpuSet) -> Promises:
 def decide_pod(
     state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
 ) -> Admitted | Rejected | Insufficient:
-    """Decide a pod: first by the node's allocatable resources, then by the managers."""
+    """Decide a pod: first check the node's allocatable resources, then ask the managers."""
     if world.config.check_allocatable:
-        there = world.managers.with_amounts(world.allocatable, state.promises)
-        short = insufficient(pod, usage, there, pod_level_resources=world.pod_level_resources)
-        if short is not None:
-            return short
+        managers = world.managers.with_amounts(world.allocatable, state.promises)
+        shortage = insufficient(pod, usage, managers, pod_level_resources=world.pod_level_resources)
+        if shortage is not None:
+            return shortage
     return decide(world.managers, state.promises, pod, orphans)
 
 
 def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises | NotResized:
-    """Resize a running pod. Returns the new promises, or the reason why the pod stays unchanged."""
+    """Resize a running pod. Return the new promises, or the reason why the pod stays unchanged."""
     return resized(
         world.managers,
         state.promises,
@@ -66,7 +66,7 @@ def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises |
 
 
 def find_room(state: NodeState, world: World) -> Room:
-    """Return the room that a decision would see now."""
+    """Return the room (the available resources) that a decision would see now."""
     return Room(
         topology=world.managers.topology,
         config=world.config,
@@ -80,12 +80,14 @@ def find_room(state: NodeState, world: World) -> Room:
 
 
 def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
-    """Return the CPUs of processes of no pod, or of a pod that isn't known now. Pods on these CPUs wait until they are free."""
+    """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods on these CPUs wait until the CPUs are
+    free.
+    """
     owned = {entry.pod_path for entry in state.entries if entry.is_active}
     unknown = find_populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
-    for there in unclear_units(world.observed).values():
-        cpus |= there
+    for unit_cpus in unclear_units(world.observed).values():
+        cpus |= unit_cpus
     for path, group in world.observed.items() if unknown else ():
         if group.is_populated and path.rpartition("/")[0] in unknown:
             cpus |= group.cpus_effective or CpuSet()

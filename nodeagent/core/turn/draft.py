@@ -1,4 +1,4 @@
-"""Draft of a turn. Each stage takes a draft and returns the next one. Stages know each other only by it."""
+"""Draft of a turn. Each stage takes a draft and returns the next draft. Stages communicate only through it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -26,31 +26,31 @@ class Draft(Struct, frozen=True):
     manifests: Mapping[str, Manifest] = {}
     """Effective manifests, by namespace/name."""
     changed: Mapping[str, Manifest] = {}
-    """Changed manifests, by UID of the pod. A stage that has followed a change removes it."""
+    """Changed manifests, by UID of the pod. A stage that has applied a change removes its manifest."""
     new: tuple[Manifest, ...] = ()
     """Manifests of new pods that are still to be decided."""
     postponed: tuple[tuple[Pod, str], ...] = ()
     """Pods that the next turn decides, each with the reason."""
     seen_room: SeenRoom = {}
-    """With the decisions of this turn."""
+    """Room seen by earlier decisions and by the decisions of this turn."""
     is_unfinished: bool = False
-    """Whether another turn can at once decide something that this turn could not."""
+    """Whether another turn can at once decide something that this turn could not decide."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
         """Replace the state, and add events and metric deltas."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
     def postponing(self, pod: Pod, why: str) -> "Draft":
-        """Leave the decision on a pod to the next turn."""
+        """Leave the decision on a pod to the next turn, and note the reason."""
         return replace(self, postponed=(*self.postponed, (pod, why)))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
-        """Whether to decide an unmet request again."""
+        """Whether to decide an unmet request of a pod again."""
         now = find_room(self.state, world)
         return any(one.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 
     def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
-        """Note the room in which a request was refused, so that it isn't due before there is more."""
+        """Note the room seen by a refusal. The request then isn't due again before there is more room."""
         if all(one.kind is not kind for one in list_unmet(entry, world)):
             return self
         return replace(self, seen_room={**self.seen_room, (entry.pod.uid, kind): find_room(self.state, world)})
@@ -62,7 +62,7 @@ class Draft(Struct, frozen=True):
         return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
-        """Remove an ended pod, and release its holdings. `kind` is the event's kind."""
+        """Remove an ended pod, and release its holdings. `kind` is the kind of the event to report."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
         state = replace(self.state.without(entry.pod.uid), promises=promises)
         return self.plus(state, TurnEvent(kind, entry.pod, entry.origin), deltas=deltas)
@@ -82,7 +82,7 @@ class Draft(Struct, frozen=True):
 
 
 def record_refusal(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
-    """Record that a pod was refused, in place of an earlier decision on it."""
+    """Record that a pod was refused. This entry replaces any earlier decision on the pod."""
     others = state.without(entry.pod.uid).entries
     return replace(state, entries=(*others, replace(entry, refusal=refusal, containers=())))
 

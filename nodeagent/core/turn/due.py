@@ -1,4 +1,4 @@
-"""Which unmet requests are due: there is more room than their last saved decision has seen. Nothing else brings them back by itself."""
+"""Due requests: unmet requests for which there is more room than their last saved decision has seen. Nothing else makes a request due."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from nodeagent.core.turn.world import SeenRoom, Turn, World
 
 
 class UnmetRequest(Struct, frozen=True):
-    """An unmet request that more room brings back."""
+    """An unmet request that is tried again when there is more room."""
 
     entry: PodEntry
     kind: RequestKind
@@ -24,7 +24,7 @@ class UnmetRequest(Struct, frozen=True):
         return self.entry.pod.uid, self.kind
 
     def is_due(self, seen: SeenRoom, now: Room) -> bool:
-        """Whether to decide the request again in the present room."""
+        """Whether there is enough new room to decide the request again."""
         before = seen.get(self.key, NO_ROOM)
         return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
             Retry.RESOURCE in self.retries and now.has_new_devices(before, self.entry.pod)
@@ -32,7 +32,7 @@ class UnmetRequest(Struct, frozen=True):
 
 
 def list_unmet(entry: PodEntry, world: World) -> Iterator[UnmetRequest]:
-    """Return a pod's unmet requests that more room brings back."""
+    """Return a pod's unmet requests that are tried again when there is more room."""
     for kind, _ in entry.waiting:
         retries = entry.list_retries(kind, for_room=world.config.retries_for_room)
         if Retry.ROOM in retries or Retry.RESOURCE in retries:
@@ -40,7 +40,7 @@ def list_unmet(entry: PodEntry, world: World) -> Iterator[UnmetRequest]:
 
 
 def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[UnmetRequest]:
-    """Return the unmet requests that are to be decided again."""
+    """Return the unmet requests that are to be decided again now."""
     unmet = [one for entry in state.entries for one in list_unmet(entry, world)]
     now = find_room(state, world) if unmet else NO_ROOM
     return [one for one in unmet if one.is_due(seen, now)]
@@ -51,7 +51,7 @@ def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
 
     Args:
         turn: the turn so far.
-        before: the state in which the turn has begun to decide unmet requests.
+        before: the state at which the turn began to decide unmet requests.
         world: the observations.
     """
     unmet = [one for entry in turn.state.entries for one in list_unmet(entry, world)]

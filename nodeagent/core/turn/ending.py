@@ -1,4 +1,4 @@
-"""Stage: begin to end pods, because their manifests are gone or on request."""
+"""Stage: begin to end pods whose manifests are gone, or whose end was requested."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
-    """End the pods without a manifest and those to be ended on request. Refused and finished pods are removed at once."""
+    """End the pods without a manifest, and those whose end was requested. Refused and finished pods are removed at once."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue
@@ -26,6 +26,6 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))
-        if entry.deleting_since_ms is None:  # a pod that is ending already only won't come back
+        if entry.deleting_since_ms is None:  # for a pod that is ending already, only its return is prevented
             draft = draft.with_ending(released, world)
     return draft

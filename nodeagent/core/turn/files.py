@@ -13,7 +13,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 def follow_files(draft: Draft, world: World) -> Draft:
     """Find the manifest of each pod, and record its current file.
 
-    A pod's manifest, or its refused change, may have moved to another file. A file that can't be parsed now still belongs to its pod.
+    A pod's manifest, or its refused change, may have moved to another file. A file that can't be parsed now keeps its pod.
     """
     manifests, duplicates = find_effective(list_manifests(world.sources), draft.state.own_entries())
     for manifest, first in duplicates:
@@ -50,7 +50,7 @@ def _pair_with_manifests(
 
 
 def find_new(draft: Draft) -> Draft:
-    """Find the manifests of pods without an entry, unless an ending pod has one of their units."""
+    """Find the manifests of pods without an entry. A manifest is left out while an ending pod has one of its units."""
     names = {entry.pod.full_name for entry in draft.state.own_entries()}
     uids = {entry.pod.uid for entry in draft.state.entries}
     ending = {unit for entry in draft.state.entries if entry.deleting_since_ms is not None for unit in entry.pod.units}

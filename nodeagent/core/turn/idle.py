@@ -1,4 +1,4 @@
-"""Stages of pods that pin units: they record the units' settings, and release a pod's holdings while its units are inactive (D30)."""
+"""Stages of pods that pin units (D30). They record the units' settings, and release a pod's holdings while all its units are inactive."""
 
 from msgspec.structs import replace
 
@@ -17,14 +17,14 @@ def _list_pinning(state: NodeState) -> tuple[PodEntry, ...]:
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
-    """Record the settings of each unit at its first observation. They are restored in the end."""
+    """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned."""
     for entry in _list_pinning(draft.state):
         draft = draft.plus(draft.state.with_entry(lifecycle.record_unit_settings(entry, world.observed)))
     return draft
 
 
 def rest(draft: Draft, world: World) -> Draft:
-    """Release the holdings of inactive pods. The pods stay, and their units share the pool, off all exclusive CPUs."""
+    """Release the holdings of inactive pods. The pods keep their entries, and their units use the shared pool, off all exclusive CPUs."""
     for entry in _list_pinning(draft.state):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):
             continue
@@ -38,7 +38,7 @@ def rest(draft: Draft, world: World) -> Draft:
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
     """Decide inactive pods with an active unit again, before new pods.
 
-    Without enough resources, the unit runs in the shared pool until there is more room. A refusal for another reason is reported.
+    Without enough resources, the unit runs in the shared pool until there is more room. Any new refusal is reported.
     """
     for entry in _list_pinning(draft.state):
         if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.inactive_units):

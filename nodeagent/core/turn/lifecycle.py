@@ -1,8 +1,8 @@
 """Starts, restarts, stops and ends of containers, as functions from a pod's entry and the observations to the next entry.
 
 As in kubelet, init containers run one by one to completion, sidecars start in order and keep running, and all apps start together at last.
-Restarts have a back-off. A stop is SIGTERM, the grace period, and the end of the whole cgroup, apps before sidecars. Knows no launcher and
-no promise.
+Restarts have a back-off. To stop a container, the agent sends SIGTERM, waits for the grace period, and kills the whole cgroup. Apps stop
+before sidecars. This module uses neither the launcher nor promises.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -16,11 +16,11 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, r
 
 BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
-"""kubelet's MaxContainerBackOff. A container that ran for twice as long restarts without waiting."""
+"""kubelet's MaxContainerBackOff. A container that ran for more than twice this time restarts without waiting."""
 _LAST_BACKOFF_STEP = 6
-"""First step with the longest wait."""
+"""First back-off step with the longest wait."""
 MIN_GRACE_MS = 2_000
-"""kubelet's minimumGracePeriodInSeconds: least time for a container to end, even if the pod's grace period is shorter or has passed."""
+"""kubelet's minimumGracePeriodInSeconds: minimum time for a container to end, even if the pod's grace period is shorter or has passed."""
 
 
 class Run(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Run(Struct, frozen=True):
     pid: int | None = None
     exit: Exit | None = None
     start_ticks: int | None = None
-    """Start time of the process by the kernel's clock. With the pid it identifies the process."""
+    """Start time of the process by the kernel's clock. Together with the PID, it identifies the process."""
 
 
 Runs = Mapping[str, Run]
@@ -39,7 +39,7 @@ Runs = Mapping[str, Run]
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Record the starts and ends of the started containers."""
+    """Record the starts and ends of the containers whose start was decided."""
     for status in entry.containers:
         if status.is_started:
             entry = entry.with_status(
@@ -52,10 +52,10 @@ def _observe_container(
     entry: PodEntry, status: ContainerStatus, run: Run | None, observed: ObservedCgroups, now_ms: int
 ) -> ContainerStatus:
     if run is None:
-        # An observed start that the launcher no longer knows has ended, for instance by a reboot of the host.
+        # A container that was observed running, but is unknown to the launcher now, has ended. An example is a reboot of the host.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
-    # The launcher has read the same clock, which may have been set back since.
+    # The launcher uses the same clock, which may have been set back since.
     if status.started_at_ms is None:
         status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:
@@ -70,14 +70,14 @@ def _observe_container(
 def advance(
     entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked_to_end: frozenset[str]
 ) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod. Another program starts and ends the processes of pinned units.
+    """Decide on the next starts and stops of an admitted pod. Processes of pinned units are started and ended by another program.
 
     Args:
         entry: the pod's entry.
         runs: the launcher's runs.
         observed: the current cgroups.
         now_ms: wall clock.
-        asked_to_end: IDs of the runs whose processes were sent SIGTERM, even in vain.
+        asked_to_end: IDs of the runs to whose processes the agent has tried to send SIGTERM.
     """
     if entry.pins_units:
         return entry
@@ -95,14 +95,14 @@ def advance(
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Whether no process of the pod is left, in its cgroups (D11) or outside. Pinned units count as gone once their settings are
-    restored.
+    """Whether the pod has no processes any more, neither in its cgroups (D11) nor outside. Pinned units count as gone once their settings
+    are restored.
     """
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Whether the pod waits for something without a notification: an empty cgroup or an observed start."""
+    """Whether the pod waits for something that isn't notified: an empty cgroup or an observed start."""
     if not entry.is_active:
         return False
     if entry.pins_units:
@@ -118,9 +118,9 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
-    """Return the next time at which time alone changes something for the pod.
+    """Return the next time at which the passing of time changes something for the pod.
 
-    A time that has passed doesn't count. The pod then waits for an event, or for the next observation of an unsettled pod.
+    A past time doesn't count. The pod then waits for an event, or for the next observation of an unsettled pod.
     """
     if not entry.is_active:
         return None
@@ -130,7 +130,9 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
 
 
 def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
-    """Return the earliest time of a container's next start, or a past time if it only waits for other containers. None means no start."""
+    """Return the earliest time of a container's next start. A past time means that the container only waits for other containers. None
+    means no start.
+    """
     container, status = entry.pod.container(name), entry.status(name)
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
@@ -149,7 +151,7 @@ def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> 
                 if status.exit is None or not status.exit.is_success:
                     return _start_if_due(entry, container, status, observed, now_ms)
                 if _is_populated(entry, container.name, observed):
-                    return entry  # later containers may have its CPUs now
+                    return entry  # later containers may have the init container's CPUs now
             case ContainerKind.SIDECAR:
                 entry = _start_if_due(entry, container, status, observed, now_ms)
                 if container.is_launched and not is_passed and not entry.status(container.name).is_running:
@@ -186,7 +188,7 @@ def _start_if_due(
 
 
 def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
-    """Whether a container that isn't running is to run (again)."""
+    """Whether a container that isn't running should start, for the first time or again."""
     if status.exit is None or status.is_to_restart:
         return True
     if container.kind is ContainerKind.SIDECAR:
@@ -234,7 +236,7 @@ def _find_outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Pha
     """Return SUCCEEDED or FAILED if no container of the pod runs or will run again."""
     if not (_has_init_failed(entry) or _have_apps_finished(entry)):
         return None
-    # A start that was only decided on doesn't count, because it will not happen.
+    # A start that was decided but not carried out doesn't count, because it will not happen.
     if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, observed):
         return None
     if _has_init_failed(entry):
@@ -251,11 +253,11 @@ def _stop_in_order(
     now_ms: int,
     asked_to_end: frozenset[str],
 ) -> PodEntry:
-    """Stop app and init containers first, then the sidecars, the last one first (KEP-753).
+    """Stop app and init containers first, then the sidecars in reverse order (KEP-753).
 
-    A process may have got no SIGTERM in its time, because launcher or agent were away. It then gets SIGTERM before it is killed, and what
-    is left of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a pod that finishes, it gets a whole grace period.
-    This happens once, even if SIGTERM fails: SIGKILL comes whatever signals fail.
+    A process may have got no SIGTERM in time, because the launcher or the agent was not running. It then gets SIGTERM before it is killed.
+    It has the rest of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a finishing pod, it has a whole grace
+    period. This happens only once: SIGKILL follows even if SIGTERM can't be sent.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -279,9 +281,9 @@ def _stop_in_order(
 def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
     """Record the original settings of each unit at its first observation."""
     for status in entry.containers:
-        there = observed.get(entry.container_path(status.name))
-        if status.unit_before is None and there is not None:
-            before = there.unit if there.unit_before is None else there.unit_before
+        cgroup = observed.get(entry.container_path(status.name))
+        if status.unit_before is None and cgroup is not None:
+            before = cgroup.unit if cgroup.unit_before is None else cgroup.unit_before
             entry = entry.with_status(replace(status, unit_before=before))
     return entry
 
@@ -296,21 +298,23 @@ def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> P
 
 
 def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
-    """Whether a pod is to release its holdings, because none of its units is active or will become active by itself."""
+    """Whether a pod should release its holdings, because none of its units is active or being started."""
     paths = {entry.container_path(status.name) for status in entry.containers}
     return entry.pod.gives_back and paths <= inactive_units
 
 
 def is_to_resume(entry: PodEntry, observed: ObservedCgroups, inactive_units: AbstractSet[str]) -> bool:
-    """Whether an idle pod needs its holdings again. Nothing is known of a unit while systemd doesn't answer."""
-    there = ((path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers))
-    return any(group is not None and group.unit is not None and path not in inactive_units for path, group in there)
+    """Whether an idle pod needs its holdings again. While systemd doesn't answer, the unit's state is unknown, and the pod stays idle."""
+    cgroups = (
+        (path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers)
+    )
+    return any(group is not None and group.unit is not None and path not in inactive_units for path, group in cgroups)
 
 
 def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
     if entry.pins_units:
-        there = observed.get(entry.container_path(status.name))
-        return there is not None and status.unit_before not in {None, there.unit}
+        cgroup = observed.get(entry.container_path(status.name))
+        return cgroup is not None and status.unit_before not in {None, cgroup.unit}
     return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)
 
 
@@ -320,10 +324,10 @@ def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
 
 
 def _is_populated(entry: PodEntry, name: str, observed: ObservedCgroups) -> bool:
-    there = observed.get(entry.container_path(name))
-    return there is not None and there.is_populated
+    cgroup = observed.get(entry.container_path(name))
+    return cgroup is not None and cgroup.is_populated
 
 
 def _count_oom_kills(entry: PodEntry, status: ContainerStatus, observed: ObservedCgroups) -> int:
-    there = observed.get(entry.container_path(status.name))
-    return status.oom_kills_seen if there is None else there.oom_kills
+    cgroup = observed.get(entry.container_path(status.name))
+    return status.oom_kills_seen if cgroup is None else cgroup.oom_kills

@@ -1,4 +1,6 @@
-"""Stages after the state was lost: release the recorded holdings of ended pods, and adopt running pods before others get their CPUs."""
+"""Stages after the state was lost. They release the recorded holdings of ended pods, and adopt running pods before other pods get their
+CPUs.
+"""
 
 from msgspec.structs import replace
 
@@ -13,7 +15,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def release_lost(draft: Draft, world: World) -> Draft:
-    """Release the devices of lost pods without processes."""
+    """Release the devices of lost pods that have no processes."""
     lost = draft.state.promises.unrecovered
     if not lost:
         return draft
@@ -34,20 +36,22 @@ def release_lost(draft: Draft, world: World) -> Draft:
 
 
 def adopt_running(draft: Draft, world: World) -> Draft:
-    """Adopt new pods with processes before their CPUs are allocated. The state was lost, and their manifests came later.
+    """Adopt new pods with processes before their CPUs are allocated. Their manifests appeared only after the state was lost.
 
-    A pod waits until processes of containers that it doesn't have are gone.
+    A pod waits while its cgroup has processes of containers that its manifest lacks.
     """
     running = find_populated_pods(world.observed) if draft.new else frozenset()
     entries = [new_entry(m, world.now_ms, pod_level_resources=world.pod_level_resources) for m in draft.new]
-    there = [entry for entry in entries if entry.pod_path in running or _has_pinned_units(entry, draft.state, world)]
-    waiting = {entry.pod.uid for entry in there if world.runs is None or entry.pod_path in running}
+    running_entries = [
+        entry for entry in entries if entry.pod_path in running or _has_pinned_units(entry, draft.state, world)
+    ]
+    waiting = {entry.pod.uid for entry in running_entries if world.runs is None or entry.pod_path in running}
     draft = replace(draft, new=tuple(manifest for manifest in draft.new if manifest.pod.uid not in waiting))
-    if not there or world.runs is None:  # only the launcher knows these processes
+    if not running_entries or world.runs is None:  # only the launcher knows these processes
         return draft
     lost = {one.uid: one.held for one in draft.state.promises.unrecovered}
     known = find_admitted(
-        world.managers, there, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms
+        world.managers, running_entries, observed=world.observed, runs=world.runs, recorded=lost, now_ms=world.now_ms
     )
     pods = tuple(pod for pod in known if pod.recovered.stays)
     origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}
@@ -69,7 +73,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
 
 def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
-    """Whether all units of a pod have settings that an earlier, unknown pod has made."""
+    """Whether all units of a pod still have settings that an earlier, unknown pod has made."""
     if not entry.pins_units or find_taken_unit(entry.pod, state.pods_of_units()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]

@@ -1,4 +1,4 @@
-"""Stage: record the launcher's and cgroups' reports of started containers."""
+"""Stage: record what the launcher and the cgroups report about started containers."""
 
 from nodeagent.core.model.state import ContainerStatus
 from nodeagent.core.turn import lifecycle
@@ -7,7 +7,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def observe(draft: Draft, world: World) -> Draft:
-    """Record which containers have started and exited. Nothing is known while the launcher doesn't answer."""
+    """Record which containers have started and exited. Nothing is recorded while the launcher doesn't answer."""
     if world.runs is None:
         return draft
     for entry in draft.state.entries:

@@ -14,13 +14,13 @@ class Manifest(Struct, frozen=True):
     pod: Pod
     origin: Origin
     unused_fields: tuple[str, ...] = ()
-    """Fields that are set and known to Kubernetes, but without effect here (D8)."""
+    """Fields that are set and known to Kubernetes, but have no effect here (D8)."""
     notes: tuple[str, ...] = ()
-    """Probable mistakes in the manifest, for the log when the pod is decided on."""
+    """Probable mistakes in the manifest, logged when the pod is decided."""
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
-    """Return the entry of a manifest's pod that is admitted now."""
+    """Return a new entry, admitted now, for a manifest's pod."""
     pod = manifest.pod
     qos = qos_class(pod, pod_level_resources=pod_level_resources)
     return PodEntry(
@@ -38,21 +38,21 @@ class PodSource(Struct, frozen=True):
     """Current content of one source of pods."""
 
     pods: tuple[Manifest, ...] = ()
-    """Pods in order, for the manifest directory by file name and document."""
+    """Pods in order. In the manifest directory, the order is by file name and document."""
     unreadable: frozenset[str] = frozenset()
     """Names of manifests that exist but can't be parsed now."""
     misspelt: frozenset[str] = frozenset()
     """`namespace/name` of pods whose manifest exists but is invalid now."""
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
-    """The source can't be read at all."""
+    """Whether the source can't be read at all."""
     is_partial: bool = False
-    """The source kept changing while it was read, so some of its pods may be missing."""
+    """Whether the source kept changing while it was read, so that some of its pods may be missing."""
     name: str = MANIFEST_DIRECTORY
-    """Name of the source in the origins of its pods."""
+    """Name of the source, as it appears in the origins of its pods."""
 
     def hides_manifest_of(self, entry: PodEntry) -> bool:
-        """Whether the current manifest of one of its pods is unknown."""
+        """Whether the current manifest of one of the source's pods is unknown."""
         return (
             self.is_blind
             or self.is_partial
@@ -62,7 +62,7 @@ class PodSource(Struct, frozen=True):
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
-    """Whether a pod stays unchanged because its source is absent, or doesn't know its manifest now."""
+    """Whether a pod stays unchanged, because its source is absent or the pod's manifest is unknown now."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
     return own is None or own.hides_manifest_of(entry)
 
@@ -72,12 +72,12 @@ def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple
     manifest = manifests.get(entry.pod.full_name)
     if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
-    # A pod of the same name in another file doesn't replace it while its own file can't be parsed.
+    # While a pod's own file can't be parsed, a pod of the same name in another file doesn't replace it.
     return is_unclear(entry, sources)
 
 
 def list_manifests(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
-    """Return the manifests of all readable sources, in their order."""
+    """Return the manifests of all readable sources, in order."""
     return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
 
 
@@ -114,8 +114,8 @@ def needs_device_scan(
 
 
 def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
-    """Whether a manifest's pod may be decided on in this turn, given the entry with its name or UID."""
-    if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided on
+    """Whether this turn may decide a manifest's pod. `entry` is the pod with the same name or UID, or None."""
+    if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided
         return True
     if entry.pod == pod:
         return False
@@ -124,7 +124,7 @@ def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -
 
 
 def list_effective(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Return the effective manifests if no pod runs yet, in their order."""
+    """Return the manifests that would be effective if no pod had an entry yet, in order."""
     return tuple(find_effective(manifests, ())[0].values())
 
 
@@ -133,14 +133,14 @@ def find_effective(
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
     """Return the effective manifests by namespace/name, and each duplicate with the effective manifest of its name or UID (D7).
 
-    A decided pod keeps its name and UID while its file, or another file with the same pod or its refused change, exists. This also holds
-    for refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
+    A decided pod keeps its name and UID while its file exists, or another file with the same pod or its refused change. This also holds for
+    refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
     effective.
     """
     known = {entry.pod.full_name: entry for entry in entries}
 
-    def rank(place: int) -> int:
-        manifest = manifests[place]
+    def rank(index: int) -> int:
+        manifest = manifests[index]
         entry = known.get(manifest.pod.full_name)
         if entry is None:
             return 3
@@ -153,12 +153,12 @@ def find_effective(
     by_name: dict[str, int] = {}
     by_uid: dict[str, int] = {}
     duplicates: dict[int, int] = {}
-    for place in sorted(range(len(manifests)), key=rank):
-        pod = manifests[place].pod
+    for index in sorted(range(len(manifests)), key=rank):
+        pod = manifests[index].pod
         other = by_name.get(pod.full_name, by_uid.get(pod.uid))
         if other is not None:
-            duplicates[place] = other
+            duplicates[index] = other
             continue
-        by_name[pod.full_name] = by_uid[pod.uid] = place
-    counting = {manifests[place].pod.full_name: manifests[place] for place in sorted(by_name.values())}
-    return counting, [(manifests[place], manifests[by]) for place, by in sorted(duplicates.items())]
+        by_name[pod.full_name] = by_uid[pod.uid] = index
+    counting = {manifests[index].pod.full_name: manifests[index] for index in sorted(by_name.values())}
+    return counting, [(manifests[index], manifests[by]) for index, by in sorted(duplicates.items())]

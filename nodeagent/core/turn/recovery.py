@@ -1,8 +1,8 @@
 """Promises rebuilt from the known holdings of pods, for the current machine and configuration.
 
-Running pods stay where they are as far as possible. Holdings that can't be kept are replaced by as much as is available, and every
-remaining difference is reported per container. Knows no file and no cgroup: the caller passes the holdings (core/turn/adoption.py, the
-saved state). Each resource says which of its holdings may stay, and replaces the others (`Resource.keep` and the methods after it).
+Running pods keep their holdings as far as possible. Holdings that can't be kept are replaced by available ones, and every remaining
+difference is reported per container. This module reads no file and no cgroup: the caller passes the holdings (core/turn/adoption.py, the
+saved state). Each resource decides which of its holdings stay, and replaces the others (`Resource.keep` and the methods after it).
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,15 @@ class RecoveredPod(Struct, frozen=True):
     pod: Pod
     held: PodPromises
     stays: bool
-    """Whether the pod stays in any case, with whatever is available, because it has processes."""
+    """Whether the pod stays in any case, with whatever is available. This is so if it has processes."""
     ends: bool = False
-    """Whether the pod is to release its holdings, and has no processes. It keeps its valid holdings, and nothing is replaced."""
+    """Whether the pod should release its holdings and has no processes. Its valid holdings are kept until then, and invalid ones aren't
+    replaced.
+    """
 
 
 class Deviation(Struct, frozen=True):
-    """Difference in a container's holdings after a recovery."""
+    """Difference between a container's holdings before and after a recovery."""
 
     pod: Pod
     container: str
@@ -45,7 +47,7 @@ class Deviation(Struct, frozen=True):
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Fields for the log and `inspect`."""
+        """Return the fields for the log and `inspect`."""
         what = self.what
         return (("resource", what.resource), ("before", what.before), ("after", what.after), ("why", what.why))
 
@@ -67,8 +69,8 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
 
     Args:
         managers: managers of the current machine and configuration.
-        pods: the pods in the order of their admission. Of two pods with the same holdings, the first keeps them.
-        promises: promises to placed pods and to lost pods. None means that there are none.
+        pods: the pods in the order of their admission. If two pods have the same holdings, the first pod keeps them.
+        promises: promises to placed pods and to lost pods. None means that no such promises exist.
     """
     promises = initial(managers) if promises is None else promises
     if any(recovered.held.of(DeviceHoldings).devices for recovered in pods):
@@ -102,10 +104,10 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
 
 
 def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
-    """Promise a pod its valid holdings. Missing ones follow once every pod has kept its own."""
+    """Promise a pod its valid holdings. Missing holdings follow once every pod has kept its valid ones."""
     demand = demand_of(managers.rules, recovered.pod)
     if demand.is_skipped and recovered.held.parts:
-        # The pod keeps its exclusive resources even if the gates were turned off since (KEP-5526).
+        # The pod keeps its exclusive resources even if the gates were turned off in the meantime (KEP-5526).
         demand = demand_of(replace(managers.rules, gates=Gates(True, True)), recovered.pod)
     for resource in managers.providers.resources:
         promises = resource.keep(promises, recovered.pod, demand, recovered.held)
@@ -119,7 +121,7 @@ def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) 
 
 
 def _complete(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
-    """Get a pod its missing holdings, and move as little of it as possible."""
+    """Allocate a pod's missing holdings, and move as few of its other holdings as possible."""
     if recovered.ends:
         return promises
     held = promises.of_pod(recovered.pod.uid)
@@ -128,7 +130,7 @@ def _complete(managers: Managers, promises: Promises, recovered: RecoveredPod) -
     by_pod = is_by_pod(topology, demand)
     lacks = not demand.is_skipped and any(resource.lacks(held, demand, by_pod=by_pod) for resource in resources)
     waits = not recovered.stays and any(resource.is_away(held) for resource in resources)
-    # A running pod keeps the nearest alternative. Only a new decision can follow the constraints of claims.
+    # A running pod keeps what comes closest. Only a new decision can satisfy the constraints of claims.
     has_lost = not recovered.stays and held.of(ClaimHoldings) != recovered.held.of(ClaimHoldings)
     if not lacks and not waits and not has_lost:
         return _store_hints(managers, promises, recovered.pod)
@@ -142,15 +144,15 @@ def _complete(managers: Managers, promises: Promises, recovered: RecoveredPod) -
         if isinstance(decision, Rejected):
             last = decision
         elif not any(pod_violations(recovered.pod, decision.promises.of_pod(recovered.pod.uid).of(CpuHoldings))):
-            # Without the check, a container could get CPUs of an init container that a later one has already.
+            # Without this check, a container could get an init container's CPUs that a later container has already.
             return decision.promises
     assert last is not None
-    # Offline CPUs may return. Until then D14 holds.
+    # Offline CPUs may return. Until then D14 applies.
     return promises if recovered.stays or not (lacks or has_lost) else last
 
 
 def _store_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Let the topology manager store the pod's nodes, as it does for pods that are already placed."""
+    """Let the topology manager store the hints of a pod that is already placed."""
     held = promises.of_pod(pod.uid)
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:

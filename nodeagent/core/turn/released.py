@@ -12,7 +12,7 @@ from nodeagent.core.turn.world import EventKind, World
 
 
 def release_ended(draft: Draft, world: World) -> Draft:
-    """Remove the pods that have ended. A pod that was ended on request and still has its manifest stays, refused."""
+    """Remove the pods that have ended. A pod that was ended on request but still has its manifest stays listed as refused."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
@@ -20,24 +20,24 @@ def release_ended(draft: Draft, world: World) -> Draft:
             continue  # a start may be in progress
         stays = None
         if entry.is_released and _has_same_manifest(entry, draft, world):
-            # The pod of the manifest stays, refused, and comes back only on request.
+            # The pod stays listed as refused, and comes back only on request.
             refusal = Waiting(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
             pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
             manifest = Manifest(pod, entry.origin)
             stays = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)
             stays = replace(stays, refusal=refusal, containers=())
-        place = draft.state.entries.index(entry)
+        position = draft.state.entries.index(entry)
         others = tuple(e for e in draft.state.entries if e is not entry)
         if stays is None or any(e.pod.full_name == stays.pod.full_name or e.pod.uid == stays.pod.uid for e in others):
             draft = draft.without(entry, world)
             continue
         draft = draft.without(entry, world, EventKind.POD_RELEASED)
-        draft = draft.plus(replace(draft.state, entries=(*others[:place], stays, *others[place:])))
+        draft = draft.plus(replace(draft.state, entries=(*others[:position], stays, *others[position:])))
     return draft
 
 
 def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether the manifest was decided already. A refused change counts as decided."""
+    """Whether the current manifest was decided already. A refused change counts as decided."""
     if is_wanted(entry, draft.manifests, world.sources):
         return True
     changed, known = draft.changed.get(entry.pod.uid), entry.refused_change

@@ -21,7 +21,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 def resize(draft: Draft, world: World) -> Draft:
     """Resize the pods whose manifests differ only in amounts, before new pods take the resources.
 
-    A change that no resize can follow stays among the changed manifests.
+    A change that no resize can achieve stays in the draft's `changed`.
     """
     found = [
         (entry, draft.changed[entry.pod.uid])
@@ -30,22 +30,26 @@ def resize(draft: Draft, world: World) -> Draft:
         and is_resizable(entry)
         and is_resize(entry.pod, draft.changed[entry.pod.uid].pod)
     ]
-    # Pods that lower a request come first: others may have waited for that.
+    # Pods that lower a request come first, because other resizes may need the released resources.
     for entry, manifest in sorted(found, key=lambda one: not lowers_request(one[0].pod, one[1].pod)):
         uid, state = entry.pod.uid, draft.state
-        left = {other: changed for other, changed in draft.changed.items() if other != uid}
+        remaining = {other: changed for other, changed in draft.changed.items() if other != uid}
         if not is_to_try(draft, entry, manifest, world):
-            draft = replace(draft, changed=left)
+            draft = replace(draft, changed=remaining)
             continue
         answer = resize_pod(state, entry.pod, manifest.pod, world)
         if moves_instead(manifest.pod, answer):
             continue
-        draft = replace(draft, changed=left)
+        draft = replace(draft, changed=remaining)
         if isinstance(answer, NotResized):
             known = None if uid in world.retried else entry.refused_change
-            said = (answer.reason, answer.message)
-            if known is None or known.pod != manifest.pod or (known.refusal.reason, known.refusal.message) != said:
-                draft = draft.with_refused_change(entry, manifest, Waiting(*said, world.now_ms))
+            reason_and_message = (answer.reason, answer.message)
+            if (
+                known is None
+                or known.pod != manifest.pod
+                or (known.refusal.reason, known.refusal.message) != reason_and_message
+            ):
+                draft = draft.with_refused_change(entry, manifest, Waiting(*reason_and_message, world.now_ms))
             refused = next(one for one in draft.state.entries if one.pod.uid == uid)
             draft = draft.having_refused(refused, RequestKind.CHANGE, world)
             continue

@@ -1,4 +1,4 @@
-"""Stage: decide refused pods again that are due, because resources have been released or a device plugin has reported devices."""
+"""Stage: decide due refused pods again, because resources have been released or a device plugin has reported devices."""
 
 from msgspec.structs import replace
 
@@ -14,9 +14,9 @@ from nodeagent.core.turn.world import World
 
 
 def retry_refused(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Decide refused pods again in the order of their arrival, before new pods take the resources.
+    """Decide refused pods again in the order of their refusals, before new pods take the resources.
 
-    A pod that is refused again keeps its place, and only its shown reason changes. A pod without a known manifest stays due.
+    A pod that is refused again keeps its position, and only its shown reason changes. A pod without a known manifest stays due.
     """
     due = [one.entry for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD]
     due.sort(key=lambda entry: 0 if entry.refusal is None else entry.refusal.at_ms)

@@ -1,7 +1,7 @@
 """One turn of the agent, from the node's state and the observations to the next state and events.
 
-This is the table of contents. Each stage is a module of its name, takes the turn's draft and returns the next one. Knows neither files nor
-the clock: all observations are in the World.
+This module is the table of contents. Each stage is a module of its name, takes the turn's draft and returns the next draft. The turn uses
+neither files nor the clock: all observations are in the World.
 """
 
 from nodeagent.core.model.state import NodeState

@@ -19,7 +19,7 @@ from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 
 SeenRoom = Mapping[tuple[str, RequestKind], Room]
-"""The room that the last decision on each unmet request has seen, by UID of the pod and kind of the request."""
+"""Room that the last decision on each unmet request has seen, by pod UID and kind of request."""
 
 
 class World(Struct, frozen=True):
@@ -29,23 +29,23 @@ class World(Struct, frozen=True):
     managers: Managers
     allocatable: Allocatable
     sources: tuple[PodSource, ...]
-    """Sources of pods, in the order in which their manifests count. Pods whose own source is unreadable now stay as they are."""
+    """Sources of pods, in order of precedence. Pods whose own source is unreadable now stay unchanged."""
     runs: Runs | None
-    """Runs of the launcher. None means that the launcher doesn't answer."""
+    """Runs that the launcher knows. None means that the launcher doesn't answer."""
     observed: ObservedCgroups
     now_ms: int
     retried: frozenset[str] = frozenset()
-    """UIDs of pods to decide again on request, or whose changed manifests to decide again."""
+    """UIDs of pods that a user wants to be decided again, either the pod itself or its changed manifest."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end on request, whatever their manifests say."""
     inactive_units: frozenset[str] = frozenset()
     """Paths of pinned units that are neither active nor being started."""
     has_reported_all: bool = True
-    """False while a container runtime has not reported its pods yet."""
+    """Whether every container runtime has reported its pods."""
     asked_to_end: frozenset[str] = frozenset()
-    """IDs of the runs whose processes this process has sent SIGTERM, even in vain."""
+    """IDs of the runs to whose processes the agent has tried to send SIGTERM since its start."""
     seen_room: SeenRoom = {}
-    """Of saved decisions."""
+    """Room seen by the saved decisions."""
     kernel: Kernel | None = None
     """Features of the kernel's cgroups. None means that no domain needs them."""
 
@@ -95,8 +95,8 @@ class Turn(Struct, frozen=True):
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
-    """Time at which time alone changes something."""
+    """Next time at which the passing of time changes something. None means that no such time is known."""
     postponed: tuple[tuple[Pod, str], ...] = ()
     """Pods that the next turn decides, each with the reason."""
     seen_room: SeenRoom = {}
-    """Without requests that only a changed manifest or a user brings back."""
+    """Room seen by decisions on unmet requests. Requests that only a changed manifest or a user brings back are left out."""

@@ -19,7 +19,7 @@ class CgroupEntryError(NodeAgentError):
 
 
 def list_populated_below(directory: str) -> tuple[str, ...]:
-    """Return the populated cgroups directly below a container's cgroup, and directly below its payload.
+    """Return the populated cgroups directly below a container's cgroup, and of those directly below its payload cgroup.
 
     Raises:
         CgroupEntryError: a cgroup cannot be read.

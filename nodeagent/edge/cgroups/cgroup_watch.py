@@ -2,7 +2,7 @@
 
 The agent is woken when a process writes to a cgroup file, when a cgroup is created, removed or gets empty, when a cgroup above gets other
 CPUs, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of `cgroup.events`
-(cgroup-v2.rst, "Interface Files"), but no changes of `*.effective`. The periodic scan finds these.
+(cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`, which the periodic scan finds.
 
 The module calls inotify(7) itself, because watchdog needs a thread per directory, or reports new directories twice. The kernel keeps one
 watch per directory, however often it is requested.
@@ -23,7 +23,7 @@ _FILES = frozenset({*(attribute.value for attribute in Attribute), "cgroup.subtr
 
 _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED, _IS_DIRECTORY, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x40000000, 0x01000000
-"""inotify(7); include/uapi/linux/inotify.h."""
+"""Event masks and flags of inotify(7), from include/uapi/linux/inotify.h."""
 _WANTED = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_DIRECTORIES
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
@@ -89,7 +89,7 @@ class CgroupWatch:
 
 
 def _find_next_created(path: str) -> tuple[str, str]:
-    """Return the nearest existing directory above a cgroup, and the name of the directory that has to be created next there."""
+    """Return the nearest existing ancestor of a cgroup's directory, and the name of the child that has to be created there first."""
     missing = Path(path)
     while not missing.parent.is_dir():
         missing = missing.parent
@@ -105,13 +105,13 @@ class _Watching:
     def __init__(self, root: str, identity: _Identity, wake: Callable[[], None]) -> None:
         self.identity = identity
         self.failure: OSError | None = None
-        """Reason why a directory is not watched. None means that all are."""
+        """Reason why a directory is not watched. None means that all directories are watched."""
         self._root = root
         self._wake = wake
         self._paths: dict[int, str] = {}
-        """Path of each directory of the pods' cgroups, by watch."""
+        """Paths of the pods' cgroups, by watch descriptor."""
         self._outside: dict[int, set[str]] = {}
-        """Names of interest of each watch outside of the pods' cgroups. The watch of a file reports an empty name."""
+        """Names of interest outside of the pods' cgroups, by watch descriptor. The watch of a file reports an empty name."""
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
@@ -147,7 +147,7 @@ class _Watching:
                 at += _HEADER.size + length
                 has_to_wake |= self._handle(watch, mask, os.fsdecode(events[at - length : at].rstrip(b"\0")))
             if has_to_wake:
-                self._wake()  # after new cgroups are watched, so that the agent's scan misses no change
+                self._wake()  # only after new cgroups are watched, so that the agent's scan doesn't miss a change
 
     def _handle(self, watch: int, mask: int, name: str) -> bool:
         """Update the watches after an event, and return whether to wake the agent."""
@@ -182,7 +182,7 @@ class _Watching:
             try:
                 watch = add_watch(self._kernel, directory)
             except FileNotFoundError:
-                continue  # the directory is gone, and `renew` watches the one above
+                continue  # the directory is gone; the next `renew` watches its nearest existing ancestor
             except OSError as err:
                 self.failure = err
                 return
@@ -194,7 +194,7 @@ class _Watching:
             with os.scandir(path) as entries:
                 children = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            return  # the cgroup is gone, as the watch of its parent reports
+            return  # the cgroup is gone; the watch of its parent reports the removal
         for child in children:
             self._add_with_children(child)
 

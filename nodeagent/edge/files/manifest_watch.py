@@ -66,7 +66,7 @@ class ManifestWatch:
         """Set when the directory was created or removed. Inode numbers don't show this, as a new directory often gets the old number."""
 
     def renew(self) -> bool:
-        """Watch the directory as it is now, and return whether it exists. This is cheap, and belongs before every scan.
+        """Watch the directory as it is now, and return whether it exists. Call this cheap method before every scan.
 
         Raises:
             ManifestWatchError: the kernel refuses.

@@ -21,14 +21,14 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Limit of manifests per directory. The first ones by name are read."""
+"""Limit on manifests per directory. The first ones by name are read."""
 MAX_OTHER_FILES = 20
-"""Limit of listed files that aren't manifests. The first ones by name are listed."""
+"""Limit on listed files that aren't manifests. The first ones by name are listed."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
-"""Limit of the content of all manifests together."""
+"""Limit on the total size of all manifests."""
 MAX_READINGS = 3
-"""Limit of readings per scan, for a directory that changes while it is read."""
+"""Limit on readings per scan, for a directory that changes while it is read."""
 
 LOCK_SECONDS = 10
 """Time that a command waits for another command that writes manifests."""
@@ -50,11 +50,11 @@ _SHOWN_BY = {
     "ProtectHome=no": ("home", "root", "run/user"),
     "PrivateTmp=no": ("tmp", "var/tmp"),
 }
-"""Settings in systemd/nodeagent.service that would show the agent these directories."""
+"""Settings for nodeagent.service that make these directories visible to the agent."""
 
 
 def _explain_hidden(path: str) -> str:
-    """Explain which setting of the unit hides a directory from the agent. An empty text means that none does."""
+    """Explain which setting of the unit hides a directory from the agent. The text is empty if no setting does."""
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):
@@ -68,7 +68,7 @@ class ManifestDirectoryError(NodeAgentError):
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
         self.missing = cause.errno == errno.ENOENT
-        """Whether the directory doesn't exist, which is no error on a new node."""
+        """Whether the directory doesn't exist, which is normal on a new node."""
         self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {shlex.quote(path)}` shows the owners and permissions"
         hint += _explain_hidden(path)
@@ -84,7 +84,7 @@ class ManifestFile(Struct, frozen=True):
 
     name: str
     content: bytes | None
-    """None means that the file can't be read now, and that its pods stay unchanged."""
+    """Content of the file. None means that the file can't be read now, and its pods stay unchanged."""
     problem: str | None = None
     """Reason for missing content, with the file's path."""
     being_written: bool = False
@@ -115,7 +115,7 @@ class _Listing(Struct, frozen=True):
 def lock_manifests(path: str, hint: str) -> Iterator[None]:
     """Lock the manifests against other commands. Wait for another command LOCK_SECONDS at most.
 
-    The lock is on a temporary file that only its owner can open. Any reader of the directory could lock the directory itself.
+    The lock is on a temporary file that only its owner can open, because any reader of the directory could lock the directory itself.
 
     Args:
         path: the directory, or the only manifest.
@@ -137,7 +137,7 @@ def lock_manifests(path: str, hint: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # the next command can lock a file that is left
+        with suppress(OSError):  # a leftover lock file doesn't prevent the next command from locking
             lock.unlink()
         os.close(handle)
 
@@ -166,7 +166,7 @@ def _try_lock(handle: int, lock: Path) -> bool:
             return False
     except (BlockingIOError, FileNotFoundError):
         return False
-    with suppress(OSError):  # on a full disk, too, manifests can be deleted
+    with suppress(OSError):  # manifests can be deleted even if the disk is too full for the pid
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     return True
@@ -190,9 +190,8 @@ def scan_manifests(path: str) -> ManifestScan:
         raise ManifestDirectoryError(path, err) from err
     try:
         before = _list(directory)
-        for left in reversed(
-            range(MAX_READINGS)
-        ):  # until the directory didn't change, so that no renamed file is missed
+        # repeat until the directory stays unchanged, so that no renamed file is missed
+        for left in reversed(range(MAX_READINGS)):
             files, is_whole = _read_all(directory, path, before.names)
             after = _list(directory)
             is_partial = not is_whole or after.version != before.version

@@ -53,7 +53,7 @@ class PlacementFiles:
         self._directory = Path(directory)
 
     def read(self) -> dict[str, bytes | None]:
-        """Return the content of each file by name. None means an entry that `write` didn't create, or an empty directory.
+        """Return the content of each file by name. The content is None for an entry that `write` didn't create and for an empty directory.
 
         Raises:
             PlacementFileError: the directory can't be read.
@@ -94,7 +94,7 @@ class PlacementFiles:
             raise _make_error("write", path, err) from err
 
     def remove(self, name: str) -> None:
-        """Remove an entry that `read` found. With the last file, the pod's directory is removed, too.
+        """Remove an entry that `read` found. The pod's directory is removed with its last file.
 
         Raises:
             PlacementFileError: the entry is still there.

@@ -18,7 +18,7 @@ _PID_BYTES = 32
 
 
 class StateFileError(NodeAgentError):
-    """A state file could not be read, written, moved or locked. `errno` is the kernel's answer, or None if the content was the problem."""
+    """A state file could not be read, written, moved or locked. `errno` is the kernel's error number, or None if the content is invalid."""
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -49,14 +49,14 @@ def _make_error(verb: str, path: str, err: OSError, hint: str | None = None) -> 
 
 
 def temporary_path(path: str) -> str:
-    """Return the path of the temporary file for writing `path`. The name is fixed, so that the next write removes one left by a crash."""
+    """Return the path of the temporary file for writing `path`. The name is fixed, so that the next write removes a leftover file."""
     return str(Path(path).parent / f".{Path(path).name}.new")
 
 
 def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str | None = None) -> None:
     """Replace the file's content durably. After a crash at any time, the file has either its old or its new content.
 
-    The caller holds the directory's lock, so there is one writer.
+    The caller must hold the directory's lock, so that there is only one writer.
 
     Args:
         path: the file.
@@ -170,8 +170,8 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 def set_aside(path: str) -> str:
     """Give an unusable file a second name, `PATH.aside-N`, and return that name. No file is ever overwritten.
 
-    The file keeps its first name until the next write replaces it. A start after a crash in between finds the second name, and adds no
-    third. Entries that aren't regular files are renamed.
+    The file keeps its first name until the next write replaces it. After a crash in between, the next start finds the second name and
+    doesn't add a third. Entries that aren't regular files are renamed.
 
     Raises:
         StateFileError: the second name could not be created.
@@ -229,7 +229,7 @@ class DirectoryLock:
 def lock_directory(path: str) -> DirectoryLock:
     """Lock a directory against other agents.
 
-    The directory itself is locked, which works on a full or read-only file system. A file there has the pid of the lock's holder.
+    The directory itself is locked, which works on a full or read-only file system. A file in it contains the pid of the lock's holder.
 
     Raises:
         StateFileError: another agent uses the directory, or the directory cannot be opened.

@@ -10,12 +10,12 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Limit of directories below a function. A card with 128 RDMA queues has about a thousand."""
+"""Limit on directories below a function. A card with 128 RDMA queues has about a thousand."""
 _WITHOUT_FILES = frozenset({"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"})
 
 
 def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
-    """Return the device files of a function, by path. A network interface has none.
+    """Return the device files of a function, sorted by path. A network interface has none.
 
     Raises:
         SysfsError: the function is absent, or its directory in /sys can't be read.
@@ -32,7 +32,7 @@ def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
 
 
 def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
-    """Find device files below a function, and of multipath disks, but not of functions behind a bridge."""
+    """Find the device files below a function and those of its multipath disks. Functions behind a bridge are left out."""
     for count, (directory, below, _) in enumerate(os.walk(function)):
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
@@ -50,14 +50,14 @@ def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
         dev = (directory / "dev").read_text(encoding="ascii", errors="backslashreplace")
         uevent = (directory / "uevent").read_text(encoding="ascii", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
-        return  # the directory is of no device, or gone
+        return  # the directory doesn't belong to a device, or is gone
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
     yield parse_device_file(str(directory), dev, uevent, is_block=_read_link(directory / "subsystem") == BLOCK)
 
 
 def _read_link(path: Path) -> str:
-    """Return the last part of a link's target. Empty means that there is no link."""
+    """Return the last part of a link's target, or an empty text if there is no link."""
     try:
         return path.readlink().name
     except OSError:

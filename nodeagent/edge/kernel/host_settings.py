@@ -1,4 +1,4 @@
-"""Settings of the host whose values are CPUs, read from /proc and /sys, and written by a process that may."""
+"""Host settings whose values are CPUs, read from /proc and /sys. A privileged process writes them."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from nodeagent.formats.kernel.host_files import (
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
-"""Errors for a missing setting, such as XPS with only one queue. EINVAL means that a queue is in no traffic class, or that another device
+"""Errors for a missing setting, such as XPS with only one queue. EINVAL means that a queue isn't in a traffic class, or that another device
 has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
@@ -37,7 +37,7 @@ class HostSettingsFiles:
         """Read the settings of these kinds that can be changed. Settings that disappear are left out.
 
         Raises:
-            HostFileError: a setting is not a set of CPUs, or can't be read.
+            HostFileError: a setting's content is not a set of CPUs, or can't be read.
         """
         found = {}
         for setting in self._list_settings(kinds):
@@ -53,7 +53,7 @@ class HostSettingsFiles:
         return found
 
     def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return facts of interrupts and network queues that identify their instance, and the CPUs near an interrupt's device.
+        """Return facts about interrupts and network queues: the identity of the instance, and the CPUs near an interrupt's device.
 
         An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
         """
@@ -106,7 +106,7 @@ class HostSettingsFiles:
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device (an address such as `0000:3b:00.0`) or of a network interface.
 
-        The interrupts of a virtio device are those of the PCI device above it. A missing device has none.
+        A virtio device has the interrupts of the PCI device above it. A missing device has none.
         """
         for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
             place = Path(self._root or "/", start)
@@ -172,7 +172,7 @@ class HostSettingsFiles:
 
 
 def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
-    """Return the numbers of names of a kind, such as `node0`."""
+    """Return the numbers in names of one kind, such as 0 in `node0`."""
     numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
     return [int(number) for number in numbers if number.isdigit()]
 

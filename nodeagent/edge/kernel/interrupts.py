@@ -13,8 +13,8 @@ from nodeagent.formats.kernel.host_files import WRITABLE
 def describe_interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
     """Describe interrupts by their numbers. An interrupt that is gone has an empty name.
 
-    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound. If no file is read-only, the
-    kernel is older, and no description says whether an interrupt can be moved.
+    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound, so a kernel without any
+    read-only file is older. Then no description says whether an interrupt can be moved.
     """
     is_movable = {}
     for path in (root / "proc/irq").glob("*/smp_affinity"):
@@ -32,7 +32,8 @@ def find_interrupts_on(cpus: CpuSet, root: Path = Path("/")) -> tuple[HostInterr
         with suppress(OSError, ValueError):
             number = int(directory.name)
             bound = is_bound(number, root)
-            file = "effective_affinity_list" if bound else "smp_affinity_list"  # of its mask, the kernel uses one CPU
+            # the kernel uses only one CPU of the mask
+            file = "effective_affinity_list" if bound else "smp_affinity_list"
             affected = CpuSet.parse((directory / file).read_text(encoding="ascii").strip()) & cpus
             name = _read_name(root, number) if affected else ""
             if name:
@@ -62,7 +63,7 @@ def read_softirq_counters(root: Path = Path("/")) -> bytes | None:
 
 
 def is_bound(number: int, root: Path = Path("/")) -> bool:
-    """Return whether the kernel forbids to move an interrupt. Always False on older kernels, which don't show this."""
+    """Return whether the kernel forbids moving an interrupt. Always False on older kernels, which don't show this."""
     with suppress(OSError):
         return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & WRITABLE
     return False

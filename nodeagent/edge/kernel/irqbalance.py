@@ -1,4 +1,4 @@
-"""Client of irqbalance's socket, for root. irqbalance distributes interrupts every few seconds, and can be kept off CPUs.
+"""Client of irqbalance's socket, for root. irqbalance distributes interrupts every few seconds, and can be told to avoid CPUs.
 
 irqbalance forgets requests when it restarts, and doesn't confirm them. A request replaces the CPUs banned by its configuration
 (IRQBALANCE_BANNED_CPULIST) or the kernel's command line (isolcpus, nohz_full), so the request must include them.
@@ -25,7 +25,7 @@ DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
 """Timeout of each step of a call. irqbalance doesn't answer while it scans."""
 _MAX_ANSWER_BYTES = 1 << 20
-"""Limit of an answer, which has about a hundred bytes for each excluded interrupt."""
+"""Limit on an answer, which has about a hundred bytes for each excluded interrupt."""
 _HINT = "see `systemctl status irqbalance`"
 
 
@@ -65,7 +65,7 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Exclude exactly these interrupts from moves, from irqbalance's next scan on. Do nothing without irqbalance.
+    """Exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing without irqbalance.
 
     The interrupts replace those of irqbalance's command line (--banirq), and so must include them.
 

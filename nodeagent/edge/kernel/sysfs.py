@@ -20,10 +20,10 @@ from nodeagent.formats.kernel.sysfs_sample import (
 )
 
 ATTEMPTS = 8
-"""Limit of readings, each of about 0.1 s, of a machine whose CPUs come and go."""
+"""Limit on readings of a machine whose CPUs come and go. A reading takes about 0.1 s."""
 
 MAX_FILE_BYTES = 32 * 2**20
-"""/proc/cpuinfo has about 1.5 KiB per CPU; everything else is at most a page."""
+"""Limit on a file. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
 
 _LINK = "@"
 """Suffix of a pattern for links, whose target is read as text."""
@@ -106,7 +106,7 @@ def read_fingerprint_files(root: str = "/") -> SysfsSample:
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the settings of the kernel and of services that `nodeagent check` checks. The result lists unreadable ones."""
+    """Read the kernel and service settings that `nodeagent check` checks. The result also lists unreadable files."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -168,7 +168,8 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield the text of each wanted file and the wanted names of each listed directory, by path below the root.
 
-    `listed` means that the parent directory was listed and has this one, so that it must exist. Directories on a fixed path aren't listed.
+    `listed` means that this path was found in a listing of its parent directory, so it must exist. Directories on a fixed path aren't
+    listed.
     """
     entries = list(tree.items())
     if listed or any("#" in name or name == "*" for name in tree):

@@ -1,8 +1,8 @@
 """Counters of the tasks and interrupts that run on some CPUs, kept by the kernel in a tracefs instance (histogram triggers).
 
 Events are only counted, and other users of tracing are not disturbed. The kernel removes an instance only on request. A shell therefore
-waits for the end of this process and removes the instance. Its name has this process's id, so that the next run can remove an instance
-that is left (`Documentation/trace/histogram.rst`, `ftrace.rst`).
+waits until this process ends, and then removes the instance. The instance's name contains this process's id, so that the next run can
+remove a leftover instance (`Documentation/trace/histogram.rst`, `ftrace.rst`).
 """
 
 import errno
@@ -36,8 +36,8 @@ _COUNTED = {
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Shell script that waits for the end of its input, and removes a directory. It ignores SIGTERM, which systemd sends to all processes of a
-unit, and tries several times, because the ending process may keep files open for a moment.
+"""Shell script that waits for the end of its input and then removes a directory. It ignores SIGTERM, which systemd sends to all processes
+of a unit, and tries several times, because the ending process may keep files open for a moment.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -60,12 +60,12 @@ class CpuRecording:
         self._began: dict[str, tuple[int, int]] = {}
 
     def prepare(self) -> None:
-        """Start the counters of forks and changes of cgroup, and prepare the other counters.
+        """Start counting forks and moves between cgroups, and prepare the other counters.
 
         Raises:
             TracefsError: the kernel refuses a counter.
         """
-        self._write("buffer_size_kb", "1")  # no events are recorded
+        self._write("buffer_size_kb", "1")  # the buffer stays empty, because events are only counted
         self._trigger(_FORKS, f"hist:keys=parent_pid,child_pid:size=8192 {self._condition}")
         self._trigger(_JOINS, "hist:keys=pid,dst_id:size=2048")
         for event, histogram in _COUNTED.items():
@@ -89,7 +89,8 @@ class CpuRecording:
             TracefsError: a counter cannot be read.
         """
         ended_ns = time.monotonic_ns()
-        self._write("set_event_pid", str(os.getpid()))  # the events of all other tasks reach no trigger any more
+        # from here on, events of other tasks no longer reach the triggers
+        self._write("set_event_pid", str(os.getpid()))
         counted = {event: Counted(self._read(event), *began) for event, began in self._began.items()}
         return CpuHistograms(
             switches=counted[_SWITCHES],
@@ -172,7 +173,7 @@ def make_temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(tracefs: Path = TRACEFS) -> None:
-    """Remove instances that are left by ended processes."""
+    """Remove leftover instances of ended processes."""
     try:
         found = sorted(path for path in (tracefs / "instances").iterdir() if path.name.startswith(_PREFIX))
     except OSError as err:

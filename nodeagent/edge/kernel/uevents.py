@@ -19,11 +19,11 @@ _KERNEL_GROUP = 1
 """Group of the kernel's own messages (UDEV_MONITOR_KERNEL of libudev). Group 2 is udev's."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
-"""Limit of a message. The kernel's messages have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
+"""Limit on a message. The kernel's messages have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 LOADS_AFTER_SECONDS = 60.0
-"""Delay before the filter of uevents is imported, which takes a tenth of a second. Until then, each uevent wakes the agent."""
+"""Delay before the filter for uevents is imported. The import takes a tenth of a second. Until then, each uevent wakes the agent."""
 
 
 class UeventError(NodeAgentError):
@@ -66,7 +66,7 @@ def _make_error(err: OSError) -> UeventError:
 
 
 class Uevents:
-    """Iterator over wake-ups, for a thread of its own.
+    """Iterator over wake-ups, to be run in its own thread.
 
     Args:
         channel: socket of `open_uevent_socket`, which is closed when the iteration ends.
@@ -86,7 +86,7 @@ class Uevents:
             raise _make_error(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents, and yield once for all that are pending. The iteration ends after `close`.
+        """Wait for uevents, and yield once for all pending uevents. The iteration ends after `close`.
 
         Raises:
             UeventError: the socket can't be read.

@@ -26,7 +26,7 @@ def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
 
 
 def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
-    """Read the usage of cgroups. `paths` has their paths below the root, by the names for the result."""
+    """Read the usage of cgroups. `paths` maps the names used in the result to paths below the root."""
     return {name: _read_usage(f"{root}/{path}") for name, path in paths.items()}
 
 

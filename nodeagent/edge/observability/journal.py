@@ -10,7 +10,7 @@ from typing import TextIO
 
 SOCKET = "/run/systemd/journal/socket"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals that make a memory file unchangeable. The journal accepts no other file."""
+"""Seals that make a memory file unchangeable. The journal accepts only such files."""
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -38,7 +38,7 @@ class Journal:
             raise
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Write one entry, made of values by upper-case field name.
+        """Write one entry. `fields` has the values by upper-case field name.
 
         Raises:
             OSError: the journal doesn't accept the entry.

@@ -16,7 +16,9 @@ from nodeagent.core.metrics.manager_metrics import MetricSpec
 from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The only format served, as by kubelet. OpenMetrics can't express kubelet's two counters whose names don't end in `_total`."""
+"""Content type of the only served format, which kubelet serves, too. OpenMetrics can't express kubelet's two counters whose names don't end
+in `_total`.
+"""
 _CACHE_SECONDS = 1.0
 """Time for which a text is served again if no new snapshot was published, so that many scrapes cost one rendering per second."""
 _TOTAL = "_total"
@@ -85,7 +87,7 @@ def _make_histogram(spec: MetricSpec, name: str, distribution: Distribution) -> 
 
 
 class Exposition:
-    """The text of the last snapshot. One thread may publish snapshots while another asks for the text.
+    """Renderer of the last snapshot. One thread may publish snapshots while another asks for the text.
 
     Args:
         snapshot: the first snapshot.
@@ -102,7 +104,7 @@ class Exposition:
         self._text_at = 0.0
 
     def publish(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
-        """Replace the snapshot, and say whether metrics also have names without kubelet's prefix (`metricsAliases`)."""
+        """Replace the snapshot. `aliases` tells whether metrics also have names without kubelet's prefix (`metricsAliases`)."""
         self._published = _Published(snapshot, self._process, self._read, aliases=aliases)
 
     def text(self) -> bytes:

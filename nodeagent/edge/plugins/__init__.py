@@ -1,1 +1,1 @@
-"""The code of CPU plugins."""
+"""Loading and calling of CPU plugins."""

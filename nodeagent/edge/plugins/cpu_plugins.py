@@ -24,9 +24,9 @@ FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
 """Timeout of one question. An answer takes microseconds, but a loaded machine may not run the thread at once."""
 TURN_SECONDS = 1.0
-"""Limit of the time that all questions of a turn take together."""
+"""Limit on the total time of all questions of a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Part of each question's time that doesn't count for the turn, because a loaded machine needs so long."""
+"""Time of each question that doesn't count towards the turn's limit, because a loaded machine may run the thread that late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -52,7 +52,7 @@ class BoundedCode:
         turn_seconds: float = TURN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look up the methods that implement points. The lookup may run code of the plugin.
+        """Look up the methods that implement plugin points. The lookup may run code of the plugin.
 
         Args:
             name: the plugin's name, for messages.
@@ -74,20 +74,20 @@ class BoundedCode:
 
     @property
     def points(self) -> frozenset[str]:
-        """See `PluginCode`."""
+        """Names of the extension points that the plugin implements."""
         return frozenset(self._methods)
 
     @property
     def held_off(self) -> str:
-        """See `PluginCode`."""
+        """Why the plugin is no longer asked. Empty if it still is."""
         return self._held_off
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """See `PluginCode`."""
+        """Renew the plugin's time limit for a turn. `alive` is called after each answer."""
         self._left, self._alive = self._turn_seconds, alive
 
     def ask(self, point: str, *question: object) -> object:
-        """See `PluginCode`."""
+        """Ask the plugin and return its unchecked answer (see `PluginCode`)."""
         if self._held_off:
             raise self._make_error(point, f"it was too late before, and {_UNTIL}")
         if self._questions is None:
@@ -129,7 +129,7 @@ def _answer_all(questions: "SimpleQueue[_Question]") -> None:
 
 
 def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Result:
-    """Call a method twice, which finds methods that depend on chance, counters or the clock.
+    """Call a method twice, to detect answers that depend on chance, counters or the clock.
 
     Each answer is copied at once, because the plugin may change the object later.
     """
@@ -178,7 +178,7 @@ def _shorten(text: str) -> str:
 
 
 _LOADED: dict[tuple[str, tuple[tuple[str, str], ...]], BoundedCode] = {}
-"""Plugins by name and options, kept for the life of the process. A reload doesn't ask a plugin again that was late."""
+"""Plugins by name and options, kept for the life of the process, so that a reload doesn't ask a late plugin again."""
 
 
 def load_plugins(plugins: tuple[CpuPlugin, ...]) -> tuple[tuple[CpuPlugin, ...], tuple[StartRefused, ...]]:

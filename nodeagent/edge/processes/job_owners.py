@@ -45,8 +45,8 @@ def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
 def open_caller(pid: int, uid: int) -> Owner:
     """Open the process that asks for a job.
 
-    All user ids of the process must be the user's: a caller can pass its connection on and end, and another process gets its pid. With the
-    user's ids alone, that process is one to which the user may send signals anyway.
+    All user ids of the process must be the user's, because a caller can pass its connection on and end, and another process can get its
+    pid. If that process has only the user's ids, the user may send signals to it anyway.
 
     Raises:
         OwnerError: the process has ended, or has another user id.
@@ -95,7 +95,7 @@ class OwnerWatch:
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def follow(self) -> None:
-        """Wait for ends of owners, for ever. Run this method in its own thread."""
+        """Wait for owners to end, forever. Run this method in its own thread."""
         while True:
             self._epoll.poll()
             self._on_end()

@@ -1,6 +1,7 @@
 """Client of the launcher's socket, with one connection per request.
 
-Every request can be repeated after an error: the launcher starts each id once, and keeps an exit status until the agent acknowledges it.
+Every request can be repeated after an error, because the launcher starts each id once, and keeps an exit status until the agent
+acknowledges it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ T = TypeVar("T")
 
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
 ANSWER_SECONDS = 20.0  # the launcher gives up a start that hangs for 10 seconds
-ACKS_PER_REQUEST = 1000  # ids of at most 120 characters
-WRITES_BYTES = 128 * 1024  # per request: leaves room for JSON's quotes and escapes
+ACKS_PER_REQUEST = 1000  # an id has at most 120 characters
+WRITES_BYTES = 128 * 1024  # limit per request, with room for JSON's quotes and escapes
 MOVES_CPUS = 2**20  # sum of the CPUs of all thread moves in a request; the launcher refuses more
 
 
@@ -75,7 +76,9 @@ class LauncherClient:
         return self._check_served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
 
     def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Acknowledge exit statuses, which the launcher then forgets. Return the ids that the launcher knew and that had ended."""
+        """Acknowledge exit statuses, which the launcher then forgets. Return the acknowledged ids, without those that were unknown or still
+        running.
+        """
         asked = tuple(ids)
         acked: tuple[str, ...] = ()
         for first in range(0, len(asked), ACKS_PER_REQUEST):
@@ -84,7 +87,9 @@ class LauncherClient:
         return acked
 
     def begin_partition(self, cgroup: Path, kind: str) -> None:
-        """Write `cpuset.cpus.partition` of a cgroup, which the agent has no right to. The file then tells whether the kernel agreed."""
+        """Write a cgroup's `cpuset.cpus.partition`, which the agent isn't allowed to write. The file then shows whether the kernel accepted
+        the value.
+        """
         self._check_served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
 
     def gather(self, cgroup: Path) -> None:
@@ -92,7 +97,7 @@ class LauncherClient:
         self._check_served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
 
     def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write settings of the host, which the agent may only read.
+        """Write host settings, which the agent itself may only read.
 
         Args:
             writes: absolute path and content of each file.
@@ -101,7 +106,7 @@ class LauncherClient:
             The error of each write. None means that the write succeeded.
 
         Raises:
-            LauncherError: some of the files may have been written.
+            LauncherError: the request failed. Some of the files may have been written.
         """
         results: tuple[str | None, ...] = ()
         for some in _split_writes(writes):
@@ -134,7 +139,7 @@ class LauncherClient:
             raise LauncherError(self._path, "it closed the connection")
 
     def close(self) -> None:
-        """End `events`, from any thread, for good."""
+        """End `events` permanently, from any thread."""
         self._closed = True
         if self._subscription is not None:
             with contextlib.suppress(OSError):  # the connection is closed already

@@ -16,7 +16,8 @@ def find_group_id(name: str) -> int | None:
 def is_member(user: int, group: str) -> bool:
     """Return whether a user id is in the user database and belongs to a group.
 
-    A process's own groups don't tell: subordinate ids of a user namespace (subuid(5)) keep the groups, but aren't in the database.
+    A process's own groups don't show this, because subordinate ids of a user namespace (subuid(5)) keep the groups but aren't in the
+    database.
     """
     try:
         entry = pwd.getpwuid(user)

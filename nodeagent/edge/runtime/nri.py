@@ -63,7 +63,7 @@ from nodeagent.formats.runtime.ttrpc import (
 
 DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")
 SEND_SECONDS = 5.0
-"""Timeout of a write. A runtime that doesn't read for so long doesn't wait for answers any more."""
+"""Timeout of a write. A runtime that doesn't read for this long no longer waits for answers."""
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 16
 """Number of pieces that are read ahead while a call is being answered."""
@@ -81,26 +81,27 @@ class Answered(Struct, frozen=True):
     """Duration and result of one call."""
 
     method: str | None
-    """None means that NRI has no such method."""
+    """Name of the called method. None means that it is unknown in NRI."""
     took_seconds: float
     """Time from reading the call until the answer was written."""
     left_seconds: float
     """Time left before the runtime's timeout. A negative time means that the runtime has given up and drops the plugin."""
     code: int
-    """A TtrpcCode."""
+    """Status of the answer, a TtrpcCode."""
 
 
 class Plugin(Protocol):
     """Answers of a plugin, called in the thread of `NriConnection.serve`.
 
-    The argument `until` is the runtime's timeout, as of time.monotonic(). After a late answer the runtime drops the plugin for good.
+    The argument `until` is the runtime's deadline in seconds of time.monotonic(). After a late answer the runtime drops the plugin for
+    good.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def index(self) -> int:
-        """0 to 99, the plugin's place in the order of plugins."""
+        """Place in the order of plugins, 0 to 99."""
 
     @property
     def events(self) -> frozenset[Event]:
@@ -108,7 +109,7 @@ class Plugin(Protocol):
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
-        """Take the running pods and containers, before any other call, and return updates of containers."""
+        """Receive the running pods and containers, and return updates of containers. This is the first call."""
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:
@@ -126,7 +127,7 @@ class _Phase(IntEnum):
 
 class _Piece(NamedTuple):
     data: bytes
-    """Empty at the end of the connection."""
+    """Received bytes. Empty at the end of the connection."""
     arrived: float
 
 

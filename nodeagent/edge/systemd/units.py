@@ -30,9 +30,9 @@ CONTROL = Path("/run/systemd/system.control")
 """Directory of the drop-ins that `set-property --runtime` writes. Those of transient units are elsewhere."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
-"""systemd answers no request during a daemon-reload, which takes seconds on a host with thousands of units."""
+"""Timeout of a call. systemd doesn't answer during a daemon-reload, which takes seconds on a host with thousands of units."""
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
-"""Environment of systemctl. With the agent's NOTIFY_SOCKET, systemctl would report its own failures there."""
+"""Environment of systemctl, without the agent's NOTIFY_SOCKET, to which systemctl would report its own failures."""
 
 
 class UnitsError(NodeAgentError):
@@ -47,7 +47,7 @@ def read_units(
     within: Collection[str] = (),
     without: Collection[str] = (),
 ) -> dict[str, CpuSet]:
-    """Read `cpuset.cpus` of the units at the top of the hierarchy, and of those directly in some slices. Return the CPUs by cgroup path.
+    """Read `cpuset.cpus` of the units at the top of the hierarchy and directly in some slices. Return the CPUs by cgroup path.
 
     Args:
         possible: CPUs of a unit whose `cpuset.cpus` is empty.
@@ -95,7 +95,7 @@ def _read_cpus(cgroup: Path) -> CpuSet | None:
 
 
 def start_deadline() -> float:
-    """Return the time in CALL_SECONDS, in seconds of the monotonic clock. Several calls can share one deadline."""
+    """Return a deadline CALL_SECONDS from now, on the monotonic clock in seconds. Several calls can share it."""
     return time.monotonic() + CALL_SECONDS
 
 
@@ -121,7 +121,7 @@ def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, u
 def clear_allowed_cpus(
     unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Let a unit use all CPUs again. If the unit had AllowedCPUs= before, set these instead.
+    """Let a unit use all CPUs again. For a unit that had AllowedCPUs= before, call `set_allowed_cpus` instead.
 
     An empty `AllowedCPUs=` doesn't change the cgroup (systemd #43846). The unit therefore first gets all possible CPUs, which stay in its
     `cpuset.cpus` until the next boot.
@@ -176,7 +176,9 @@ def set_device_rules(
 
 
 def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
-    """Return whether the drop-in of `set_device_rules` exists. It outlives the unit's own file, and applies again with a new one."""
+    """Return whether the drop-in of `set_device_rules` exists. The drop-in outlives the unit's own file, and applies to a later file of
+    this unit, too.
+    """
     try:
         (control / f"{unit}.d" / "50-DeviceAllow.conf").stat()
     except OSError:  # a file that can't be read counts as missing
@@ -192,7 +194,7 @@ def set_unit(
     Args:
         unit: the unit's name.
         cpus: the CPUs. None leaves them unchanged. An empty set means all, but a running unit keeps its present CPUs (systemd #43846).
-        memory_nodes: likewise.
+        memory_nodes: the memory nodes, with the same rules.
         systemctl: the program to run.
 
     Raises:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Limit of the bytes around a message, such as frame headers, HTTP headers and settings."""
+"""Limit on the bytes in addition to a message, such as frame headers, HTTP headers and settings."""
 _PREFIX_BYTES = 5
 """Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
@@ -35,12 +35,12 @@ _CLOCKS_DIFFER_SECONDS = 0.05
 
 
 class GrpcServerKind(Struct, frozen=True):
-    """Kind of a server, for the texts of errors."""
+    """Kind of a server, for error messages."""
 
     name: str
     hint: str
     hint_if_late: str = ""
-    """Hint for a server that has not answered in time. Empty means `hint`."""
+    """Hint for a server that has not answered in time. Empty means that `hint` is used."""
 
 
 class GrpcError(NodeAgentError):
@@ -74,12 +74,12 @@ def load_h2() -> None:
 
 
 class GrpcClient:
-    """Connection for one call after the other. Use it in `with`.
+    """Connection for consecutive calls. Use the client in a `with` statement.
 
     Args:
         kind: kind of the server.
         path: path of the server's socket.
-        until: deadline of all calls, as of time.monotonic(). None means that there is no deadline.
+        until: deadline of all calls, in seconds of time.monotonic(). None means that there is no deadline.
         max_bytes: limit of a message.
     """
 
@@ -92,7 +92,7 @@ class GrpcClient:
         self._h2: H2Connection | None = None
         self._bound = FrameBound()
         self._unsent = b""
-        """The rest of the request that the server's flow control doesn't allow yet."""
+        """Rest of the request, for which the server's flow control window has no room yet."""
 
     def __enter__(self) -> Self:
         """Connect. Raise GrpcError if that fails."""

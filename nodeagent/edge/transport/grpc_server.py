@@ -30,15 +30,15 @@ from nodeagent.formats.wire.grpc_messages import (
 from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
 MAX_REQUEST_BYTES = 4096
-"""Limit of a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
+"""Limit on a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
 MAX_ANSWER_BYTES = 16 << 20
 """Limit that clients of kubelet use (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""Limit of the data sent at once, if the client's flow control windows are larger."""
+"""Limit on the data sent at once, if the client's flow control windows are larger."""
 
 Method = Callable[[bytes], bytes]
-"""Function from a request's message to the answer's. A CallError becomes the status of the call."""
+"""Function that computes the answer's message from the request's message. A CallError becomes the status of the call."""
 Headers = list[tuple[str, str]]
 
 _OK: Headers = [(":status", "200"), ("content-type", CONTENT_TYPE)]
@@ -72,7 +72,7 @@ class GrpcConnection:
         self._requests: dict[int, _Request] = {}
         """Requests that are arriving, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """Unsent rest of each answer, by stream, which waits for the client's window."""
+        """Unsent rest of each answer, by stream. The rest waits for the client's window."""
         self._has_begun = False
         self.is_over = False
 

@@ -34,7 +34,8 @@ class LocalApi:
     """Service for `ServingThread.serve`. All operations run in the serving thread, and must not block it.
 
     Args:
-        reads: quick operations for the owner, root and the group. An answer is encoded again only if it is another object than the last.
+        reads: quick operations for the owner, root and the group. An answer is encoded again only if it is not the same object as the last
+            answer.
         writes: operations for the owner and root, each with its own deadline.
         owner: user id that the agent runs as.
         group: group whose members may read. None means that only the owner and root may.

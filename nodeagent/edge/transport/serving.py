@@ -27,11 +27,11 @@ _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
 """Option of asm-generic/socket.h (Linux 4.13), which the socket module doesn't have."""
 _MAX_OPTION_BYTES = 1024
-"""Limit of socket.getsockopt, enough for 256 groups."""
+"""Limit on the length of the option's value, enough for 256 groups."""
 
 
 class Connections(NamedTuple):
-    """Numbers of open connections, by what is happening to them."""
+    """Numbers of open connections in each state."""
 
     reading: int
     """Connections whose request is arriving."""
@@ -129,7 +129,7 @@ class Server:
         self._resume()
 
     def _resume(self) -> None:
-        if self._listener.fileno() >= 0:  # isn't closed yet
+        if self._listener.fileno() >= 0:  # the listener isn't closed yet
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
@@ -176,9 +176,10 @@ class Server:
         self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Make room for a connection of a user, if necessary by dropping the slowest one of the user with most connections.
+        """Make room for a connection of a user, if necessary by dropping the slowest connection of the user who has the most.
 
-        Of the new client's own user, only a connection whose request is arriving is dropped. Return False if none can be dropped.
+        If the new client's user has the most, only a connection whose request is arriving is dropped. Return False if no connection can be
+        dropped.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:

@@ -1,4 +1,4 @@
-"""Compares one of kubelet's files with nodeagent's own state, as far as the file's version can express the state."""
+"""Compares a kubelet file with nodeagent's own state, as far as the file's version can express the state."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +12,11 @@ from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, mem
 from nodeagent.formats.checkpoint.checkpoint_versions import DEVICES, OWN, Checkpoint, CheckpointError
 
 _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
-"""Versions with the resources of a pod as a whole."""
+"""File versions that contain pod-level resources."""
 
 
 class Disagreement(Struct, frozen=True, order=True):
-    """A value that differs between file and state. An empty text means that one of them has no value."""
+    """A value that differs between file and state. An empty text means that the value is missing there."""
 
     pod: str
     """UID of the pod. Empty for a value of the node."""
@@ -29,7 +29,7 @@ class Disagreement(Struct, frozen=True, order=True):
 
 _Key = tuple[str, str, str]
 _Value = tuple[str, Any]
-"""The printed text and the compared value."""
+"""Text for output, and the value to compare."""
 
 
 def check_state(state: Checkpoint) -> None:
@@ -114,7 +114,7 @@ def _format_blocks(blocks: Blocks) -> str:
 def _list_device_values(promises: Promises) -> Iterator[tuple[_Key, _Value]]:
     for uid, pod in pods_with_devices(promises):
         for name, devices in pod.devices:
-            # Devices of claims are not in the file.
+            # The file doesn't contain devices of claims.
             of_the_manager = [device for device in devices if not device.claim]
             for resource in sorted({device.resource for device in of_the_manager}):
                 own = [device for device in of_the_manager if device.resource == resource]

@@ -1,6 +1,6 @@
-"""Identifies, verifies and converts every version of kubelet's checkpoint files and of nodeagent's own state.
+"""Identifies, verifies and converts all versions of kubelet's checkpoint files and of nodeagent's own state.
 
-Stricter than kubelet, which accepts some files without checksums. Knows no file system.
+This module is stricter than kubelet, which accepts some files without checksums. It doesn't access the file system.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
 """Versions of kubelet 1.37, which can only be read."""
 DEVICES = "devices-v2"
-"""Version of the device manager's file with NUMA nodes (kubelet 1.20 and later), which can only be read."""
+"""Version of the device manager's file that has NUMA nodes (kubelet 1.20 and later). It can only be read."""
 OWN = "nodeagent-v1"
 _DOCUMENT_VERSION = 1
 
@@ -59,7 +59,7 @@ class CheckpointError(NodeAgentError):
 
 
 class Checkpoint(Struct, frozen=True):
-    """Contents of a file."""
+    """Decoded contents of a checkpoint file."""
 
     version: str
     checksum: str
@@ -68,9 +68,9 @@ class Checkpoint(Struct, frozen=True):
     """Policies by configuration field."""
     promises: Promises
     by_id: Mapping[str, CpuSet] = field(default_factory=dict)
-    """CPU sets by container ID, in version 1 of the CPU file."""
+    """CPU sets by container ID. Only version 1 of the CPU file has them."""
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Healthy devices by resource, in the devices' file."""
+    """Healthy devices by resource. Only the device manager's file has them."""
     saved: SavedState | None = None
     """Contents of nodeagent's own file."""
     problem: str | None = None
@@ -259,8 +259,9 @@ def _decode_node_state(content: bytes) -> Checkpoint:
 
 
 def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Convert the contents to another version, one of WRITABLE. The owners of container IDs are needed from and to
-    version 1 of the CPU file. With `lossy`, values that the version can't express are left out.
+    """Convert the contents to another version, one of WRITABLE. `containers` has the owners of container IDs, which
+    conversions from and to version 1 of the CPU file need. With `lossy`, values that the version can't express are left
+    out.
 
     Raises:
         CheckpointError: the contents are damaged, or the version can't express them.
@@ -308,7 +309,9 @@ _IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER
 
 
 def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
-    """Return the allocations with CPU sets by pod and container, after finding the owners of those by container ID."""
+    """Return the allocations by pod and container. The owners of CPU sets that are listed by container ID are looked
+    up.
+    """
     pods = checkpoint.promises.pods
     for each, cpus in checkpoint.by_id.items():
         if each not in containers:

@@ -20,7 +20,7 @@ _CORRUPTED = "checkpoint is corrupted"
 _NAMES = ("policyName", "defaultCpuSet", "entries", "podEntries", "checksum")
 
 Sets = Mapping[str, str]
-"""CPU set as text, by container name."""
+"""CPU sets as text, by container name."""
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
@@ -117,8 +117,8 @@ def decode_cpu_state(
 
 
 def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
-    """Decode version 4 of kubelet 1.37, which has the contents as a string with its own checksum. None means another
-    version.
+    """Decode version 4 (kubelet 1.37), whose contents are a string with its own checksum. None means that the file has
+    another version.
     """
     try:
         outer = fields(document, ("data", "dataChecksum"))
@@ -166,7 +166,7 @@ def _create_record(policy: str, default: str, entries: Mapping[str, Sets], pods:
 
 
 def _decode_version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
-    """Decode version 3. If that fails, its pod entries are left over for the next try, as in kubelet."""
+    """Decode version 3. If decoding fails, the pod entries found so far remain for the next try, as in kubelet."""
     left_over: tuple[tuple[str, CpuSet], ...] = ()
     try:
         found = fields(document, _NAMES)
@@ -196,7 +196,7 @@ def _decode_version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
         checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None
-    # A build between two releases hashed under another type name. With the gate on, kubelet doesn't try this name.
+    # A build between two releases used another type name in the hash. With the gate on, kubelet doesn't try that name.
     names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
     dump = _dump_entries(entries)
     if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:
@@ -251,7 +251,9 @@ class CpuContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Correct checksums of these contents, for each version (and the build between two of them) that can express them."""
+        """Correct checksums of these contents, by each version (or build between two versions) that can express the
+        contents.
+        """
         dump = _dump_entries(self.entries)
         pods = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(self.pods.items()))
         by_id = " ".join(f"{container}:{cpus}" for container, cpus in sorted(self.containers.items()))

@@ -1,8 +1,8 @@
 """kubelet's file kubelet_internal_checkpoint with the devices of each container: encoded byte for byte, and decoded.
 
 The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not
-over the file's bytes. kubelet writes its entries in the order of a Go map; here they are sorted. A device near several
-NUMA nodes is listed for each.
+over the file's bytes. kubelet writes the entries in the random order of a Go map; this module sorts them. A device near
+several NUMA nodes is listed under each node.
 """
 
 import base64
@@ -28,7 +28,7 @@ from nodeagent.formats.syntax.go_json import (
 )
 
 _NOWHERE = -1
-"""kubelet's nodeWithoutTopology."""
+"""NUMA node of devices without topology (kubelet's nodeWithoutTopology)."""
 _NODE = re.compile(r"-1|0|[1-9][0-9]{0,4}")
 _ENTRY = ("PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp")
 
@@ -47,14 +47,14 @@ class DeviceCheckpointError(ValueError):
 
 
 def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
-    """Encode the file from the devices of each container. Healthy devices of the pools are registered."""
+    """Encode the file from the devices of each container. Healthy devices of the pools are listed as registered."""
     entries = []
     for uid, pod in pods_with_devices(promises):
         for name, own in pod.devices:
             ids: dict[str, dict[int, list[str]]] = {}
             for device in own:
                 if device.claim:
-                    continue  # the file has no devices of claims
+                    continue  # the file doesn't contain devices of claims
                 for node in device.nodes or (_NOWHERE,):
                     ids.setdefault(device.resource, {}).setdefault(node, []).append(device.id)
             for resource, by_node in ids.items():

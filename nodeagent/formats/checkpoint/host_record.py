@@ -1,6 +1,6 @@
-"""`host_settings`: the values of host settings before the agent changed them.
+"""The file `host_settings` with the values that host settings had before the agent changed them.
 
-A sealed file (`sealed.py`) with the record as JSON with sorted keys.
+The file is sealed (`sealed.py`) and contains the record as JSON with sorted keys.
 """
 
 import json
@@ -18,12 +18,12 @@ _WAY_OUT = "the original settings are unknown: `cat /proc/irq/*/smp_affinity_lis
 
 
 class HostRecordError(NodeAgentError):
-    """A record is unreadable for this version."""
+    """The record of host settings can't be read by this version."""
 
 
 def encode_record(boot: str, record: Record) -> bytes:
-    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. A later boot
-    doesn't have to restore them.
+    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. After a reboot, they
+    don't need to be restored.
     """
     settings = [
         [setting.kind.value, setting.name, str(change.before), [str(value) for value in change.ours]]

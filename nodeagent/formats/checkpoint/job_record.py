@@ -20,7 +20,9 @@ class JobRecord(Struct, frozen=True):
     pid: int
     """Process ID of the owner, the process that requested the job and becomes its command."""
     start_ticks: int
-    """Start time of this process by the kernel's clock. With the PID, it identifies the process."""
+    """Start time of this process in the kernel's clock ticks. Together with the PID, the start time identifies the
+    process.
+    """
 
 
 def format_record(record: JobRecord) -> bytes:

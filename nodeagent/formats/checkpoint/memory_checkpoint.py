@@ -39,7 +39,7 @@ T = TypeVar("T")
 _CORRUPTED = "checkpoint is corrupted"
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
-"""Limit on the bitmask that a hostile node ID could create."""
+"""Largest accepted node ID, because a hostile ID could create a huge bitmask."""
 _LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
 _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
@@ -89,7 +89,7 @@ def _encode_node(node: MemoryNode) -> str:
 
 
 def _dump_map(entries: Mapping[Any, T] | None, dump: Callable[[T], str]) -> str:
-    """Dump a map as Go's spew does. None means nil."""
+    """Dump a map as Go's spew does. None is dumped as a nil map."""
     if entries is None:
         return "<nil>"
     return f"map[{' '.join([f'{key}:{dump(value)}' for key, value in sorted(entries.items())])}]"
@@ -183,7 +183,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
     names = (_LEGACY,) if pod_level else (_VERSION_1, _LEGACY)
     if contents.checksum and contents.checksum not in {fnv1a_32(*contents.dump(n, with_pods=False)) for n in names}:
         return Unreadable(_CORRUPTED)
-    # With the gate on, kubelet keeps the pod entries of its try as version 2.
+    # With the gate on, kubelet first tries version 2 and keeps the pod entries decoded by this try.
     return contents.record(with_pods=pod_level)
 
 
@@ -204,7 +204,7 @@ _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
 class MemoryContents(Struct, frozen=True):
-    """Contents of a file including nulls, which count in the checksum."""
+    """Contents of a file. Nulls are kept, because they affect the checksum."""
 
     policy: str
     machine: dict[int, _RawNode | None] | None
@@ -225,7 +225,9 @@ class MemoryContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Correct checksums of these contents, for each version (and 1.36.0 as first merged) that can express them."""
+        """Correct checksums of these contents, by each version (or 1.36.0 as first merged) that can express the
+        contents.
+        """
         found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
             found["1"] = fnv1a_32(*self.dump(_LEGACY, with_pods=False))
@@ -236,7 +238,7 @@ class MemoryContents(Struct, frozen=True):
         machine = []
         for node_id, node in sorted((self.machine or {}).items()):
             if node is None or any(table is None for table in (node.tables or {}).values()):
-                # kubelet accepts the checksum and then panics.
+                # kubelet would accept the checksum and then panic.
                 return Unreadable(_CORRUPTED)
             tables = tuple(sorted((k, t) for k, t in (node.tables or {}).items() if t is not None))
             machine.append(MemoryNode(node_id, node.assignments, NumaSet.from_ids(node.cells or ()), tables))
@@ -314,8 +316,8 @@ def _parse_blocks(value: object) -> _RawBlocks:
 
 
 def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
-    """Decode version 3 of kubelet 1.37, which has the contents as a string with its own checksum. None means another
-    version.
+    """Decode version 3 (kubelet 1.37), whose contents are a string with its own checksum. None means that the file has
+    another version.
     """
     outer = fields(document, ("data", "dataChecksum"))
     data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])

@@ -1,7 +1,7 @@
-"""`nodeagent_state`, the single source of truth: NodeState ↔ bytes.
+"""The state file `nodeagent_state`, the only source of truth: encodes and decodes a NodeState.
 
-A sealed file (`sealed.py`) with the state as JSON with sorted keys. Equal states are equal bytes. Knows no file system.
-A reader of version N reads all lower versions and refuses higher ones by name.
+The file is sealed (`sealed.py`) and contains the state as JSON with sorted keys. Equal states have equal bytes. A
+reader of version N reads all lower versions and refuses higher ones by name.
 """
 
 import json
@@ -37,7 +37,9 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 2
-"""Latest version. A state that version 0.1 would read in the same way keeps version 1, so that 0.1 refuses only the others."""
+"""Latest version of the format. A state that nodeagent 0.1 would read correctly keeps version 1, so that 0.1 refuses
+only other states.
+"""
 FORMAT = "nodeagent_state"
 MAX_BYTES = 256 * 2**20
 _WAY_OUT = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"
@@ -68,7 +70,7 @@ class StateEncoder:
 
     def __init__(self) -> None:
         self._encoded: dict[int, tuple[PodEntry, str]] = {}
-        """Entries of the last state, by identity, with their texts."""
+        """Entries of the last state and their texts, by the object identity of the entry."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
         encoded = {}
@@ -94,7 +96,7 @@ def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state as JSON values, including secrets. It is the second line of the file."""
+    """Return the state as JSON values, including secrets. This document is the second line of the file."""
     pods = {uid: _encode_pod(pod) for uid, pod in state.promises.pods}
     return {
         "generation": state.generation,
@@ -171,7 +173,7 @@ def _encode_runtime(registry: Registry) -> Document | None:
 
 
 def _encode_books(promises: Promises) -> Document:
-    """Return everything except the pods."""
+    """Return all fields of the promises except the pods."""
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
@@ -274,12 +276,12 @@ def _version_of(state: NodeState) -> int:
 
 
 def _has_new_domain(entry: PodEntry) -> bool:
-    """Whether version 0.1 doesn't know the entry's domain and would take the pod for one of the agent's own."""
+    """Whether nodeagent 0.1 doesn't know the entry's domain and would treat the pod as the agent's own."""
     return entry.origin.domain != _domain_of_source(entry.origin.source)
 
 
 def _domain_of_source(source: str) -> str:
-    """Return the domain of an entry without a domain, as version 0.1 wrote them."""
+    """Return the domain of an entry that has none because nodeagent 0.1 wrote it."""
     return source if source == "containerd" else OWN
 
 

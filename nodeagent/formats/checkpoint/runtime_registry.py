@@ -1,4 +1,6 @@
-"""The registry of a container runtime's containers as JSON values, a part of `nodeagent_state` if there are any."""
+"""The registry of a container runtime's containers as JSON values, which are part of `nodeagent_state` if there are
+such containers.
+"""
 
 from typing import Any
 

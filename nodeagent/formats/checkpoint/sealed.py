@@ -26,8 +26,8 @@ def seal(body: bytes, form: str, version: int) -> bytes:
 
 
 def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
-    """Check the header line of a file and return the content. `form` names the expected format, and `version` is
-    the latest readable version. `way_out` is the hint for a damaged file. Without `judge`, a wrong checksum is
+    """Check the header line of a file and return the content. `form` names the expected format, and `version` is the
+    latest readable version. `way_out` is the hint shown for a damaged file. Without `judge`, a wrong checksum is
     accepted.
 
     Raises:

@@ -1,1 +1,3 @@
-"""The configuration: a file to Config and back, kubelet's fields, and the part of it that the agent publishes."""
+"""The configuration: parsing and formatting of a Config, kubelet's fields, and the part of a Config that the agent
+publishes.
+"""

@@ -1,6 +1,4 @@
-"""Formats a Config as the fields of a configuration file, each with its value. `parse_config` reads them back as the
-same Config.
-"""
+"""Formats a Config as the fields of a configuration file. `parse_config` reads the fields back as the same Config."""
 
 from typing import Any
 
@@ -13,8 +11,8 @@ Document = dict[str, Any]
 
 
 def config_fields(config: Config, *, with_places: bool = True) -> Document:
-    """Format every field, in the order of docs/reference/configuration.md. A running agent publishes no paths and
-    addresses (`with_places`).
+    """Format every field, in the order of docs/reference/configuration.md. Paths and addresses are included only
+    `with_places`, because a running agent doesn't publish them.
     """
     placement = config.placement
     fields: Document = {

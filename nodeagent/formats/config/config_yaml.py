@@ -1,7 +1,7 @@
 """Parses the text of a configuration into a Config, or reports all its errors at once. Accepts KubeletConfiguration's
 fields and the agent's own.
 
-Knows nothing about the machine.
+The machine isn't needed.
 """
 
 import difflib
@@ -51,20 +51,20 @@ _HINT = "fix these lines, then start or reload again; examples/config.yaml (see 
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
-"""Kubelet's gates that are locked to true and concern the agent."""
+"""Feature gates of kubelet that are locked to true and affect the agent."""
 _OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
-"""Fields that the managers check without a machine. All other fields are checked by this module."""
+"""Fields whose values the managers check. This module checks all other fields."""
 _MAX_INT32 = 2**31 - 1
 Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
     """Parse a configuration, one document of YAML or JSON. Empty text is the default configuration. `source` is the
-    file's name in findings.
+    file name shown in findings.
 
     Raises:
-        DocumentError: the configuration is invalid; the error has every finding.
+        DocumentError: the configuration is invalid. The error contains all findings.
     """
     config, findings = judge_config(content, source)
     if findings:
@@ -132,7 +132,7 @@ class _ConfigReader:
         reader = PlacementReader(fields)
         listed = reader.reserved_system_cpus()
         if listed:
-            # In kubelet, the list replaces the amounts (cmd/kubelet/app/server.go).
+            # In kubelet, reservedSystemCPUs replaces the reserved amounts of CPU (cmd/kubelet/app/server.go).
             system = Resources.of({**dict(system), CPU: Quantity.of(len(listed))})
             kube = Resources(tuple(item for item in kube if item[0] != CPU))
         amounts = Config(
@@ -185,7 +185,7 @@ class _ConfigReader:
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
 
     def _read_kind(self) -> bool:
-        """Read the kind, and tell whether it is kubelet's."""
+        """Read the kind, and tell whether it is KubeletConfiguration."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
         if kind not in {None, _KUBELET_KIND[1], _OWN_KIND}:
             self._report("kind", f"must be {_KUBELET_KIND[1]} or {_OWN_KIND}, or absent", kind)
@@ -261,7 +261,9 @@ class _ConfigReader:
         return None if text in {"0%", "100%"} else number
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read the placement. `amounts` has the reservations; a percentage threshold is added once the machine is known."""
+        """Read the placement. `amounts` has the reserved amounts. A percentage threshold is added once the machine is
+        known.
+        """
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
         placement = reader.placement(
@@ -292,7 +294,7 @@ class _ConfigReader:
             elif name not in _OUR_GATES and difflib.get_close_matches(
                 name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9
             ):
-                # Probably a typo of one of the agent's gates, and not one of kubelet's other gates.
+                # The name is probably a misspelled gate of the agent, not one of kubelet's other gates.
                 self._report("featureGates", f"unknown feature gate{suggest_nearest(name, _OUR_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
@@ -423,8 +425,8 @@ class _ConfigReader:
 
     def _read_cgroup_root(self, *, is_kubelets: bool) -> str | None:
         text = self._fields.string("cgroupRoot")
-        # kubelet's field is the name of a cgroup, and the agent's is a directory. In a kubelet file, other values than
-        # a directory have no effect.
+        # In kubelet, this field is the name of a cgroup; for the agent, it is a directory. In a kubelet file, other values
+        # than a directory have no effect.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
             self._reported.append("cgroupRoot")
             return None

@@ -24,7 +24,7 @@ class ConfiguredValue(Struct, frozen=True):
 
 
 class NriConfig(Struct, frozen=True):
-    """NRI settings of containerd. Each one is None if no file contains it."""
+    """NRI settings of containerd. Each setting is None if no file contains it."""
 
     is_off: ConfiguredValue | None = None
     """Setting with a boolean value."""

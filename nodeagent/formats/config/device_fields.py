@@ -1,4 +1,6 @@
-"""Reader of the configuration's field `devices`, the selections behind extended resources. Loaded only if the field is set."""
+"""Reader of the configuration's field `devices`, which selects the devices of extended resources. Loaded only if the
+field is set.
+"""
 
 import re
 from typing import Any
@@ -21,7 +23,7 @@ _NAME = re.compile(r"[^\s/]{1,64}")
 
 
 def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelection, ...]:
-    """Read the entries of the field, which belongs to the object `owner`."""
+    """Read the entries of the field. `owner` is the object that contains the field."""
     found: dict[str, DeviceSelection] = {}
     variables: dict[str, str] = {}
     for item in items:

@@ -1,6 +1,6 @@
 """The part of the configuration that affects allocations, as the running agent publishes it in plain values.
 
-Writer and reader have the same version. Unlike a configuration file, the document is not validated, and has no paths
+Writer and reader have the same version, so the document is not validated. Unlike a configuration file, it has no paths
 or addresses.
 """
 
@@ -81,7 +81,7 @@ def config_document(config: Config) -> Document:
 def config_from_document(document: JsonValue) -> Config:
     """Read the result of `config_document`.
 
-    `node_capacity.with_machine` computes the memory reservation from the result and the machine.
+    The memory reservation is computed later, by `node_capacity.with_machine`, from the result and the machine.
 
     Raises:
         MisfitError: a value is missing, has the wrong type, or is not a policy of this version.

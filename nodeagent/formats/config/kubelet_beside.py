@@ -1,4 +1,4 @@
-"""Finds the changes in kubelet's configuration and state without which kubelet must not run beside nodeagent.
+"""Finds the changes that kubelet's configuration and state need before kubelet may run beside nodeagent.
 
 On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write
 the same cpuset and allocate each other's CPUs.
@@ -19,7 +19,7 @@ class _Manager(Struct, frozen=True):
     field: str
     flag: str
     off: str
-    """Policy without allocations, which is the default."""
+    """Name of the policy that allocates nothing, which is the default."""
     state_file: str
 
 
@@ -30,7 +30,7 @@ _MEMORY = _Manager("memoryManagerPolicy", "--memory-manager-policy", "None", "me
 class KubeletFiles(Struct, frozen=True):
     documents: tuple[tuple[str, bytes], ...] = ()
     """Paths and contents of kubelet's configuration file and then of the files in its `--config-dir`, sorted by name.
-    Empty without files.
+    Empty if there are no files.
     """
     arguments: tuple[str, ...] = ()
     """Kubelet's command line, which overrides the documents. Empty if unknown or kubelet isn't running."""
@@ -42,8 +42,8 @@ class KubeletFiles(Struct, frozen=True):
 
 
 def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
-    """Return the required changes with their places. Without any, kubelet may run. An unreadable file counts as a
-    change, too.
+    """Return the required changes and where to make them. If there are none, kubelet may run. An unreadable file counts
+    as a change, too.
     """
     found: list[Finding] = []
     read = []

@@ -1,6 +1,6 @@
-"""Translates a KubeletConfiguration into a nodeagent configuration of the same effect. Unused fields become comments.
+"""Translates a KubeletConfiguration into a nodeagent configuration with the same effect. Unused fields become comments.
 
-Keeps the file's own lines, order and comments wherever possible.
+The file's lines, order and comments are kept wherever possible.
 """
 
 import re
@@ -22,7 +22,9 @@ _STATIC_PODS = "kubelet's own pods: set nodeagent's directory, or keep the defau
 _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}
 _SECRET = {"staticPodURLHeader"}
-"""Kubelet's fields whose values may be passwords. More users may be able to read the new file than the original."""
+"""Kubelet fields whose values may be passwords. The values are left out, because more users may be able to read the new
+file.
+"""
 
 
 class Migration(Struct, frozen=True):
@@ -33,7 +35,7 @@ class Migration(Struct, frozen=True):
     commented: tuple[str, ...]
     """Top-level fields that became comments."""
     partly_used: tuple[str, ...]
-    """Parts of the kept fields without a use here, such as `evictionHard[nodefs.available]`."""
+    """Parts of the kept fields that have no effect here, such as `evictionHard[nodefs.available]`."""
 
 
 def migrate_config(content: bytes, source: str) -> Migration:
@@ -52,7 +54,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
     wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=())
     text = _edit_lines(content, root, reasons)
     try:
-        # The structure of an edited text may not follow its lines.
+        # Editing by lines may break a text whose structure doesn't follow its lines.
         is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=()) == wanted
     except DocumentError:
         is_same = False

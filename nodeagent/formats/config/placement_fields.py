@@ -1,4 +1,6 @@
-"""Reads the fields that affect placement, named as in KubeletConfiguration. Shared by configuration files and scenarios."""
+"""Reads the fields that affect placement, named as in KubeletConfiguration. Configuration files and scenarios share
+this reader.
+"""
 
 import re
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class PlacementReader:
-    """Reader of one object. Names of policies and options aren't checked here but by the managers."""
+    """Reader of the fields of one object. Names of policies and options are checked by the managers, not here."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

@@ -1,1 +1,1 @@
-"""What pods hold, and the accounts of the node, as JSON in the state file, with one module for each resource."""
+"""Pods' holdings and the node's accounts as JSON in the state file, with one module for each resource."""

@@ -1,6 +1,6 @@
-"""All that a pod holds, and all accounts of the node, in the state file.
+"""All holdings of a pod, and all accounts of the node, in the state file.
 
-The resources of the first version keep their own layouts. Any other resource is formatted by the fields of its type, under its name.
+The resources of the first version keep their own layouts. Any other resource is stored under its name, by the fields of its type.
 """
 
 from typing import Any, TypeVar
@@ -27,28 +27,28 @@ from nodeagent.formats.syntax.json_values import JsonValue
 
 Document = dict[str, Any]
 T = TypeVar("T")
-_OF_THE_FIRST_VERSION = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldings)
+_FIRST_VERSION_RESOURCES = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHoldings)
 
 
 def encode_holdings(pod: PodPromises) -> Document:
-    """Encode what a pod holds of each resource."""
+    """Encode a pod's holdings of each resource."""
     document = {
         **encode_cpus(pod.of(CpuHoldings)),
         **encode_memory(pod.of(MemoryHoldings)),
         **encode_devices(pod.of(DeviceHoldings)),
         **encode_claims(pod.of(ClaimHoldings)),
     }
-    for kind in _further_kinds():
+    for kind in _list_further_kinds():
         if (held := pod.of(kind.holdings)) != kind.holdings():
             document[kind.name] = msgspec.to_builtins(held)
     return document
 
 
 def decode_holdings(document: JsonValue) -> PodPromises:
-    """Decode what a pod holds of each resource."""
+    """Decode a pod's holdings of each resource."""
     further = (
         _decode_further(kind.holdings, found)
-        for kind in _further_kinds()
+        for kind in _list_further_kinds()
         if (found := document.optional(kind.name)) is not None
     )
     return NOTHING.having(
@@ -59,7 +59,7 @@ def decode_holdings(document: JsonValue) -> PodPromises:
 def encode_books(promises: Promises) -> Document:
     """Encode the accounts of each resource."""
     document = {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
-    for kind in _further_kinds():
+    for kind in _list_further_kinds():
         if kind.books is not None and (books := promises.of(kind.books)) != kind.books():
             document[kind.name] = msgspec.to_builtins(books)
     return document
@@ -69,14 +69,14 @@ def decode_books(document: JsonValue, promises: Promises) -> Promises:
     """Return the promises with the decoded accounts of each resource."""
     further = (
         _decode_further(kind.books, found)
-        for kind in _further_kinds()
+        for kind in _list_further_kinds()
         if kind.books is not None and (found := document.optional(kind.name)) is not None
     )
     return promises.having(decode_cpu_books(document), decode_memory_books(document), *further)
 
 
-def _further_kinds() -> tuple[ResourceKind, ...]:
-    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _OF_THE_FIRST_VERSION)
+def _list_further_kinds() -> tuple[ResourceKind, ...]:
+    return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _FIRST_VERSION_RESOURCES)
 
 
 def _decode_further(kind: type[T], document: JsonValue) -> T:

@@ -1,4 +1,4 @@
-"""Resource claims in the state file."""
+"""Allocations of resource claims in the state file."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Document = dict[str, Any]
 
 
 def encode_claims(held: ClaimHoldings) -> Document:
-    """Encode the claims of a pod."""
+    """Encode the allocations of a pod's claims."""
     claims = [
         {
             "claim": claim.claim,
@@ -24,7 +24,7 @@ def encode_claims(held: ClaimHoldings) -> Document:
 
 
 def decode_claims(document: JsonValue) -> ClaimHoldings:
-    """Decode the claims of a pod."""
+    """Decode the allocations of a pod's claims."""
     claims = document.optional("claims")
     return ClaimHoldings(() if claims is None else claims.each(_decode_claim))
 

@@ -1,4 +1,4 @@
-"""CPUs in the state file."""
+"""Pods' CPUs, and the CPU manager's accounts, in the state file."""
 
 from typing import Any
 

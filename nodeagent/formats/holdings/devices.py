@@ -1,4 +1,4 @@
-"""Devices in the state file."""
+"""Pods' devices in the state file."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""Memory and huge pages in the state file."""
+"""Pods' memory and huge pages, and the memory manager's accounts, in the state file."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def _decode_node(document: JsonValue) -> MemoryNode:
         id=document.field("id").whole(),
         assignments=document.field("assignments").whole(),
         cells=document.field("cells").nodes(),
-        # More memory may be allocated than a node has, so free and allocatable bytes may be negative.
+        # A node may have less memory than is allocated on it, so free and allocatable bytes may be negative.
         tables=document.field("tables").by_name(
             lambda item: MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
         ),

@@ -1,1 +1,1 @@
-"""Content of /sys, /proc and cgroup files: raw samples first, then the machine and cgroup values made from them."""
+"""Content of /sys, /proc and cgroup files: raw samples, and the machine and cgroup values derived from the samples."""

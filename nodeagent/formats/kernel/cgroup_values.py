@@ -1,4 +1,4 @@
-"""Formats and parses cgroup v2 values in the notation of each kernel file. Knows no file system."""
+"""Formats and parses cgroup v2 values in the notation of each kernel file, without accessing files."""
 
 import re
 
@@ -33,7 +33,7 @@ def format_value(value: Value) -> str:
 
 
 def format_for_write(attribute: Attribute, value: Value) -> str:
-    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because a write of no bytes never
+    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because writing zero bytes never
     reaches the kernel.
     """
     return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else format_value(value)
@@ -78,7 +78,7 @@ def _parse_partition(text: str) -> Partition:
 _PARTITION = re.compile(r"(?P<kind>[^ ]*)(?P<invalid> invalid(?: \((?P<why>[^\n]*)\))?)?")
 _SWITCH = {"0": False, "1": True}
 _MAX_DIGITS = 20
-"""Maximum for a 64-bit number."""
+"""Maximum number of digits of a 64-bit number."""
 
 
 def _parse_number(text: str) -> int:

@@ -1,7 +1,7 @@
 """Counters of /proc/interrupts and /proc/softirqs since boot: a row per interrupt or kind, a column per CPU.
 
-Both files are large on large machines (600 rows of 512 columns are 3 MB), and few rows change between two samples.
-Only those are parsed.
+Both files are large on large machines (600 rows of 512 columns are 3 MB), and few rows change between two samples. Only
+changed rows are parsed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ from nodeagent.core.model.idset import CpuSet
 
 CLAIMED = "claimed"
 INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
-"""Interrupts of devices, of devices with a fixed affinity, requested by the container, of timers, from other CPUs,
-and others.
+"""Kinds of interrupts: of devices, of devices with a fixed affinity, requested by the container, of timers, from other
+CPUs, and others.
 """
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
@@ -22,7 +22,7 @@ _WRAP = 2**32
 
 
 class CpuCounts(Struct, frozen=True):
-    """One sample of a file. Its rows are unparsed."""
+    """One sample of a file, with unparsed rows."""
 
     columns: tuple[int, ...]
     """CPU numbers. /proc/interrupts has online CPUs only."""
@@ -33,7 +33,7 @@ class CpuCounts(Struct, frozen=True):
 class Increase(Struct, frozen=True):
     label: str
     source: str
-    """Last word of the row, the device. Empty if there is none."""
+    """Last word of the row, which names the device. Empty if the row has no such word."""
     by_cpu: Mapping[int, int]
 
 
@@ -54,8 +54,8 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
 def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
     """Yield the increase of each row on these CPUs between two samples.
 
-    A CPU that came online in between is left out. A counter that was reset counts from 0, because its interrupt
-    number was freed and may have been assigned again. A counter that overflowed is corrected.
+    A CPU that came online in between is left out. A counter that was reset counts from 0, because the interrupt number
+    was freed and perhaps reassigned. An overflow is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)
@@ -81,10 +81,10 @@ def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
 
     Args:
         row: the row of /proc/interrupts.
-        is_bound: the kernel doesn't allow changing the affinity of this interrupt.
+        is_bound: whether the kernel forbids changing the affinity of this interrupt.
     """
     if row.label.isdecimal():
-        # The first timer of PCs, or arch_timer of others. Each CPU has its own timer, or the timer belongs to no device.
+        # `timer` is the first timer of a PC; other machines have arch_timer. Timers belong to CPUs or to no device.
         if row.source.endswith("timer"):
             return "timer"
         return "bound_device" if is_bound else "device"

@@ -1,7 +1,7 @@
-"""Derives which tasks ran on some CPUs, how often and how long, from histograms of the kernel.
+"""Derives which tasks ran on some CPUs, how often and how long, from the kernel's histograms.
 
-A histogram has only sums of timestamps. These are enough: the sum of all ends minus the sum of all starts is the time
-in between.
+A histogram has only sums of timestamps. The sums suffice, because the sum of all ends minus the sum of all starts is
+the total running time.
 """
 
 from collections import defaultdict
@@ -16,18 +16,18 @@ _IDLE = 0
 """ID of every CPU's idle task."""
 _WRAP = 2**64
 _MOST_FILTER_CHARACTERS = 3500
-"""Limit on a trigger's filter. Filter and keys must fit into one page."""
+"""Limit on the length of a trigger's filter, because filter and keys must fit into one page."""
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 """Softirqs by vector (include/linux/interrupt.h), with the names in /proc/softirqs."""
 
 
 class Counted(Struct, frozen=True):
-    """Histogram of one event."""
+    """Histogram of one event, with the time when counting started."""
 
     text: bytes
     from_ns: int
     by_ns: int
-    """End of the interval in which counting started. Like the timestamps, in nanoseconds of CLOCK_MONOTONIC."""
+    """Latest time at which counting started, in nanoseconds of CLOCK_MONOTONIC, like the timestamps."""
 
 
 class CpuHistograms(Struct, frozen=True):
@@ -36,13 +36,13 @@ class CpuHistograms(Struct, frozen=True):
     switches: Counted
     interrupt_entries: Counted
     interrupt_exits: Counted
-    """Histogram that was started before that of the entries."""
+    """Histogram of exits, which was started before the histogram of entries."""
     softirq_entries: Counted
     softirq_exits: Counted
     forks: bytes
-    """Parents and children of tasks forked on these CPUs. Counted from before the other histograms."""
+    """Parents and children of tasks forked on these CPUs. This histogram was started before the others."""
     joins: bytes
-    """Tasks moved into another cgroup, with the cgroup's ID."""
+    """Tasks that were moved into another cgroup, with the ID of that cgroup."""
     ended_ns: int
 
 
@@ -52,7 +52,7 @@ class TaskRun(Struct, frozen=True):
     cpu: int
     task: int
     name: str
-    """Last name seen for the task. Empty if none was seen."""
+    """Last known name of the task. Empty if no name was seen."""
     times: int
     ns: int
 
@@ -88,14 +88,15 @@ class CpuUse(Struct, frozen=True):
     joined: Mapping[int, tuple[int, ...]]
     """Tasks by the ID of the cgroup that they were moved into."""
     unobserved: CpuSet
-    """CPUs without a task switch, on which the same task, or none, ran all the time."""
+    """CPUs without a task switch, so that one task or the idle task ran there all the time."""
     dropped: int
-    """Events that didn't fit into the kernel's tables. With any, counts are too small and times may be wrong."""
+    """Events that didn't fit into the kernel's tables. If there are any, counts are too small and times may be wrong.
+    """
 
 
 def cpu_filter(cpus: CpuSet) -> str:
-    """Return a trigger's condition that matches these CPUs. If the condition would get too long, it also matches the
-    CPUs between them.
+    """Return a trigger condition for these CPUs. If the exact condition would be too long, match the whole range from
+    the lowest to the highest CPU.
     """
     ranges = [part.partition("-") for part in str(cpus).split(",")]
     text = "||".join(f"CPU>={low}&&CPU<={high}" if high else f"CPU=={low}" for low, _, high in ranges)
@@ -156,8 +157,8 @@ def descendants(children: Mapping[int, Iterable[int]], ancestors: Iterable[int])
 def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet) -> tuple[TaskRun, ...]:
     """Return the runs of all tasks. Each switch ends a run of one task and starts a run of another.
 
-    Times are relative to the start of the measurement, so a run that started earlier counts from there. A run that
-    continues to the end has no end event. Its sum lacks the whole time and is therefore negative.
+    Times are relative to the start of the measurement, at which earlier runs are cut off. A run that continues to the
+    end has no end event. Its sum then lacks the measured time and is negative.
     """
     ns: dict[tuple[int, int], int] = defaultdict(int)
     begun: dict[tuple[int, int], int] = defaultdict(int)
@@ -172,7 +173,7 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
         ns[cpu, after] -= at_ns
         ended[cpu, before] += row.hits
         begun[cpu, after] += row.hits
-        # A task's name changes when it executes a program. The last row hit has the current name.
+        # A task's name changes when the task executes a program. The most recent row has the current name.
         names[cpu, before] = max(names.get((cpu, before), (0.0, "")), (at_ns / max(1, row.hits), row.name))
     whole_ns = ended_ns - began_ns
     return tuple(
@@ -189,8 +190,8 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
 
 
 def _clamp_to_window(sum_ns: int, whole_ns: int) -> int:
-    """Add the missing whole time to a negative sum. Limit the result to the measured time, because dropped events
-    falsify sums.
+    """Add the measured time to a negative sum. Limit the result to the measured time, because dropped events falsify
+    sums.
     """
     return max(0, min(whole_ns, sum_ns if sum_ns >= 0 else sum_ns + whole_ns))
 
@@ -198,8 +199,8 @@ def _clamp_to_window(sum_ns: int, whole_ns: int) -> int:
 def _derive_handlings(
     pair: tuple[Histogram, Histogram], entries: Counted, exits: Counted, ended_ns: int, cpus: CpuSet
 ) -> tuple[Handling, ...]:
-    """Return the handling of each interrupt. Their start is less exact, because exits are counted microseconds before
-    entries.
+    """Return the handling of each interrupt. Times are less exact than for tasks, because counting of exits starts
+    microseconds before counting of entries.
     """
     begun, ended = ({row.keys: (row.hits, row.sum) for row in table.rows} for table in pair)
     gap_ns = entries.by_ns - exits.from_ns
@@ -209,7 +210,7 @@ def _derive_handlings(
         (entered, entered_ns), (left, left_ns) = begun.get((cpu, number), (0, 0)), ended.get((cpu, number), (0, 0))
         if cpu not in cpus or not entered:
             continue
-        extra = left - entered  # exits without an entry; if negative, entries without an exit
+        extra = left - entered  # number of exits without an entry; if negative, of entries without an exit
         ns = _to_signed(left_ns - entered_ns - extra * (middle_ns if extra > 0 else ended_ns))
         if -extra * gap_ns <= ns < 0:  # the unmatched events were not exactly in the middle
             ns = 0

@@ -1,8 +1,7 @@
 """Finds the files in /dev that give access to a PCI function, from its entries in /sys.
 
 For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5),
-DEVNAME of Documentation/core-api/kobject.rst). In addition to the files of the function itself, some files are shared
-by all functions of a kind.
+DEVNAME of Documentation/core-api/kobject.rst). Some other device files are shared by all functions of a kind.
 """
 
 import re
@@ -11,7 +10,7 @@ from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 BLOCK = "block"
-"""Subsystem of block devices. All other subsystems have character devices."""
+"""Name of the subsystem with block devices. All other subsystems have character devices."""
 _NUMBERS = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _NAME = re.compile(r"^DEVNAME=(.+)$", re.MULTILINE)
 _HIDDEN_DISK = re.compile(r"nvme([0-9]+)c[0-9]+(n[0-9]+)")
@@ -25,7 +24,7 @@ def parse_device_file(directory: str, dev: str, uevent: str, *, is_block: bool) 
         directory: the directory in /sys. Its last part is the device's name if `uevent` has none.
         dev: the device numbers, such as `259:1`.
         uevent: the lines of NAME=VALUE.
-        is_block: the subsystem is that of block devices.
+        is_block: whether the device is a block device.
 
     Raises:
         SysfsError: the numbers are invalid, or the name leads out of /dev.
@@ -41,9 +40,10 @@ def parse_device_file(directory: str, dev: str, uevent: str, *, is_block: bool) 
 
 
 def find_multipath_disk(name: str) -> str | None:
-    """Return the multipath disk behind an NVMe path, or None if the name isn't one of a path.
+    """Return the multipath disk behind an NVMe path, or None if the name isn't that of an NVMe path.
 
-    With native multipath, a path such as nvme0c1n1 has no device file. Its disk, nvme0n1, is below no controller.
+    With native multipath, a path such as nvme0c1n1 has no device file. The disk, nvme0n1, isn't below a controller in
+    /sys.
     """
     found = _HIDDEN_DISK.fullmatch(name)
     return None if found is None else f"nvme{found[1]}{found[2]}"
@@ -53,12 +53,12 @@ def shared_files(driver: str, iommu_group: str, files: tuple[DeviceFile, ...]) -
     """Return the directories below /sys/class of the device files that a function shares with others.
 
     Args:
-        driver: the function's driver. Empty without one.
-        iommu_group: the number of its IOMMU group. Empty without one.
+        driver: the function's driver. Empty if it has none.
+        iommu_group: the number of the function's IOMMU group. Empty if it has none.
         files: the function's own device files.
     """
     if "vfio" in driver:
-        # A group has one of the two files, the second without an IOMMU. /dev/iommu is for the files of single functions
+        # A group has one of these two files; the second exists without an IOMMU. /dev/iommu is for single functions
         # (iommufd).
         groups = (f"vfio/{iommu_group}", f"vfio/noiommu-{iommu_group}") if iommu_group else ()
         return ("misc/vfio", "misc/iommu", *groups)

@@ -1,4 +1,4 @@
-"""Parser for the text of a histogram trigger (`events/*/*/hist`). Knows no event."""
+"""Parser for the text of a histogram trigger (`events/*/*/hist`) of any event."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 _MAX_DIGITS = 20
-"""Maximum for a 64-bit number."""
+"""Maximum number of digits of a 64-bit number."""
 _NAME_BYTES = 16
 """Length of a padded task name (TASK_COMM_LEN). The fixed length marks the name's end, whatever characters it has."""
 _TOTAL = re.compile(rb"Totals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n    Dropped: (\d{1,20})\n")
@@ -18,9 +18,9 @@ class HistogramSyntaxError(ValueError):
 
 class Row(Struct, frozen=True):
     keys: tuple[int, ...]
-    """Values of the keys in the trigger's order. The value of a task is its ID."""
+    """Values of the keys, in the trigger's order. For a task, the value is the task's ID."""
     name: str
-    """Name of the task among the keys when the row was created. Empty without a task."""
+    """Name that the row's task had when the row was created. Empty if no key is a task."""
     hits: int
     sum: int
     """Sum of the value modulo 2**64. 0 if the trigger has no value."""
@@ -41,7 +41,7 @@ def parse_histogram(
         text: the content.
         keys: the names of the keys in the trigger's order.
         value: the name of the summed value. None means that hits are only counted.
-        task: the key whose task name is shown (`.execname`).
+        task: the key that is shown with the task's name (`.execname`).
 
     Raises:
         HistogramSyntaxError: the text has another form.

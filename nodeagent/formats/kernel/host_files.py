@@ -1,4 +1,4 @@
-"""Paths and notation of the host's settings that have CPUs as their value."""
+"""Paths and notation of host settings whose values are CPUs."""
 
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
@@ -10,10 +10,14 @@ QUEUES = "sys/class/net"
 WORKQUEUES = "sys/devices/virtual/workqueue"
 CPUMASK = "cpumask"
 REQUESTED = "cpumask_requested"
-"""File next to `cpumask` on newer kernels with the written value. `cpumask` excludes CPUs of isolated partitions."""
+"""File next to `cpumask`, on newer kernels, with the value as written. `cpumask` itself excludes CPUs of isolated
+partitions.
+"""
 
 WRITABLE = 0o222
-"""Write bits of a file's mode. Newer kernels show an interrupt's affinity file without them if the interrupt can't be moved."""
+"""Write bits of a file's mode. Newer kernels clear these bits of an interrupt's affinity file if the interrupt can't be
+moved.
+"""
 
 
 class HostFileError(NodeAgentError):
@@ -24,7 +28,7 @@ def path_of(setting: Setting) -> str:
     """Return the path of a setting's file, relative to the root.
 
     Raises:
-        ValueError: its kind has no file.
+        ValueError: settings of this kind have no file.
     """
     match setting.kind:
         case SettingKind.IRQ:

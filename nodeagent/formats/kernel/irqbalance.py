@@ -1,4 +1,4 @@
-"""The protocol of irqbalance's socket since version 1.8: requests, and the answer about irqbalance's setup."""
+"""The protocol of irqbalance's socket since version 1.8: requests, and the answer with irqbalance's setup."""
 
 import re
 from collections.abc import Set as AbstractSet
@@ -10,10 +10,10 @@ from nodeagent.formats.kernel.sysfs_sample import parse_cpu_mask
 
 SETUP = b"setup"
 UNBAN = b"settings cpus NULL"
-"""Request to restore its own configuration."""
+"""Request to restore irqbalance's own configuration."""
 LEAVE_NONE = b"settings ban irqs NONE"
 MAX_REQUEST_BYTES = 500
-"""Limit on a request. irqbalance ignores the rest and bans the CPUs read so far."""
+"""Limit on a request. irqbalance would ignore the rest and ban only the CPUs read so far."""
 MAX_LIST_BYTES = 255
 """Limit on a list of interrupts. Later versions ignore the rest."""
 _SETUP = re.compile(r"SLEEP (?P<seconds>\d{1,10}) (?P<irqs>.* )?BANNED (?P<mask>[0-9a-f,]+)")
@@ -26,7 +26,7 @@ class IrqbalanceSyntaxError(ValueError):
 
 class Irqbalance(Struct, frozen=True):
     banned: CpuSet
-    """CPUs that were banned at its last scan. Requests take effect at the next one."""
+    """CPUs that were banned at irqbalance's last scan. Requests take effect at the next scan."""
     scan_seconds: int
     """Time between two scans."""
     left_alone: frozenset[int] = frozenset()

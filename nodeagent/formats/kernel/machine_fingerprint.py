@@ -13,7 +13,7 @@ FINGERPRINT_FILES = (
     f"{HUGEPAGES}/hugepages-#kB/nr_hugepages",
     "proc/meminfo",
 )
-"""About ten files per NUMA node and none per CPU, in the notation of `WANTED`."""
+"""Files of the fingerprint in the notation of `WANTED`: about ten per NUMA node, and none per CPU."""
 
 
 class MachineFingerprint(Struct, frozen=True):
@@ -27,7 +27,7 @@ class MachineFingerprint(Struct, frozen=True):
 
 
 def fingerprint_of(sample: SysfsSample) -> MachineFingerprint:
-    """Create the fingerprint, from constant values only. meminfo, for example, also has the free memory.
+    """Create the fingerprint. Values that change all the time, such as free memory, are left out.
 
     Raises:
         SysfsError: a file is malformed.

@@ -1,7 +1,7 @@
 """Derives the PCI devices of supported kinds from a sample of /sys (Documentation/ABI/testing/sysfs-bus-pci).
 
-Sampled separately from the machine and only when devices are needed, because decisions about CPUs and memory don't
-need them.
+Devices are sampled separately from the machine and only when needed, because decisions about CPUs and memory don't use
+them.
 """
 
 import re
@@ -55,13 +55,13 @@ _MAX_FUNCTIONS = 2**16 - 1
 
 
 def list_device_files(classes: SysfsSample) -> tuple[str, ...]:
-    """Return the files to read, given the classes of all devices."""
+    """Return the files to read for the devices of supported kinds, given the classes of all devices."""
     directories = [
         f"{PCI}/{address}"
         for address in _list_addresses(classes)
         if _find_kind(_read_class(classes, address)) is not None
     ]
-    # The target of the link to the directory has the root of the device.
+    # Each directory is a link whose target contains the device's PCI root.
     return tuple(
         path
         for directory in directories

@@ -11,7 +11,7 @@ CGROUPS = "sys/fs/cgroup"
 PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
 KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
 KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
-"""Files that exist if kubelet's pods do, whatever program kubelet is part of."""
+"""Files that exist if there are kubelet's pods, no matter which program contains kubelet."""
 SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
 """File that exists if the first process is systemd."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
@@ -60,6 +60,6 @@ def remove_unknown_parameters(cmdline: str) -> str:
 
 
 def parse_parameters(cmdline: str) -> Mapping[str, str]:
-    """Return the values by name. Of a repeated parameter, the last value takes effect, as for most of the kernel's own."""
+    """Return the values by name. The last value of a repeated parameter counts, as for most kernel parameters."""
     pairs = (word.partition("=") for word in cmdline.split())
     return {name: value for name, _, value in pairs}

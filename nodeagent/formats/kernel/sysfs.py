@@ -1,8 +1,8 @@
 """Derives the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
 
-The rules are kubelet's, namely cAdvisor v0.56's (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
-decide allocations. cAdvisor's leniency is kept where it changes these values. A malformed file is an error here, while
-cAdvisor logs it and continues.
+The rules are those of kubelet's cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
+determine allocations. cAdvisor's leniency is kept where it changes these values. A malformed file is an error here,
+while cAdvisor logs it and continues.
 """
 
 import re
@@ -17,8 +17,8 @@ from nodeagent.formats.kernel.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsS
 
 _PHYSICAL_ID = re.compile(r"^physical id\s*:\s*[0-9]+$", re.MULTILINE)
 _MAX_KERNEL_ID = 2**32 - 1
-"""Largest core, package, die and cache ID. They are ints or unsigned ints in the kernel, and firmware may set any
-(Arm: table offsets, hashes).
+"""Largest core, package, die and cache ID. The kernel stores them as int or unsigned int, and firmware may choose any
+values (on Arm, table offsets or hashes).
 """
 _CACHE_TYPES = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
 _PMU_DEVICES = {"performance": ("cpu_core",), "efficiency": ("cpu_atom", "cpu_lowpower")}
@@ -39,7 +39,7 @@ class _CpuPlace(Struct, frozen=True):
 class _Core(Struct, frozen=True):
     place: _CpuPlace
     cpus: tuple[int, ...]
-    """CPUs in text order of their names. The caches of the first one count as the core's."""
+    """CPUs in text order of their names. The first CPU's caches count as the core's caches."""
 
 
 class _SysfsCache(Struct, frozen=True):
@@ -91,8 +91,8 @@ def topology_of(sample: SysfsSample) -> Topology:
             cpus += (_read_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
     has_nodes = any(node.directory is not None for node in nodes)
     distances = _read_distances(sample, nodes)
-    # Without NUMA directories, cAdvisor reports neither memory nor huge pages nor distances. Without the file of its
-    # memory, a node has none.
+    # Without NUMA directories, cAdvisor reports neither memory nor huge pages nor distances. A node without a meminfo
+    # file has no memory.
     numa_nodes = [
         NumaNode(node.id, memory_bytes=0)
         if node.directory is None
@@ -137,7 +137,7 @@ def _read_online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
 
 
 def _read_cpu_places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
-    """Read the core and package of each online CPU. A CPU without topology files isn't used, as in kubelet."""
+    """Read the core and package of each online CPU. CPUs without topology files are ignored, as in kubelet."""
     ordered = tuple(online)
     mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)  # only s390 has books
     found = {cpu: _read_cpu_place(sample, cpu, mainframe=mainframe) for cpu in ordered}
@@ -150,7 +150,7 @@ def _read_cpu_places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _C
         for cpu, place in found.items()
         if place is not None
     }
-    # No CPU has topology files. kubelet's CPU table would be empty, and its static policy would fail. Here the machine
+    # No CPU has topology files. kubelet's CPU table would be empty, and its static policy would fail. Here, the machine
     # has one socket, and its cores are the thread siblings or single CPUs.
     return places or {cpu: _CpuPlace(_find_lowest_sibling(sample, cpu), 0, None, None) for cpu in ordered}
 
@@ -201,7 +201,7 @@ def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int
 def _create_nodes_from_packages(
     sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]
 ) -> tuple[_SysfsNode, ...]:
-    """Return a node for each package, with the package's number, on a kernel without NUMA nodes."""
+    """Return a node for each package, numbered like the package. Used for kernels without NUMA nodes."""
     members: dict[int, list[int]] = {}
     for cpu in present:
         if cpu in places:
@@ -216,9 +216,9 @@ def _create_nodes_from_packages(
 
 
 def _find_uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
-    """Return the uncore cache of each core of a node that has one.
+    """Return the uncore cache of each of a node's cores that have such a cache.
 
-    Such a cache has level 3 or more and isn't shared by the whole node by cAdvisor's count.
+    An uncore cache has level 3 or higher. By cAdvisor's count, it isn't shared by the whole node.
     """
     found: dict[_Core, int] = {}
     for core in cores:
@@ -291,7 +291,9 @@ def _read_size_bytes(sample: SysfsSample, cache: str) -> int | None:
 
 
 def _read_cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
-    """Return the level of each of a CPU's cache directories, in text order. Real machines have one cache per level and type."""
+    """Return the level of each of a CPU's cache directories, in text order. On real machines, a CPU has one cache of
+    each level and type.
+    """
     directory = f"{CPUS}/cpu{cpu}/cache"
     paths = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
     return {path: level for path in paths if (level := sample.number(f"{path}/level", 0, 255)) is not None}
@@ -304,8 +306,8 @@ def _find_core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]
     AMD, guests, copied roots), the first available data decides that a core is an efficiency core:
 
     - Its capacity is below three quarters of the largest. Favoured cores differ by less.
-    - Its base and top frequencies are both lower. Speed Select lowers only the base frequency, and favoured cores
-      have only a higher top.
+    - Its base and top frequencies are both lower. Speed Select lowers only the base frequency, and favoured cores have
+      only a higher top frequency.
     - Without base frequencies: its highest performance is below three quarters of the largest, and its nominal
       performance is lower, too. A ranking of equal cores changes only the highest performance.
     """
@@ -342,8 +344,8 @@ def _read_numbers(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, i
 
 
 def _group_by_l3(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence[str]]) -> tuple[CpuSet, ...]:
-    """Group the online CPUs by shared level-3 cache, whether or not it counts as an uncore cache. A CPU is in one
-    group at most.
+    """Group the online CPUs by shared level-3 cache, whether or not the cache counts as an uncore cache. A CPU is in at
+    most one group.
     """
     groups = []
     grouped = CpuSet()
@@ -384,11 +386,11 @@ def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
 
 
 def _read_distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
-    """Return the distances of each node to all nodes in order of their IDs. Empty if the kernel reports none, as in
-    old captures.
+    """Return the distances of each node to all nodes in order of their IDs. The result is empty if the kernel reports
+    no distances, or in old captures.
 
-    A row has one value per online node, which has a directory. A captured machine has values for all possible nodes,
-    without directories.
+    A row has one value per online node, because online nodes have directories. A captured machine may
+    have values for all possible nodes, although some of them have no directory.
     """
     rows = {node: sample.numbers(f"{node.directory}/distance") for node in nodes if node.directory is not None}
     if all(row is None for row in rows.values()):

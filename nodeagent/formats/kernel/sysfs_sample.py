@@ -1,7 +1,6 @@
-"""Content of /sys and /proc as sampled, and readers of single values. Knows nothing of their meaning.
+"""Sampled content of /sys and /proc, and readers of single values. The values aren't interpreted.
 
-The sample is also the machine's capture. It has everything that discovery needs, and a missing file is missing, never
-a default.
+Captures contain the sample, too. It has everything that discovery needs. Missing files are never replaced by defaults.
 """
 
 import re
@@ -59,8 +58,8 @@ only, so it isn't opened.
 """
 
 FIRMWARE_ANSWERS = "/acpi_cppc/"
-"""Part of the path of files whose content the kernel requests from the firmware at each read. A failed read counts as
-a missing file.
+"""Part of a path that marks files whose content the kernel requests from the firmware at each read. A file that can't
+be read counts as missing.
 """
 
 ONLINE_FILES = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
@@ -153,8 +152,8 @@ class SysfsSample(Struct, frozen=True):
         return size_bytes
 
     def hugepage_bytes(self, directory: str) -> tuple[tuple[int, int], ...]:
-        """Return (page size in bytes, bytes in pages of this size), ascending. Empty without huge pages or without
-        the directory.
+        """Return (page size in bytes, bytes in pages of this size), ascending. The result is empty if there are no huge
+        pages or no directory.
         """
         amounts = []
         for name, size_kib in self.numbered(directory, "hugepages-"):

@@ -7,18 +7,20 @@ _UNIT = re.compile(r"_?(?P<name>[A-Za-z0-9:_.\\@-]+\.(?:slice|scope|service))")
 
 
 def unit_of(cgroup: str) -> str | None:
-    """Return the unit of a cgroup's name. None means that the cgroup isn't systemd's or has no processes (a mount)."""
+    """Return the unit that a cgroup's name belongs to. None means that the cgroup isn't systemd's, or that such units
+    have no processes (mounts).
+    """
     match = _UNIT.fullmatch(cgroup)
     return None if match is None else match["name"].removeprefix("_")
 
 
 def unit_in(path: str) -> str:
-    """Return the unit at the end of a cgroup's path."""
+    """Return the unit whose cgroup is the last part of a path."""
     name = path.rpartition("/")[2]
     return unit_of(name) or name
 
 
 def slices_around(path: str) -> tuple[str, ...]:
-    """Return the paths of the slices around a unit, topmost first. A topmost unit has none."""
+    """Return the paths of the slices around a unit, topmost first. A topmost unit has no slice."""
     parts = path.split("/")
     return tuple("/".join(parts[:count]) for count in range(1, len(parts)))

@@ -1,4 +1,4 @@
-"""Parsers of `systemctl show` for units, the paths of their cgroups, and the record of the original properties."""
+"""Parsers of `systemctl show`, paths of units' cgroups, and the record of the units' original properties."""
 
 import json
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 PROPERTIES = ("Id", "LoadState", "ActiveState", "Job", "ControlGroup", "Slice", "AllowedCPUs", "AllowedMemoryNodes")
-"""Properties to query. systemctl leaves out a property that a unit doesn't have, such as a job."""
+"""Properties to query. systemctl leaves out properties that a unit doesn't have, such as Job=."""
 _ALLOWED = "DeviceAllow"
 DEVICE_PROPERTIES = ("LoadState", "DevicePolicy", _ALLOWED)
 LOADED, NOT_FOUND = "loaded", "not-found"
 _DOWN = frozenset({"inactive", "failed"})
-"""States of a unit that has ended. A unit that systemd is about to restart is in the state activating."""
+"""States of a unit that has ended. A unit that waits for its restart is in the state activating."""
 _ROOT_SLICE = "-.slice"
 _KERNEL_FILES = ("cgroup.", "cpu.", "cpuset.", "io.", "irq.", "memory.", "hugetlb.", "pids.", "rdma.", "misc.", "dmem.")
 """Prefixes of kernel files in a cgroup. systemd adds an underscore to a unit's name with such a prefix."""
@@ -28,7 +28,7 @@ class UnitProperties(Struct, frozen=True):
     """Main name of the unit, which may have aliases."""
     load_state: str
     cgroup: str
-    """Path of the unit's cgroup below the cgroup root, also while the unit is inactive. Empty if unknown."""
+    """Path of the unit's cgroup below the cgroup root, even while the unit is inactive. Empty if unknown."""
     settings: UnitSettings
     is_down: bool = False
     """Whether the unit is inactive and systemd is not about to start it."""
@@ -96,7 +96,7 @@ def _parse_unit(properties: dict[str, str]) -> UnitProperties:
     cgroup = properties.get("ControlGroup", "").strip("/")
     if not cgroup and name.endswith(".slice"):
         cgroup = path_of_slice(name)
-    elif not cgroup and slice_:  # the future path of an inactive unit
+    elif not cgroup and slice_:  # the path that an inactive unit will have
         cgroup = "/".join(filter(None, (path_of_slice(slice_), _escape_name(name))))
     is_down = properties.get("ActiveState") in _DOWN and not properties.get("Job")
     return UnitProperties(name, properties["LoadState"], cgroup, settings, is_down)
@@ -107,7 +107,7 @@ def _escape_name(name: str) -> str:
 
 
 def path_of_slice(name: str) -> str:
-    """Return the path of a slice's cgroup. Each dash in the name means a parent slice (systemd.slice(5))."""
+    """Return the path of a slice's cgroup. Each dash in the name separates a parent slice (systemd.slice(5))."""
     if name == _ROOT_SLICE:
         return ""
     parts = name.removesuffix(".slice").split("-")
@@ -115,7 +115,7 @@ def path_of_slice(name: str) -> str:
 
 
 def format_unit_record(before: UnitSettings) -> bytes:
-    """Format the properties that a unit had before the agent changed any."""
+    """Format the properties that a unit had before the agent changed them."""
     document = {"cpus": str(before.allowed_cpus), "mems": str(before.allowed_memory_nodes)}
     return f"{json.dumps(document, sort_keys=True)}\n".encode()
 

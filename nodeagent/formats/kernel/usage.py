@@ -1,4 +1,6 @@
-"""Rates of containers and CPUs, derived from kernel counters of two samples. An unreadable counter is None, not 0."""
+"""Usage rates of containers and CPUs, derived from two samples of kernel counters. An unreadable counter is None, not
+0.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,15 +10,17 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed
 
 _RESIDENT = ("anon", "file")
-"""Keys of memory.numa_stat for memory that a process uses itself. Other keys are kernel memory or parts of these two."""
+"""Keys of memory.numa_stat for the memory of the processes themselves. Other keys are kernel memory or parts of these
+two.
+"""
 _RUN_TIME = 7
-"""Position of the nanoseconds that tasks ran in a CPU's line (sched-stats.rst). The idle task doesn't count."""
+"""Position, in a CPU's line, of the nanoseconds that tasks have run (sched-stats.rst). The idle task doesn't count."""
 
 
 class CpuStat(Struct, frozen=True):
     usage_us: int
     periods: int
-    """Periods with a quota. 0 if there was no quota or nothing ran."""
+    """Number of periods with a quota. 0 if there was no quota or no task ran."""
     throttled_periods: int
     throttled_us: int = 0
 
@@ -34,7 +38,7 @@ class JobUsage(Struct, frozen=True):
     peak_bytes: int | None
     """Peak memory use of the job."""
     run_ns: Mapping[int, int] | None
-    """Nanoseconds that tasks ran since boot, by CPU. A running task is added when it leaves its CPU."""
+    """Nanoseconds that tasks have run since boot, by CPU. A running task counts once it leaves its CPU."""
 
 
 class UsageSample(Struct, frozen=True):
@@ -97,7 +101,7 @@ def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping
 
 
 def compute_rates(before: UsageSample, after: UsageSample) -> Rates:
-    """Compute the usage between two samples. New containers and those with decreased counters are left out."""
+    """Compute the usage between two samples. Containers that are new or have decreased counters are left out."""
     cpus = {}
     for cpu, (busy_us, whole_us) in after.cpus.items():
         was_busy_us, was_whole_us = before.cpus.get(cpu, (busy_us, whole_us))

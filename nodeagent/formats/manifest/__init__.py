@@ -1,1 +1,3 @@
-"""Pod manifests: a v1 Pod to Pod and back, the API server's rules, and the arguments and environment of a container's process."""
+"""Pod manifests: conversion between v1 Pod and Pod, the API server's rules, and arguments and environment of a
+container's process.
+"""

@@ -1,5 +1,5 @@
 """ResourceClaim, ResourceClaimTemplate and DeviceClass (resource.k8s.io/v1): read, written, and resolved for the pods
-that name them.
+that refer to them.
 """
 
 from collections import Counter
@@ -26,13 +26,15 @@ from nodeagent.formats.syntax.findings import shown
 
 API_VERSION = "resource.k8s.io/v1"
 BUILT_IN = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
-"""Device classes that exist without a document. Each selects all devices of the driver of the same name."""
+"""Device classes that exist without a document. Each class selects all devices of the driver with the same name."""
 MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
 """API limits DeviceRequestsMaxSize, DeviceConstraintsMaxSize and DeviceSelectorsMaxSize."""
 MOST_WAYS = 8
 """API limit FirstAvailableDeviceRequestMaxSize."""
 MOST_DEVICES = 4096
-"""Limit per request. The API server's limit of 32 per claim (AllocationResultsMaxSize) is less than the CPUs of a socket."""
+"""Limit on devices per request. The API server's limit of 32 per claim (AllocationResultsMaxSize) is less than a
+socket's number of CPUs.
+"""
 _METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp", "resourceVersion", "generation")
 _METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
 _EXACT, _ALL = "ExactCount", "All"
@@ -53,7 +55,7 @@ class ClaimDocument(Struct, frozen=True):
     spec: ClaimSpec = ClaimSpec(())
     """Spec of a claim or template. Selectors of its device classes aren't included."""
     selectors: tuple[str, ...] = ()
-    """Selectors of a class."""
+    """Selectors of a device class."""
     line: int | None = None
     is_whole: bool = True
     """False if the document has an error. It then has no effect, but its name stays taken."""
@@ -177,7 +179,7 @@ def _read_device_request(fields: Fields, *, is_named: bool) -> DeviceRequest:
         capacity.close()
     if fields.boolean("adminAccess"):
         fields.refuse(_REFUSED)
-    fields.unused(("tolerations",))  # the agent taints no device
+    fields.unused(("tolerations",))  # the agent doesn't taint devices
     fields.close()
     return DeviceRequest(name, device_class, selectors, None if mode == _ALL else count or 1, sizes)
 
@@ -253,7 +255,9 @@ def _format_device_request(way: DeviceRequest) -> dict[str, object]:
 
 
 class ClaimDocuments:
-    """Documents of a manifest directory, or of the files given to a command. The first document of a name takes effect."""
+    """Documents of a manifest directory, or of the files given to a command. Of documents with the same name, the first
+    takes effect.
+    """
 
     def __init__(self, documents: Iterable[ClaimDocument] = ()) -> None:
         self._known: dict[tuple[str, str], ClaimDocument] = {}
@@ -267,7 +271,7 @@ class ClaimDocuments:
                 self.doubled.append(document)
 
     def resolved(self, pod: Pod) -> Pod:
-        """Return a pod with the requests of its claims, as far as the documents exist."""
+        """Return the pod with the requests of its claims filled in, as far as their documents exist."""
         if not pod.claims:
             return pod
         return replace(pod, claims=tuple(self._resolve_claim(pod, claim) for claim in pod.claims))
@@ -296,5 +300,5 @@ class ClaimDocuments:
 
 
 def find_missing_documents(pod: Pod) -> tuple[str, ...]:
-    """Return the kind and name of each document that a pod's claims need and that doesn't exist."""
+    """Return the kind and name of each missing document that a pod's claims need."""
     return tuple(dict.fromkeys(claim.missing for claim in pod.claims if claim.spec is None))

@@ -1,4 +1,6 @@
-"""ResourceClaims with their status (allocation and consumers) as an API server has them. Read back after the state was lost."""
+"""ResourceClaims with their status (allocation and consumers), as an API server has them. They are read back after a
+loss of the state.
+"""
 
 import json
 from collections.abc import Iterable
@@ -29,7 +31,7 @@ class ClaimHolder(Struct, frozen=True):
     """A pod that a claim is reserved for."""
 
     pod: str
-    """Name of the pod."""
+    """Name of the pod, without its namespace."""
     uid: str
 
 
@@ -37,9 +39,11 @@ class AllocatedClaim(Struct, frozen=True):
     allocation: ClaimAllocation
     holders: tuple[ClaimHolder, ...]
     cards: tuple[HeldDevice, ...] = ()
-    """The claim's devices that are cards."""
+    """The claim's devices that are PCI devices."""
     spec: ClaimSpec | None = None
-    """Requests of the claim. None after reading a file back, because the pods' manifests contain them."""
+    """Requests of the claim. None if the claim was read back from a file, because the pods' manifests contain the
+    requests.
+    """
 
 
 def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
@@ -52,7 +56,7 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
         devices = {device for _, own in held.of(DeviceHoldings).devices for device in own}
         for allocation in held.of(ClaimHoldings).claims:
             known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
-            # A pod holds only the devices that its containers use, so other pods may hold more devices of the same
+            # A pod holds only the devices that its containers use. Other pods may hold further devices of the same
             # claim.
             every = tuple(dict.fromkeys((*known.allocation.devices, *allocation.devices)))
             cards = {card.id: card for card in (*known.cards, *devices) if card.claim == allocation.claim}
@@ -66,7 +70,7 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
 
 
 def claim_text(claim: AllocatedClaim, node: str) -> bytes:
-    """Format a claim as JSON, which is also YAML. The pool of devices is named after the node."""
+    """Format a claim as JSON, which is also YAML. The device pool has the node's name."""
     namespace, _, name = claim.allocation.claim.partition("/")
     results = []
     for device in claim.allocation.devices:
@@ -130,7 +134,7 @@ def parse_claim_text(content: bytes) -> AllocatedClaim | None:
             )
             for card in data
         )
-    except ValueError:  # MisfitError is one, too
+    except ValueError:  # MisfitError is a ValueError, too
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 

@@ -1,6 +1,4 @@
-"""A job as a pod with one container, which its owner enters and which gets exactly the requested resources. Knows no
-owners or limits.
-"""
+"""A job as a pod with one container, which gets exactly the requested resources. The job's owner enters this container."""
 
 from collections.abc import Mapping
 
@@ -29,7 +27,7 @@ def job_pod(
         uid: the pod's UID.
         amounts: the limits, also used as requests.
         numa_node: the number of the required NUMA node. None means any.
-        core_class: the required class of its exclusive CPUs. None means any.
+        core_class: the required class of the pod's exclusive CPUs. None means any.
         near: the devices whose NUMA nodes are preferred. None means no preference.
 
     Raises:

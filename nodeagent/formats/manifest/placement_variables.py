@@ -1,4 +1,5 @@
-"""Environment variables that tell a container's processes their placement, and the same as lines of a file.
+"""Environment variables that tell a container's processes their placement, and the placement file with the same
+content.
 
 Sets are in the kernel's list format, which `taskset -c`, `numactl` and DPDK's `-l` read too.
 """
@@ -16,8 +17,8 @@ EXCLUSIVE_CPUS = "NODEAGENT_EXCLUSIVE_CPUS"
 SHARED_CPUS = "NODEAGENT_SHARED_CPUS"
 MEMORY_NODES = "NODEAGENT_MEMORY_NODES"
 DEVICES = "NODEAGENT_DEVICES"
-"""PCI addresses, or other IDs, of the container's devices. With _ and a resource's name appended: devices of this
-resource only.
+"""PCI addresses, or other IDs, of the container's devices. A variable with _ and a resource's name appended has the
+devices of this resource only.
 """
 DEVICE_NAMES = "NODEAGENT_DEVICE_NAMES"
 """Kernel names of these devices."""
@@ -26,8 +27,8 @@ PLACEMENT_FILE = "NODEAGENT_PLACEMENT_FILE"
 
 
 def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str], ...]:
-    """Return the variables with their values. An empty set has an empty value; variables of devices exist only for a
-    container with devices.
+    """Return the variables with their values. An empty set has an empty value; device variables exist only if the
+    container has devices.
     """
     places = (
         (EXCLUSIVE_CPUS, str(placement.exclusive_cpus)),
@@ -40,8 +41,8 @@ def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str],
 def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str]]:
     """Yield the variables that describe a container's devices.
 
-    A device's name may be chosen by any user who may rename an interface. Names with special characters of a shell
-    are left out.
+    Names with special characters of a shell are left out, because any user who may rename an interface chooses its
+    name.
     """
     from nodeagent.formats.syntax.resource_names import variable_part  # noqa: PLC0415 - few containers have devices
 
@@ -56,7 +57,7 @@ def placement_text(placement: ContainerPlacement) -> bytes:
     """Return the content of the placement file, which a shell can read (`. FILE`)."""
     lines = []
     for name, value in placement_variables(placement):
-        # Device plugins choose IDs freely, so a shell might interpret one.
+        # Device plugins choose IDs freely, so a shell might interpret an ID.
         text = value if _PLAIN_LIST.fullmatch(value) else "'" + value.replace("'", "'\\''") + "'"
         lines.append(f"{name}={text}\n")
     return "".join(lines).encode()

@@ -1,6 +1,6 @@
 """Reads a v1 Pod object into a Pod with the API server's defaults, and formats it back.
 
-Reports wrong types and unknown or refused fields. formats/manifest/pod_rules.py has the rules for values.
+Reports wrong types and unknown or refused fields. The rules for values are in formats/manifest/pod_rules.py.
 """
 
 import hashlib
@@ -38,11 +38,13 @@ from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
-"""Limit on the grace period, during which a pod keeps its CPUs. The API server has no limit, but draining a node needs one."""
+"""Limit on the grace period, during which a pod keeps its CPUs. The API server has no limit, but draining a node needs
+a limit.
+"""
 _MAX_ID = 2**31 - 1
 """Largest user and group ID that the API server accepts (IsValidUserID)."""
 _OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, pod_schema.UNIT)
-"""Kinds of annotations with a container's name in the key."""
+"""Kinds of annotations whose keys contain a container's name."""
 _OF_PODS = (*pod_schema.OF_PODS, pod_schema.WHILE_INACTIVE)
 """Annotations of the pod as a whole."""
 _RESTART_CONTAINER = "RestartContainer"
@@ -108,7 +110,7 @@ class PodReader:
             # Pods of scenarios already have the containers' defaults, and their pod-level resources stay unchanged.
             pod = with_pod_level_defaults(pod)
             if pod.resources is not None:
-                # With other amounts than those read back from the state file, the saved pod would differ from its
+                # Amounts are rounded as in the state file. Otherwise the saved pod would differ from its
                 # manifest and be ended.
                 requests, limits = (
                     Resources.of({name: amount.as_stored() for name, amount in amounts})
@@ -118,8 +120,9 @@ class PodReader:
         return DecodedPod(replace(pod, uid=pod.uid or hash_uid(pod)), tuple(self._unused))
 
     def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
-        """Return the QoS class, and the spec of each claim by its name in the pod."""
-        # The API server drops the status of a new pod. Scenarios and the agent's own state keep both values in it.
+        """Return the QoS class, and the specs of the claims by the claims' names in the pod."""
+        # The API server drops the status of a new pod. In scenarios and the agent's own state, the status contains
+        # both values.
         if self._strict:
             self._unused.extend(document.unused(("status",)))
             return None, {}
@@ -223,7 +226,7 @@ class PodReader:
         return claim
 
     def _read_resize_policy(self, fields: Fields) -> str | None:
-        """Return the resource if resizing it restarts the container, otherwise None."""
+        """Return the resource of an entry if a resize of this resource restarts the container, otherwise None."""
         name = fields.one_of("resourceName", (CPU, MEMORY))
         policy = fields.one_of("restartPolicy", ("NotRequired", _RESTART_CONTAINER))
         self._close(fields, ())
@@ -288,9 +291,9 @@ class PodReader:
         return requirements
 
     def _read_amounts(self, owner: Fields, key: str) -> Resources:
-        # The API server rounds every amount up to thousandths (SetDefaults_ResourceList). It also rewrites amounts to
-        # canonical form, which turns `1.5Gi` into `1536Mi`. The file of a static pod keeps its form, and so do
-        # scenarios.
+        # The API server rounds every amount up to thousandths (SetDefaults_ResourceList). The API server
+        # also rewrites amounts to canonical form, which turns `1.5Gi` into `1536Mi`. Amounts in files of static pods and
+        # in scenarios keep their form.
         amounts = {name: amount.rounded_up_to_milli() for name, amount in owner.quantities(key)}
         if self._strict:
             self._unused.extend(f"{owner.at(key)}[{name}]" for name in amounts if name in pod_schema.RESOURCES_UNUSED)
@@ -301,9 +304,9 @@ class PodReader:
 
 
 def hash_uid(pod: Pod) -> str:
-    """Return the UID of a pod without one: a hash of all its effective fields.
+    """Return a UID for a pod that has none: a hash of all effective fields.
 
-    The amounts of the pod and its containers are left out, because a pod with other amounts is the same pod, resized.
+    Resource amounts are left out, because a pod with changed amounts is the same pod after a resize.
     """
     unsized = tuple(replace(container, resources=ResourceRequirements()) for container in pod.containers)
     as_a_whole = None if pod.resources is None else ResourceRequirements()
@@ -354,7 +357,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if any(claim.spec is not None for claim in pod.claims):
         from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - few pods have claims
 
-        # The claim statuses of Kubernetes, with the requests of each claim added.
+        # Like the claim statuses of Kubernetes, but with the requests of each claim added.
         status["resourceClaimStatuses"] = [
             {
                 "name": claim.name,

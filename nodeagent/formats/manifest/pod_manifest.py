@@ -1,4 +1,4 @@
-"""Parses the text of a manifest into pods. Each result is a valid Pod or all its errors. Knows no files."""
+"""Parses the text of a manifest into pods. Each result is a valid Pod or all errors of an invalid pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ class ManifestPod(Struct, frozen=True):
 
 
 class RefusedPod(Struct, frozen=True):
-    """A document, or a whole text, without a valid pod."""
+    """A document, or a whole text, that doesn't contain a valid pod."""
 
     findings: tuple[Finding, ...]
     name: str | None
@@ -59,8 +59,8 @@ def parse_manifest(
 ) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
     """Parse a manifest: v1 Pods, Lists of them, and the documents of their resource claims.
 
-    A text that can't be read gives one refusal. So does a text without documents, because a truncated or unfinished file must not
-    end pods. To end them, write an empty List.
+    A text that can't be read results in one refusal. So does a text without documents, because a truncated or
+    unfinished file must not end pods. To end all pods of a file, write an empty List.
 
     Args:
         content: YAML or JSON, possibly several documents.
@@ -79,7 +79,7 @@ def parse_manifest(
         found.extend(_parse_document(document, source))
     if not findings:
         return tuple(found)
-    # With a field given twice, it is unclear which pod is meant. The text is refused as a whole, with all its other
+    # If a field is given twice, it is unclear which pod is meant. The whole text is then refused, with all its other
     # errors.
     for further in (finding for pod in found if isinstance(pod, RefusedPod) for finding in pod.findings):
         findings.add(further.line, further.field, further.value, further.allowed, further.words)
@@ -133,7 +133,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
         return RefusedPod(findings.all(), None)
     kind = _find_text(root, "kind")
     if kind not in (None, "Pod"):
-        # All its fields would be unknown, too, so one finding is enough.
+        # One finding is enough, because all fields of this document would be unknown, too.
         findings.add(
             line_at(root, ("kind",)),
             f"{prefix}.kind".lstrip("."),
@@ -146,7 +146,7 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
     broken = tuple(find_breaches(decoded.pod))
     for breach in broken:
         path = _format_path(prefix, breach.path)
-        # An unreadable value already has its finding and is only a placeholder here.
+        # The placeholder of an unreadable value is skipped, because the value already has a finding.
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
@@ -202,9 +202,9 @@ def checked_pod_from_document(document: Mapping[str, object], source: str) -> Po
 
 
 def named_pod_from_document(document: Mapping[str, object]) -> Pod:
-    """Read a pod like `pod_from_document` from a program that validated it before.
+    """Read a pod like `pod_from_document`, from a program that has already validated the pod.
 
-    The names of the result are valid and safe to print, and its amounts can be summed.
+    The resulting names are valid and safe to print, and the amounts can be summed.
 
     Raises:
         DocumentError: the pod can't be read, or has an invalid name or a negative amount.

@@ -7,7 +7,7 @@ LISTED_BY = "nodeagent inspect"
 
 
 class UnknownPodError(NodeAgentError):
-    """No pod has this name, or more than one does."""
+    """No pod has this name, or several pods have it."""
 
 
 def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[PodEntry, ...]:
@@ -31,7 +31,7 @@ def find_pod(state: NodeState, name: str, listed_by: str = LISTED_BY) -> PodEntr
     """Find one pod by UID, namespace/name or name, with the arguments of `find_pods`.
 
     Raises:
-        UnknownPodError: no pod has this name, or more than one does.
+        UnknownPodError: no pod has this name, or several pods have it.
     """
     found = find_pods(state, name, listed_by)
     if len(found) > 1:

@@ -7,14 +7,15 @@ from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirement
 from nodeagent.formats.manifest.pod_schema import IMAGE_ALONE, MISLEADING
 
 _MOST_PATHS = 3
-"""Limit on the paths per note. More are only counted, because a pod may have 256 containers."""
+"""Limit on the paths per note. Further paths are only counted, because a pod may have 256 containers."""
 _LEAST_BYTES = 1 << 20
-"""No process can run with less memory. A smaller amount probably lacks its unit."""
+"""Smallest plausible amount of memory. A smaller amount probably lacks its unit, because no process could run with it.
+"""
 
 
 def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Return notes about probable mistakes in a pod with defaults, one for each kind. The paths of unused fields
-    begin with the item's index if the pod is an item of a list.
+    """Return notes about probable mistakes in a pod with defaults, one note for each kind of mistake. The paths of
+    unused fields begin with the item's index if the pod is an item of a list.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:

@@ -1,6 +1,7 @@
-"""The API server's rules for a pod's values, and the agent's additional rules (names become directories).
+"""The API server's rules for a pod's values, and the agent's additional rules, for instance because names become
+directories.
 
-Checks a Pod with defaults applied. Reports an error's path in the manifest, not its line.
+The checked Pod has its defaults applied. An error is reported with its path in the manifest, not with its line.
 """
 
 import re
@@ -37,7 +38,7 @@ MAX_CONTAINERS = 256
 """Limit on init containers and app containers together."""
 MAX_CLAIMS = 64
 MAX_USES = 256
-"""Limit on the claims, or requests of claims, used by a container."""
+"""Limit on the claims, or claim requests, that a container uses."""
 MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
 MAX_DEVICES = Quantity.of(65_536)
@@ -69,7 +70,7 @@ def is_subdomain(text: str) -> bool:
 
 
 class Breach(Struct, frozen=True):
-    """A value that is not allowed."""
+    """A value that the rules don't allow."""
 
     path: Path
     value: str
@@ -164,7 +165,7 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
     for index, (name, _) in enumerate(container.env):
         if not _VARIABLE.fullmatch(name):
             rule = "must consist of printable ASCII characters other than '='" if name else "is required"
-            # An invalid name may be `PASSWORD=…`, as in a shell, so it isn't shown.
+            # An invalid name isn't shown, because it may have the form `PASSWORD=…`, as in a shell.
             yield Breach((*path, "env", index, "name"), "", rule)
         elif name.startswith(RESERVED_PREFIX):
             rule = f"must not begin with {RESERVED_PREFIX}: the agent sets these variables itself"
@@ -190,7 +191,7 @@ def _check_restarts(path: Path, pod: Pod, container: Container) -> Iterator[Brea
 
 
 def _check_requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
-    # A request that was defaulted from its limit is checked once, as the limit.
+    # A request that has its limit's value by default is checked only as the limit.
     own = [(name, amount) for name, amount in resources.requests if amount != resources.limits.get(name)]
     yield from _check_amounts((*path, "requests"), Resources(tuple(own)), with_devices=with_devices)
     yield from _check_amounts((*path, "limits"), resources.limits, with_devices=with_devices)
@@ -308,7 +309,7 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
 
 
 def _check_units(pod: Pod) -> Iterator[Breach]:
-    """Check that all containers of a pod are systemd units or none is, because their cgroups need the same owner."""
+    """Check that either all containers of a pod are systemd units or none, because their cgroups need the same owner."""
     if pod.gives_back and not pod.units:
         path: Path = ("metadata", "annotations", WHILE_INACTIVE)
         yield Breach(path, GIVE_BACK, f"needs containers that pin systemd units ({UNIT}/<container>)")

@@ -1,4 +1,4 @@
-"""Tables of the v1 Pod's fields that are known but unused, and of those that are refused, with the reasons."""
+"""Tables of the v1 Pod's fields that are known but unused, and of the refused fields with the reasons."""
 
 import re
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ CLAIM_KINDS = CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate",
 """Kinds of documents that a manifest may have in addition to pods."""
 
 METADATA_SILENT = ("labels",)
-"""Fields that never have an effect on a node, so they are not logged."""
+"""Fields that aren't logged as unused, because they never have an effect on a node."""
 
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
-"""Number of exclusive CPUs out of the CPU request of the container that the key names."""
+"""Annotation: number of exclusive CPUs within the CPU request of the container that the key names."""
 
 PARTITION = f"{ANNOTATION_DOMAIN}/partition"
 """Type of the cpuset partition for the pod's exclusive CPUs, one of PARTITIONS."""
@@ -33,7 +33,7 @@ PREFERRED_CORE_CLASS = f"{ANNOTATION_DOMAIN}/preferred-core-class"
 NEAR = f"{ANNOTATION_DOMAIN}/near"
 """Devices whose NUMA nodes all containers of the pod prefer, unless a container has its own annotation."""
 NEAR_OF = f"near.{ANNOTATION_DOMAIN}"
-"""Devices whose NUMA nodes the container that the key names prefers."""
+"""Devices whose NUMA nodes are preferred by the container that the key names."""
 NEAR_NAME = re.compile(r"(?!\.{1,2}$)[^\s/,]{1,32}")
 """A PCI address, a device name or a kind of device."""
 
@@ -48,13 +48,13 @@ DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
 """A PCI address or the name of a network interface."""
 
 UNIT = f"unit.{ANNOTATION_DOMAIN}"
-"""Systemd unit that is pinned by the container that the key names."""
+"""Systemd unit that the container named in the key pins."""
 UNIT_NAME = re.compile(
     r"(?!nodeagent[.-])(?!-\.slice$)(?!init\.scope$)(?!@)(?!.*@\.[a-z]+$)[A-Za-z0-9:_.\\@-]{1,247}\.(?:service|scope|slice)"
 )
-"""Name of a unit that can be pinned. The root slice and PID 1 are the host itself, and the agent's own units hold the
-pods.
-A template is not a unit, and systemd refuses queries about several units if one of them is a template.
+"""Name of a unit that can be pinned. Excluded are the root slice and PID 1, which are the host itself, and the agent's
+own units, which contain the pods. A template is not a unit, and systemd refuses queries about several units if one of
+them is a template.
 """
 
 WHILE_INACTIVE = f"{ANNOTATION_DOMAIN}/while-inactive"
@@ -133,7 +133,7 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
         "priorityClassName": "pods are never preempted: the pod admitted first keeps its resources",
     }
 )
-"""Unused fields that seem to have an effect, with the actual behaviour."""
+"""Unused fields that could be expected to have an effect, with the actual behaviour."""
 
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""A systemd unit as a pod with one container. Knows no systemd."""
+"""A pinned systemd unit as a pod with one container."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ _KINDS = tuple(
         "device",
     )
 )
-"""Kinds of units. Only the first three have processes."""
+"""Kinds of units. Only the first three kinds have processes."""
 _PLAIN_KEY = re.compile(r"[a-z][A-Za-z0-9./-]*")
 _DIGEST = 6
 _LONGEST_NAME = 200
@@ -38,7 +38,9 @@ def full_unit_name(name: str) -> str:
 
 
 def unit_pod_name(unit: str) -> str:
-    """Return the name of a unit's pod: the unit's name if valid for a pod, otherwise a unique name derived from it."""
+    """Return the name of a unit's pod: the unit's name if it is a valid pod name, otherwise a unique name derived from
+    it.
+    """
     stem, _, kind = unit.rpartition(".")
     usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if usable == stem and len(unit) <= _LONGEST_NAME:
@@ -62,9 +64,9 @@ def unit_manifest(
         unit: the unit's name.
         amounts: the limits, also used as requests.
         numa_node: the number of the required NUMA node. None means any.
-        core_class: the required class of its exclusive CPUs. None means any.
+        core_class: the required class of the unit's exclusive CPUs. None means any.
         near: the devices whose NUMA nodes are preferred. None means no preference.
-        gives_back: release its CPUs and memory while the unit isn't active.
+        gives_back: release the unit's CPUs and memory while the unit isn't active.
     """
     asked = {
         f"{UNIT}/{UNIT_CONTAINER}": unit,

@@ -1,7 +1,8 @@
-"""Command, args and environment of a container's process, with Kubernetes' `$(NAME)` references replaced, within limits.
+"""Command, args and environment of a container's process, with Kubernetes' `$(NAME)` references replaced, within
+limits.
 
-The rules are kubelet's (k8s.io/kubernetes third_party/forked/golang/expansion). A variable can refer to earlier ones, command and args
-to all. `$$` means `$`, and an unknown reference stays unchanged. Knows not how the process is started.
+The rules are kubelet's (k8s.io/kubernetes third_party/forked/golang/expansion). A variable can refer to earlier
+variables; command and args can refer to all. `$$` means `$`, and an unknown reference stays unchanged.
 """
 
 import json
@@ -23,14 +24,16 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 class Process(Struct, frozen=True):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
-    """Variables added by the agent, then the manifest's in their order. Of two with the same name, the later one takes effect."""
+    """Variables added by the agent, then the manifest's in their order. Of two variables with the same name, the later
+    one takes effect.
+    """
 
 
 def expand_process(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
     """Replace the references in a container's command, args and env. None means that the result is longer than
     `MAX_PROCESS_BYTES`. The `given` variables come first and don't count towards the limit.
 
-    A result that is too long is never built, because values with several references each could grow exponentially.
+    Processing stops at the limit, because values that contain several references could grow exponentially.
     """
     left = MAX_PROCESS_BYTES
     variables = dict(given)
@@ -65,6 +68,6 @@ def expand(text: str, variables: Mapping[str, str], most: int) -> str | None:
         done = found.end()
         if most < 0:
             return None
-    # No reference ends after the last ")". Searching for an end from every later "$(" would take quadratic time.
+    # No reference can end after the last ")". Searching for the end of every later "$(" would take quadratic time.
     pieces += (text[done:end], text[end:].replace("$$", "$"))
     return None if most < len(pieces[-1]) + len(pieces[-2]) else "".join(pieces)

@@ -31,7 +31,9 @@ REGISTRATION_TIMEOUT_MS = 5000
 REQUEST_TIMEOUT_MS = 2000
 """Defaults for runtimes that report no timeouts, such as those with NRI 0.6."""
 MAX_MICROSECONDS, MAX_BYTES = 2**40, 2**60
-"""Limits on amounts. Larger ones are reduced, so that the sum of several can be saved and answered."""
+"""Limits on amounts. Larger amounts are reduced to the limit, so that a sum of several amounts can be saved and
+encoded.
+"""
 MAX_SYNCHRONIZED = 20_000
 """Limit on pods and containers together. kubelet's default is 110 pods."""
 _OLDEST = (0, 6, 0)
@@ -44,12 +46,12 @@ _SHIPPED = {
     ),
     "cri-o": (((1, 35, 0), (0, 11, 0)), ((1, 34, 0), (0, 10, 0))),
 }
-"""Versions of NRI by the runtime's name: the first version of the runtime with each, newest first."""
+"""Versions of NRI by runtime name, each with the first runtime version that has it, newest first."""
 _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])")
 
 
 class NriCallError(ValueError):
-    """A payload isn't one of its method. The text names the field."""
+    """A payload doesn't match its method. The text names the field."""
 
 
 class Configure(Struct, frozen=True):
@@ -63,7 +65,7 @@ class Synchronize(Struct, frozen=True):
 
     part: Synchronized
     has_more: bool
-    """Whether more parts follow. Before NRI 0.8, a runtime sends one part and fails if this part exceeds 4 MiB."""
+    """Whether more parts follow. Before NRI 0.8, a runtime sends a single part and fails if it exceeds 4 MiB."""
 
 
 class Shutdown(Struct, frozen=True):
@@ -76,10 +78,11 @@ RuntimeCall = Configure | Synchronize | Shutdown | Call
 def read_call(method: str, payload: bytes) -> RuntimeCall | None:
     """Decode a call of the runtime. None means that the method is unknown.
 
-    Newer runtimes have a method for each event. If a plugin doesn't know such a method, they use StateChange instead.
+    Newer runtimes have a method for each event. If a plugin doesn't know such a method, the runtime uses StateChange
+    instead.
 
     Raises:
-        NriCallError: the payload isn't one of this method.
+        NriCallError: the payload doesn't match this method.
     """
     known = _METHODS.get(method)
     if known is None:
@@ -239,7 +242,9 @@ def _decode_resources(found: Message) -> NriResources:
 
 
 def _parse_ids(kind: type[Ids], text: str) -> Ids | None:
-    """Parse a set of IDs. None means that the set is empty or malformed. The container's cgroup has the actual set."""
+    """Parse a set of IDs. None means that the set is empty or malformed. In that case, the container's cgroup tells the
+    actual set.
+    """
     try:
         return kind.parse(text) if text else None
     except IdSetSyntaxError:
@@ -272,7 +277,7 @@ def _encode_adjustment(answer: Answer) -> dict[str, Any] | None:
         {"path": file.path, "type": "b" if file.is_block else "c", "major": file.major, "minor": file.minor}
         for file in access.files
     ]
-    # Mounts are recursive and private, as containerd makes those of kubelet's pods.
+    # Mounts are recursive and private, like the mounts that containerd makes for kubelet's pods.
     mounts = [
         {
             "destination": mount.path,
@@ -312,8 +317,8 @@ def _wrap(value: int | None) -> dict[str, int] | None:
 
 
 def nri_version(runtime_name: str, runtime_version: str, reported: str) -> tuple[int, int, int]:
-    """Return the version of NRI. The runtime's version may have a distribution's suffix. `reported` is empty if the
-    runtime reports no version of NRI.
+    """Return the runtime's version of NRI. `runtime_version` may have a distribution's suffix. `reported` is the NRI
+    version that the runtime reports, or empty.
     """
     if (found := _parse_version(reported)) is not None:
         return found
@@ -324,7 +329,7 @@ def nri_version(runtime_name: str, runtime_version: str, reported: str) -> tuple
 
 def event_mask(events: Iterable[Event], runtime: Runtime) -> int:
     """Return the subscription, with bit n - 1 for event n. Events that this runtime doesn't know are left out, because
-    it would close the connection.
+    the runtime would close the connection.
 
     A plugin must subscribe to at least one event that every version knows, because 0 would mean all events.
     """

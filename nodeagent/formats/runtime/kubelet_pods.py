@@ -5,7 +5,8 @@ staging/src/k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto, where `bytes pod` i
 the pod's fields are those of k8s.io/api/core/v1/generated.proto and k8s.io/apimachinery.
 
 A field mask is a comma-separated list of paths in an entry of the call's metadata. A path goes through lists
-(pkg/kubelet/pods, getFieldMaskFromContext and applySinglePath). The mask excludes the environment, which may be secret.
+(pkg/kubelet/pods, getFieldMaskFromContext and applySinglePath). The mask used here excludes the environment, which may
+be secret.
 """
 
 import re
@@ -36,7 +37,9 @@ _PATHS = (
 )
 METADATA = (("x-kubernetes-fieldmask", ",".join(_PATHS)),)
 MAX_BYTES = 256 * 1024
-"""Limit on an answer, because the runtime waits while it is read. With the mask, a container takes less than 1000 bytes."""
+"""Limit on an answer, because the runtime waits while the agent reads the answer. With the field mask, a container
+takes less than 1000 bytes.
+"""
 MAX_CONTAINERS = 256
 _MAX_UID = 256
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -46,7 +49,7 @@ GET_POD_REQUEST = MessageType("GetPodRequest", (Field(1, "podUID", Kind.STRING),
 GET_POD_RESPONSE = MessageType("GetPodResponse", (Field(1, "pod", Kind.BYTES),))
 QUANTITY = MessageType("Quantity", (Field(1, "string", Kind.STRING),))
 AMOUNT = MessageType("Amount", (Field(1, "key", Kind.STRING), Field(2, "value", QUANTITY)))
-"""An entry of map<string, Quantity>."""
+"""Message type of an entry in map<string, Quantity>."""
 RESOURCE_REQUIREMENTS = MessageType(
     "ResourceRequirements", (Field(1, "limits", AMOUNT, repeated=True), Field(2, "requests", AMOUNT, repeated=True))
 )
@@ -81,7 +84,7 @@ class KubeletPodError(ValueError):
 
 
 def encode_get_pod(uid: str) -> bytes | None:
-    """Encode the request for a pod. None means that no pod of kubelet can have this UID."""
+    """Encode the request for a pod. None means that kubelet's pods can't have such a UID."""
     return encode(GET_POD_REQUEST, {"podUID": uid}) if 0 < len(uid) <= _MAX_UID and uid.isprintable() else None
 
 
@@ -157,7 +160,7 @@ def _read_amounts(entries: list[Message], path: str) -> Resources:
             raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is no quantity") from None
         if amount.nano < 0:
             raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is less than nothing")
-        found[name] = Quantity.parse(str(amount))  # in the form that a saved state has
+        found[name] = Quantity.parse(str(amount))  # in the same form as in a saved state
     return Resources.of(found)
 
 

@@ -11,7 +11,7 @@ RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
 
 EMPTY = MessageType("Empty", ())
 _OPTIONAL_INT64 = MessageType("OptionalInt64", (Field(1, "value", Kind.INT64),))
-"""OptionalInt, too."""
+"""Also used for OptionalInt, which has the same encoding."""
 _OPTIONAL_UINT64 = MessageType("OptionalUInt64", (Field(1, "value", Kind.UINT64),))
 
 LINUX_MEMORY = MessageType("LinuxMemory", (Field(1, "limit", _OPTIONAL_INT64),))
@@ -128,7 +128,7 @@ UPDATE_CONTAINER_RESPONSE = MessageType(
     "UpdateContainerResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True),)
 )
 UPDATE_POD_SANDBOX_REQUEST = MessageType("UpdatePodSandboxRequest", (Field(1, "pod", POD_SANDBOX),))
-"""Without its other fields, because kubelet's pods API has more exact values."""
+"""The message's other fields are left out, because kubelet's pods API has more exact values."""
 STOP_CONTAINER_REQUEST = MessageType(
     "StopContainerRequest", (Field(1, "pod", POD_SANDBOX), Field(2, "container", CONTAINER))
 )

@@ -1,7 +1,7 @@
 """The lowest layer of NRI's socket: frames with the data of several connections.
 
-A frame has a connection (u32, big-endian), a length (u32), and this number of bytes. A frame of ttrpc may be split
-over several of these frames, at any byte.
+A frame has a connection (u32, big-endian), a length (u32), and as many bytes. A ttrpc frame may be split over several
+such frames, at any byte.
 """
 
 import struct
@@ -10,27 +10,29 @@ from collections.abc import Iterator
 from nodeagent.formats.runtime.ttrpc import HEADER_BYTES, MAX_DATA_BYTES, TtrpcFrame, read_header
 
 PLUGIN_SERVICE = 1
-"""Connection on which the runtime calls the agent."""
+"""Number of the connection on which the runtime calls the agent."""
 RUNTIME_SERVICE = 2
-"""Connection on which the agent calls the runtime."""
+"""Number of the connection on which the agent calls the runtime."""
 
 MAX_FRAME_BYTES = 4096
-"""Limit on a sent frame. containerd reads with a buffer of this size, and never answers a larger frame."""
+"""Limit on a sent frame. containerd's buffer has this size, and containerd never answers a larger frame."""
 MAX_FRAMES_PER_MESSAGE = 128
-"""Limit on the sent frames of a message. The runtime closes the socket if more than 256 are queued for a connection."""
+"""Limit on the sent frames of a message. The runtime closes the socket if more than 256 frames are queued for a
+connection.
+"""
 _HEADER = struct.Struct(">II")
 MAX_MESSAGE_BYTES = MAX_FRAMES_PER_MESSAGE * (MAX_FRAME_BYTES - _HEADER.size)
-"""Limit on a sent frame of ttrpc."""
+"""Limit on a sent ttrpc frame."""
 MAX_PAYLOAD_BYTES = HEADER_BYTES + MAX_DATA_BYTES
 """Limit on the payload of a received frame."""
 
 
 class MuxError(ValueError):
-    """The received data isn't NRI's framing, so nothing after it can be read."""
+    """The received data doesn't have NRI's framing, so the rest of the stream can't be read."""
 
 
 def encode_frames(connection: int, message: bytes) -> bytes:
-    """Split a frame of ttrpc into the required number of frames."""
+    """Split a ttrpc frame into frames of the socket."""
     assert 0 < len(message) <= MAX_MESSAGE_BYTES
     step = MAX_FRAME_BYTES - _HEADER.size
     pieces = (message[start : start + step] for start in range(0, len(message), step))
@@ -38,9 +40,9 @@ def encode_frames(connection: int, message: bytes) -> bytes:
 
 
 class Reassembly:
-    """Joins pieces of a socket's data to frames of ttrpc. Keeps at most one unfinished frame for each connection.
+    """Joins pieces of a socket's data to ttrpc frames. At most one unfinished frame is kept for each connection.
 
-    Other connections than the two are skipped, as in the runtime.
+    Data of connections other than these two are skipped, as in the runtime.
     """
 
     def __init__(self) -> None:
@@ -51,7 +53,7 @@ class Reassembly:
         self._unfinished = {PLUGIN_SERVICE: bytearray(), RUNTIME_SERVICE: bytearray()}
 
     def feed(self, piece: bytes) -> Iterator[tuple[int, TtrpcFrame]]:
-        """Yield every frame that this piece completes, with its connection.
+        """Yield each ttrpc frame that this piece completes, as (connection, frame).
 
         Raises:
             MuxError: a length exceeds the protocol's limit.

@@ -1,6 +1,7 @@
 """ttrpc's frames, requests and responses (https://github.com/containerd/ttrpc, PROTOCOL.md), for unary calls only.
 
-A frame has the length of the data (u32, big-endian), stream (u32, odd for the caller's), type (u8), flags (u8) and data.
+A frame has the length of the data (u32, big-endian), the stream (u32, odd if the caller opened it), type (u8), flags
+(u8) and data.
 """
 
 import struct
@@ -16,7 +17,7 @@ _HEADER = struct.Struct(">IIBB")
 
 
 class TtrpcError(ValueError):
-    """A frame has neither a request nor a response."""
+    """A frame doesn't contain a valid request or response."""
 
 
 class TtrpcFrameType(IntEnum):
@@ -86,7 +87,7 @@ def read_header(data: bytes | bytearray) -> TtrpcHeader:
 
 
 def encode_request(stream: int, request: TtrpcRequest) -> bytes:
-    """Encode a whole frame. `stream` is odd, and greater than that of the previous request."""
+    """Encode a request as a whole frame. `stream` is odd, and greater than the stream of the previous request."""
     value = {
         "service": request.service,
         "method": request.method,
@@ -98,7 +99,7 @@ def encode_request(stream: int, request: TtrpcRequest) -> bytes:
 
 
 def encode_response(stream: int, response: TtrpcResponse) -> bytes:
-    """Encode a whole frame. `stream` is that of the request."""
+    """Encode a response as a whole frame. `stream` is the stream of the request."""
     status = None if response.code == TtrpcCode.OK else {"code": response.code, "message": response.message}
     data = encode(_RESPONSE, {"status": status, "payload": response.payload})
     return _HEADER.pack(len(data), stream, TtrpcFrameType.RESPONSE, 0) + data

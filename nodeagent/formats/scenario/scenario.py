@@ -1,7 +1,7 @@
-"""Scenarios of `nodeagent simulate`: reads machine, configuration and pod events from JSON, and formats states as
-result documents.
+"""Scenarios of `nodeagent simulate`: reads machine, configuration and pod events from JSON, and formats the resulting
+states as documents.
 
-The form is that of the decision vectors (see docs). Knows the notation, not the decisions.
+Scenarios have the same form as the decision vectors (see docs). This module knows only the notation, not the decisions.
 """
 
 import json
@@ -37,7 +37,7 @@ T = TypeVar("T")
 CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
-"""Half of a surrogate pair, or its possible escape."""
+"""Half of a surrogate pair, or a possible escape of one."""
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
 
 
@@ -66,9 +66,9 @@ class Scenario(Struct, frozen=True):
     placement: Placement
     steps: tuple[ScenarioStep, ...]
     files: tuple[tuple[str, str], ...] = ()
-    """Name and text of each state file present at the start, sorted."""
+    """Name and text of each state file that exists at the start, sorted."""
     initial_containers: tuple[tuple[str, tuple[str, str]], ...] = ()
-    """Container ID, pod UID and container name of each container known at the start, sorted."""
+    """Container ID, and pod UID and container name, of each container that is known at the start, sorted."""
 
     def file(self, name: str) -> str | None:
         return dict(self.files).get(name)
@@ -130,7 +130,7 @@ def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> Document:
-    """Build an object. A name with two values is refused, because it is unknown which one is meant."""
+    """Build an object. A name with two values is refused, because it is unknown which value is meant."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
@@ -184,7 +184,9 @@ def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | 
 
 
 def _read_part(problems: list[str], read: Callable[[], T]) -> T | None:
-    """Read a part with its own reader. None means that the part is invalid, and the error is added to `problems`."""
+    """Read a part of the scenario with the part's own reader. If the part is invalid, return None and add the error to
+    `problems`.
+    """
     try:
         return read()
     except (DocumentError, ScenarioError) as err:
@@ -268,7 +270,7 @@ def _read_machine(document: Mapping[str, Any], where: str) -> Topology:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
-    # Kubelet and discovery name a core after its lowest CPU, and allocate equal cores in this order.
+    # Kubelet and discovery number a core by its lowest CPU, and equal cores are allocated in this order.
     lowest = {core: min(cpus) for core, cpus in topology.cores.items()}
     return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 
@@ -321,7 +323,7 @@ def memory_state_document(text: str | None) -> Document | None:
 
 
 def is_text_unique(document: Document) -> bool:
-    """Tell whether every list has at most one block, so that only one exact text is possible."""
+    """Tell whether every list of blocks has at most one block, so that the file has only one possible text."""
     return all(len(blocks) < 2 for blocks in _find_block_lists(document))
 
 

@@ -1,4 +1,4 @@
-"""JSON in printable ASCII only, which reads back the same whatever the encoding of a terminal or a file."""
+"""JSON in printable ASCII only, which is read back unchanged whatever encoding a terminal or file has."""
 
 import json
 

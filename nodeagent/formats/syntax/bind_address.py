@@ -1,4 +1,4 @@
-"""Addresses to listen on, as text: `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`. Knows no socket."""
+"""Addresses to listen on, as text: `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`."""
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ class BindAddressError(ValueError):
 class TcpAddress(Struct, frozen=True):
     host: str
     port: int
-    """0 lets the kernel choose a free port."""
+    """Port number. 0 lets the kernel choose a free port."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,4 +1,6 @@
-"""Parses the text of a file into trees, one for each document, as YAML or JSON by kubelet's rule. Knows no field names."""
+"""Parses the text of a file into one tree for each document, as YAML or JSON by kubelet's rule. Field names don't
+matter here.
+"""
 
 import re
 
@@ -12,10 +14,10 @@ _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
 
 
 def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
-    """Read all documents of a text that must have no finding.
+    """Read all documents of a text, which must be free of errors.
 
     Raises:
-        DocumentError: the text has findings, each with its line if known.
+        DocumentError: the text has errors. Each finding has its line if known.
     """
     findings = Findings(source)
     documents = read_documents(content, findings)
@@ -25,10 +27,9 @@ def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
 
 
 def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's
-    util/yaml.ToJSON).
+    """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's util/yaml.ToJSON).
 
-    Several documents in braces are YAML, because no line of JSON text can be YAML's separator.
+    Several documents in braces are YAML, because a line of JSON can't be YAML's separator.
 
     Returns:
         None if the text can't be read to its end.

@@ -1,4 +1,4 @@
-"""Go's notation for durations (`10s`, `1m30s`, `1.5h`), parsed into whole nanoseconds. Source: time.ParseDuration."""
+"""Go's notation for durations (`10s`, `1m30s`, `1.5h`; see time.ParseDuration), parsed into whole nanoseconds."""
 
 import re
 
@@ -17,7 +17,7 @@ _MAX_TEXT = 64
 
 
 class DurationSyntaxError(ValueError):
-    """A text is not a duration. The message is Go's."""
+    """A text is not a duration. The message is the same as Go's."""
 
 
 def parse_duration_ns(text: str) -> int:

@@ -1,7 +1,7 @@
 """Strict reader of one object of a document, field by field. Wrong types, unknown names and refused fields become
 findings.
 
-Knows how to read a field, not which fields exist.
+This module knows how to read a field, but not which fields exist.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ MAX_RESOURCES = 64
 
 
 class Fields:
-    """Reader of one object. `close` reports every field that was neither read nor named as unused."""
+    """Reader of one object. `close` reports every field that was neither read nor declared unused."""
 
     def __init__(
         self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False, secret: bool = False
@@ -31,8 +31,9 @@ class Fields:
             node: the object.
             path: the path shown in findings.
             findings: collects the findings.
-            keyed: the object is a map of free keys, written `path[key]`.
-            secret: leave names of unknown fields out of findings, because they may be pieces of an unquoted secret value.
+            keyed: whether the object is a map with arbitrary keys, written `path[key]`.
+            secret: whether to leave names of unknown fields out of findings, because they may be pieces of an unquoted
+                secret value.
         """
         self.path = path
         self._keyed = keyed
@@ -41,7 +42,7 @@ class Fields:
         self._entries = {entry.key: entry for entry in node}
         self._findings = findings
         self.known: set[str] = set()
-        """Names of the fields that were read or named as unused."""
+        """Names of the fields that were read or declared unused."""
 
     def at(self, key: str) -> str:
         """Return the path of a field of this object."""
@@ -62,7 +63,7 @@ class Fields:
         return self._node(key) is not None
 
     def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
-        """Add a finding about a field of this object. `words` replaces the text if kubelet has its own for this error."""
+        """Add a finding about a field of this object. `words` is kubelet's own message, if it has one."""
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
@@ -198,14 +199,14 @@ class Fields:
         return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Report each of these fields that has a value, with the reason for refusing it."""
+        """Report each of these fields that has a value, with the reason why the field is refused."""
         for key, reason in reasons.items():
             node = self._node(key)
             if node is not None and not _is_empty(node):
                 self._findings.add(self.line_of(key), self.at(key), "", reason)
 
     def unused(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Mark these fields as known without reading them. Return the paths of those that have a value."""
+        """Mark these fields as known without reading them. Return the paths of the fields that have a value."""
         wanted = set(keys)
         self.known |= wanted
         return tuple(
@@ -240,7 +241,7 @@ def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
 
 
 def suggest_nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a finding that suggests the most similar known name, or nothing if none is similar."""
+    """Return the end of a finding: a suggestion of the most similar known name, or nothing if none is similar."""
     import difflib  # noqa: PLC0415 - only for a mistyped name
 
     by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}

@@ -1,5 +1,5 @@
-"""Errors in a text written by a person, each with its place, the wrong value and the allowed ones. Knows no
-particular format.
+"""Errors in a text written by a person, in any format. Each error has its place, the wrong value and the allowed
+values.
 """
 
 import json
@@ -10,7 +10,8 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError, printable
 
 MAX_FINDINGS = 100
-"""Limit on the findings of a file. Nobody reads more, and a hostile file could fill the log with one finding per byte."""
+"""Limit on the findings of a file. Nobody reads more findings, and a hostile file could fill the log with one per byte.
+"""
 _MAX_SHOWN = 80
 _MAX_FIELD = 200
 
@@ -21,14 +22,14 @@ class Finding(Struct, frozen=True, order=True):
     source: str
     """File name as the caller gave it."""
     line: int | None
-    """Line number, counted from 1. None means that the document was never text."""
+    """Line number, counted from 1. None means that the document wasn't read from a text."""
     field: str
     """Path in Kubernetes' notation, such as `spec.containers[0].resources.limits[cpu]`. Empty means the whole document."""
     value: str
-    """Wrong value, shortened and with control characters escaped. Empty if it doesn't help or is secret."""
+    """Wrong value, shortened and with control characters escaped. Empty if the value doesn't help or is secret."""
     allowed: str
     words: str = ""
-    """Message that kubelet has for this error. Empty if the wrong value and the allowed values say enough."""
+    """Kubelet's message for this error. Empty if the wrong value and the allowed values say enough."""
 
     @property
     def message(self) -> str:
@@ -41,7 +42,7 @@ class Finding(Struct, frozen=True, order=True):
 
 
 class DocumentError(NodeAgentError):
-    """A document that must be valid has errors."""
+    """A document has errors, although it must be valid."""
 
     def __init__(self, findings: Iterable[Finding], *, hint: str | None = None) -> None:
         self.findings = tuple(findings)
@@ -97,7 +98,7 @@ class Findings:
         return len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
-        """Return the findings sorted by line. The last one tells how many were only counted."""
+        """Return the findings sorted by line. The last finding tells how many further findings were only counted."""
         found = sorted(self._found, key=lambda f: f.line or 0)
         if self._suppressed:
             found.append(Finding(self._source, None, "", "", f"and {self._suppressed} more findings"))

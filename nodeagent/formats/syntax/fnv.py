@@ -1,10 +1,9 @@
-"""32-bit FNV-1a, the hash under kubelet's checkpoint checksums, with a cache for long texts of which most stays the
-same.
+"""32-bit FNV-1a, the hash of kubelet's checkpoint checksums, with a cache for long texts that change little.
 
-A step is (state ^ byte) * PRIME. The XOR changes only the low eight bits, and these never depend on the higher ones.
-For a given low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME
-and adds the same constant. A piece has 256 such constants. They are cached when first needed, so the text before a
-piece may change freely.
+A step is (state ^ byte) * PRIME. The XOR changes only the low eight bits, which never depend on the higher bits. For a
+given low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME and
+adds the same constant. A piece has 256 such constants. They are cached when first needed, so the text before a piece
+may change freely.
 """
 
 from fnv_hash_fast import fnv1a_32 as _hash_of_bytes
@@ -19,7 +18,7 @@ def _state_after(byte: int) -> int:
 
 
 _BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) for byte in range(256)}
-"""Input that leads from the basis to a state with the given low byte, and that state."""
+"""For each low byte, an input that leads from the basis to a state with this low byte, and that state."""
 
 
 class Piece:
@@ -33,7 +32,7 @@ class Piece:
         self._added: dict[int, int] = {}
 
     def then(self, other: "Piece") -> "Piece":
-        """Return both pieces joined by a blank."""
+        """Return this piece and the other one joined by a blank."""
         return Piece(b"%b %b" % (self.data, other.data))
 
     def after(self, state: int) -> int:
@@ -48,11 +47,11 @@ class Piece:
 
 
 Text = str | tuple[Piece, ...]
-"""A string, or pieces that are hashed with a blank between them."""
+"""A string, or pieces that are hashed as if joined by blanks."""
 
 
 _MOST_PIECES, _MOST_BYTES = 8, 1024
-"""Shorter texts are hashed faster as a whole than by pieces."""
+"""Limits up to which a text is hashed faster as a whole than piece by piece."""
 
 
 def fnv1a_32(*texts: Text) -> int:

@@ -1,7 +1,7 @@
 """JSON as read and written by Go's encoding/json, as far as kubelet's checkpoints need it.
 
-Field names match regardless of case, null is the zero value, unknown fields are ignored; `<`, `>` and `&` are
-escaped.
+When reading, case in field names doesn't matter, null is the zero value, and unknown fields are ignored. When writing,
+`<`, `>` and `&` are escaped.
 """
 
 import json
@@ -16,7 +16,7 @@ _ESCAPED = str.maketrans(_ESCAPES)
 
 
 class GoJsonError(ValueError):
-    """A text that Go's decoder would not accept for the wanted type. The message is Go's where known."""
+    """A text that Go's decoder would not accept for the wanted type. The message is the same as Go's if known."""
 
 
 def quote(text: str) -> str:
@@ -37,7 +37,7 @@ def decode_json(text: str) -> Any:
         raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
 
     if "\\u" in text:
-        # Half a surrogate pair is not a character. Go replaces it by U+FFFD.
+        # Go replaces half a surrogate pair, which is not a character, by U+FFFD.
         text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text)
     try:
         return json.loads(text, object_pairs_hook=_Pairs, parse_constant=refuse_constant)
@@ -49,7 +49,7 @@ def decode_json(text: str) -> Any:
         raise GoJsonError("exceeded max depth") from err
     except GoJsonError:
         raise
-    except ValueError as err:  # Python converts no number of more than 4300 digits
+    except ValueError as err:  # Python doesn't convert numbers of more than 4300 digits
         raise GoJsonError("json: cannot unmarshal number into Go value: too many digits") from err
 
 
@@ -64,12 +64,12 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def keys_of(value: Any) -> frozenset[str]:
-    """Return the names of an object's fields in lower case. Any other value has none."""
+    """Return the names of an object's fields in lower case. For any other value, the result is empty."""
     return frozenset(key.lower() for key, _ in value) if isinstance(value, _Pairs) else frozenset()
 
 
 def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Read the named fields of an object like a Go struct. A missing field is None.
+    """Read the named fields of an object like a Go struct. The value of a missing field is None.
 
     Raises:
         GoJsonError: the value is not an object.

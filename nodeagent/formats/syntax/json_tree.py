@@ -1,5 +1,4 @@
-"""JSON text read into trees with line numbers, within the limits of formats/syntax/yaml_tree.py. Knows no field
-names.
+"""JSON text read into trees with line numbers, within the limits of formats/syntax/yaml_tree.py.
 
 JSON needs its own reader, because it isn't quite a subset of YAML. It differs in escaped surrogate pairs, tabs as
 indentation and numbers such as 1e3.
@@ -20,7 +19,7 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def read_json(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read one JSON document, or several in a row. Of duplicate keys, which are findings, the first counts.
+    """Read one JSON document, or several in a row. Duplicate keys are reported, and the first value counts.
 
     Returns:
         None if the text can't be read to its end.

@@ -1,7 +1,6 @@
-"""Typed reading of decoded JSON written by a program. The first value that doesn't fit is reported with its path.
-Knows no field names.
+"""Typed reading of decoded JSON written by a program. The first value of the wrong type is reported with its path.
 
-For text written by people, formats/syntax/fields.py reports all errors at once.
+For text written by people, use formats/syntax/fields.py, which reports all errors at once.
 """
 
 import enum
@@ -23,7 +22,7 @@ E = TypeVar("E", bound=enum.Enum)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """Possible escape of half a surrogate pair. The agent's own files contain no such escapes."""
 MAX_WHOLE = 2**64 - 1
-"""Upper limit for amounts, the largest number in a kernel file. It is more than enough for times."""
+"""Upper limit for amounts: the largest number in a kernel file, which is more than enough for times."""
 
 
 class MisfitError(ValueError):
@@ -56,7 +55,7 @@ class JsonValue(Struct, frozen=True):
     path: str = ""
 
     def misfit(self, wanted: str) -> MisfitError:
-        """Create the error for a value that isn't as wanted."""
+        """Create the error for this value, where `wanted` was expected."""
         found = shown(self.value) if isinstance(self.value, str | int | float | None) else type(self.value).__name__
         return MisfitError(f"{self.path or 'the document'}: must be {wanted}, not {found}")
 
@@ -72,7 +71,7 @@ class JsonValue(Struct, frozen=True):
         return None if value is None else JsonValue(value, self._at(name))
 
     def read_optional(self, name: str, read: "Callable[[JsonValue], T]", default: D) -> T | D:
-        """Read a field of an object. A field that is missing or null has the default."""
+        """Read a field of an object. Return the default if the field is missing or null."""
         found = self.optional(name)
         return default if found is None else read(found)
 
@@ -85,7 +84,7 @@ class JsonValue(Struct, frozen=True):
         return self.value
 
     def by_name(self, read: "Callable[[JsonValue], T]") -> tuple[tuple[str, T], ...]:
-        """Read each value of an object with free keys, sorted by key."""
+        """Read each value of an object with arbitrary keys, sorted by key."""
         return tuple(
             (name, read(JsonValue(value, f"{self.path}[{name}]"))) for name, value in sorted(self.object().items())
         )
@@ -95,7 +94,7 @@ class JsonValue(Struct, frozen=True):
         return tuple(read(item) for item in self._items())
 
     def row(self, size: int) -> "tuple[JsonValue, ...]":
-        """Return the items of a list that must have exactly `size`."""
+        """Return the items of a list, which must have exactly `size` items."""
         items = self._items()
         if len(items) != size:
             raise MisfitError(f"{self.path}: must have {size} values, not {len(items)}")

@@ -1,8 +1,8 @@
 """Long texts assembled from the pods of a state. Each pod contributes a piece, and the pieces are joined once at the
 end.
 
-A state differs from the previous one in one pod, so nearly all pieces are cached (core/model/podmap.py).
-Nothing long is copied except for the result.
+A state usually differs from the previous state in only one pod, so nearly all pieces are cached (core/model/podmap.py).
+Only the result is copied as a long text.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,11 @@ from nodeagent.core.model.promises import PodPromises
 from nodeagent.formats.syntax.fnv import Piece
 
 _PIECE = 2048
-"""Limit in characters for joining two neighbouring pieces. Longer texts remain lists of pieces."""
+"""Limit, in characters, up to which two neighbouring pieces are joined. Longer texts remain lists of pieces."""
 
 Pieces = tuple[tuple[str, ...], tuple[Piece, ...]]
-"""Entries in order, as pieces of the file (joined by a comma) and of the hashed text (joined by a blank)."""
+"""Entries in order: pieces of the file's text, to be joined by commas, and of the hashed text, to be joined by blanks.
+"""
 
 NO_PIECES: Pieces = ((), ())
 

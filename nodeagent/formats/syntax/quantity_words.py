@@ -1,4 +1,4 @@
-"""Suggestions for a text that is not a quantity because its unit doesn't exist in Kubernetes."""
+"""Suggestions for a text that isn't a quantity, because Kubernetes doesn't know its unit."""
 
 import re
 
@@ -10,7 +10,7 @@ _DECIMAL, _BINARY = frozenset({"", "b", "byte", "bytes"}), frozenset({"i", "ib"}
 
 
 def explain_no_quantity(text: str) -> str:
-    """Explain the error in a text that is not a quantity, with the amount that was probably meant."""
+    """Explain why a text is not a quantity, and suggest the amount that was probably meant."""
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
         return "must be a quantity such as 2, 500m or 1Gi"

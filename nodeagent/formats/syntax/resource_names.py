@@ -1,4 +1,6 @@
-"""Names of extended resources, as Kubernetes calls countable devices, and their form in names of environment variables."""
+"""Names of extended resources (Kubernetes' term for countable devices), and their form in names of environment
+variables.
+"""
 
 import re
 
@@ -23,5 +25,5 @@ def is_extended_resource(name: str) -> bool:
 
 
 def variable_part(resource: str) -> str:
-    """Format a resource for the name of an environment variable: in capitals, with _ for other characters."""
+    """Format a resource's name for use in an environment variable's name: in capitals, with _ for other characters."""
     return re.sub(r"[^A-Z0-9]", "_", resource.upper())

@@ -1,7 +1,7 @@
-"""The meaning of an unquoted YAML scalar in Kubernetes. Knows no documents.
+"""The meaning of an unquoted YAML scalar in Kubernetes.
 
-Source: sigs.k8s.io/yaml turns YAML into JSON with its fork of go-yaml v2 (resolve.go). Its rules are those of YAML
-1.1 without base 60 and with Go's integer prefixes: `yes`, `on` and even `y` are booleans, `010` is 8, `1_000` is 1000,
+Source: sigs.k8s.io/yaml turns YAML into JSON with its fork of go-yaml v2 (resolve.go). Its rules are those of YAML 1.1
+without base 60 and with Go's integer prefixes: `yes`, `on` and even `y` are booleans, `010` is 8, `1_000` is 1000,
 dates stay strings.
 """
 
@@ -25,7 +25,7 @@ _MAX_DIGITS = 400
 
 
 class ScalarError(ValueError):
-    """A scalar that YAML can express and JSON can't."""
+    """A scalar can't be expressed in JSON."""
 
 
 def resolve(text: str) -> ScalarValue:
@@ -53,7 +53,7 @@ def resolve(text: str) -> ScalarValue:
         return text
     value = float(plain)
     if math.isinf(value):
-        return text  # out of Go's range, so Go keeps the string, too
+        return text  # the number is out of Go's range, so Go keeps the string, too
     return json_number(value)
 
 

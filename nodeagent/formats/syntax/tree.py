@@ -1,4 +1,4 @@
-"""A document as a tree of values with their line numbers, made from YAML, JSON or plain values. Knows no field names."""
+"""A document as a tree of values with their line numbers, made from YAML, JSON or plain values."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,8 @@ class Number(Struct, frozen=True):
 
     @classmethod
     def of(cls, value: float) -> "Number":
-        # encoding/json uses fixed notation between 1e-6 and 1e21 and exponents elsewhere, with the fewest digits.
+        # encoding/json uses as few digits as possible, in fixed notation between 1e-6 and 1e21, otherwise with an
+        # exponent.
         size = abs(value)
         if size != 0 and (size < 1e-6 or size >= 1e21):
             mantissa, _, exponent = repr(value).partition("e")
@@ -38,7 +39,7 @@ class MapEntry(Struct, frozen=True):
     key: str
     value: "TreeNode"
     line: int | None = None
-    """Line of the key."""
+    """Line of the entry's key."""
 
 
 class MapNode(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Plain values formatted as lines of YAML for people. Knows no field names."""
+"""Plain values formatted as lines of YAML for people."""
 
 from typing import Any
 

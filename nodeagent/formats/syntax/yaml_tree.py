@@ -1,4 +1,4 @@
-"""YAML text read into trees with line numbers, within limits on size, depth, nodes and aliases. Knows no field names.
+"""YAML text read into trees with line numbers, within limits on size, depth, nodes and aliases.
 
 This module reads the parser's events instead of using PyYAML's composer, which recurses per level and expands `a: &a
 [*a]` forever.
@@ -15,9 +15,9 @@ from nodeagent.formats.syntax.scalars import ScalarError, resolve
 from nodeagent.formats.syntax.tree import MAX_DEPTH, ListNode, MapEntry, MapNode, Scalar, ScalarValue, TreeNode
 
 MAX_BYTES = 1 << 20
-"""Limit per text. The API server's objects end at 1.5 MiB (etcd's request limit); a pod is a few KiB."""
+"""Limit per text. Objects in the API server have at most 1.5 MiB (etcd's request limit); a pod has a few KiB."""
 MAX_NODES = 100_000
-"""Limit per text, with each use of an alias counted in full."""
+"""Limit on the nodes of a text. Each use of an alias counts with all nodes of its anchor."""
 MAX_ALIASES = 1_000
 _MAX_DIRECTIVES = 8
 
@@ -53,7 +53,7 @@ class _Open(Struct):
 
 
 class _Built(Struct, frozen=True):
-    """A finished node with its size and height, the cost of walking it."""
+    """A finished node with its size and height, which determine the cost of walking the node."""
 
     node: TreeNode
     size: int
@@ -65,8 +65,8 @@ class UnreadableError(Exception):
 
 
 def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents of a YAML stream. Empty documents are left out. Of duplicate keys, which are findings, the
-    first counts.
+    """Read all documents of a YAML stream. Empty documents are left out. Duplicate keys are reported, and the first
+    value counts.
 
     Returns:
         None if the text can't be read to its end.
@@ -78,7 +78,7 @@ def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None
 
 
 def checked_text(content: bytes, findings: Findings) -> str:
-    """Decode a text as UTF-8. Refuse one that is too large or has control characters."""
+    """Decode a text as UTF-8. Refuse a text that is too large or has control characters."""
     if len(content) > MAX_BYTES:
         findings.add(1, "", "", f"is larger than {MAX_BYTES} bytes")
         raise UnreadableError
@@ -96,7 +96,7 @@ def checked_text(content: bytes, findings: Findings) -> str:
 
 
 def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
-    # libyaml compares every %TAG with all others, so their number is limited before parsing.
+    # libyaml compares every %TAG directive with all others, so their number is limited before parsing.
     directives = [number for number, line in enumerate(text.split("\n"), 1) if line.startswith("%")]
     if len(directives) > _MAX_DIRECTIVES:
         findings.add(directives[_MAX_DIRECTIVES], "", "", f"is more than {_MAX_DIRECTIVES} lines that start with %")
@@ -107,13 +107,13 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         yield from yaml.parse(text, Loader=loader)
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark or err.context_mark
-        # PyYAML counts the end of a text as a line of its own.
+        # PyYAML counts the end of a text as a separate line.
         line = 1 if mark is None else min(mark.line, text.rstrip("\n").count("\n")) + 1
         wrong = text.split("\n")[line - 1]
         indent = wrong[: len(wrong) - len(wrong.lstrip())]
         reason = f"is not valid YAML: {err.problem or err.context}"
         if "nesting depth" in (err.problem or ""):
-            reason = _TOO_DEEP  # libyaml's own limit since 0.2.6, which can apply first
+            reason = _TOO_DEEP  # libyaml since 0.2.6 has its own limit, which can apply first
         elif _TAB in indent:
             reason = f"a tab in column {indent.index(_TAB) + 1} indents this line: YAML takes spaces only"
         findings.add(line, "", "", reason)
@@ -226,7 +226,7 @@ class _Builder:
 
     def _add_entry(self, parent: _Open, key: str, line: int, value: TreeNode) -> None:
         if key == _MERGE:
-            # The first map with a key wins, and the own entries of `parent` win over all.
+            # The first merged map with a key wins, and entries of `parent` itself win over merged entries.
             for source in value.items if isinstance(value, ListNode) else (value,):
                 if not isinstance(source, MapNode):
                     raise self._abort(line, "<< needs a map, or a list of maps")

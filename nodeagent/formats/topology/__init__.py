@@ -1,1 +1,1 @@
-"""A machine as a document, or as a short description. Pictures of it are in views/topology."""
+"""A machine as a document, or as a short description. views/topology draws machines."""

@@ -1,4 +1,4 @@
-"""Pools of devices as plain values, which the running agent publishes."""
+"""Device pools as plain values, as the running agent publishes them."""
 
 from typing import Any
 

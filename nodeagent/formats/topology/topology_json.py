@@ -1,7 +1,7 @@
 """The machine as a document: the fields `topology` and `numa` of simulate's scenarios, and everything else that
 discovery finds.
 
-The decoder ignores the other fields of a scenario.
+The decoder ignores a scenario's other fields.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 DEFAULT_NODE_MEMORY_BYTES = 64 * 2**30
-"""Memory of a NUMA node that CPUs refer to but `numa` doesn't list."""
+"""Assumed memory of a NUMA node to which CPUs refer but which `numa` doesn't list."""
 
 _MAX_INT64 = 2**63 - 1
 _MAX_UINT32 = 2**32 - 1
@@ -89,7 +89,7 @@ def topology_from_document(document: object) -> Topology:
     """Decode the machine of a scenario or the result of `topology_document`.
 
     Raises:
-        TopologyDocumentError: the document is invalid. The error has the field, its value and the allowed ones.
+        TopologyDocumentError: the document is invalid. The error has the field, its value and the allowed values.
     """
     try:
         return _decode_topology(JsonValue(document))
@@ -149,8 +149,8 @@ def _decode_node(entry: JsonValue) -> NumaNode:
 
 
 def _decode_l3_groups(document: JsonValue, entries: tuple[JsonValue, ...], cpus: tuple[Cpu, ...]) -> tuple[CpuSet, ...]:
-    """Return the groups named by the CPUs' `l3`. The list `l3`, if given, determines their order and may have CPUs
-    that aren't listed.
+    """Return the groups that the CPUs' `l3` fields name. The list `l3`, if given, determines their order. It may have
+    further CPUs.
     """
     members: dict[int, CpuSet] = {}
     for entry, cpu in zip(entries, cpus, strict=True):

@@ -1,9 +1,9 @@
-"""Short descriptions of a machine, such as `2s.2n.8c.2t`, parsed into a Topology. For trying out machines that aren't
-at hand.
+"""Short descriptions of a machine, such as `2s.2n.8c.2t`, parsed into a Topology. Used to try out machines that aren't
+available.
 
 Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads
-per core. Then efficiency cores per node, with one thread and without such a cache. With them, the other cores are
-performance cores.
+per core. The last number is efficiency cores per node, which have one thread and no level-3 cache. If there are any,
+the other cores are performance cores.
 """
 
 import re
@@ -21,7 +21,7 @@ MAX_CPUS = 8_192
 MAX_NODES = 1_024
 """Maximum of the kernel's CONFIG_NODES_SHIFT."""
 _TOO_MUCH = 2**63 - 1
-"""Amount from which on Quantity.value saturates."""
+"""Amount at which Quantity.value saturates."""
 _LEVELS = "snlcte"
 _MOST_DIGITS = 5
 _SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?(?:\.([0-9]+)e)?")
@@ -75,7 +75,7 @@ def topology_from_spec(text: str) -> Topology:
             core=core,
             socket=core // (per_node * nodes),
             numa=core // per_node,
-            # A cache that serves the whole node doesn't count, as in kubelet.
+            # A cache shared by the whole node doesn't count as an uncore cache, as in kubelet.
             uncore=core // cores if caches > 1 else None,
             core_class="performance" if is_hybrid else None,
         )

@@ -1,1 +1,3 @@
-"""The agent's local API and the launcher's protocol: messages as text, no sockets."""
+"""Messages of all protocols as text or bytes, such as the local API, gRPC and the launcher's protocol. Sockets are in
+edge/.
+"""

@@ -12,7 +12,9 @@ from msgspec import Struct
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_TURN_SECONDS = 60.0
-"""Longest wait of a request for a turn. The unit's watchdog (WatchdogSec) ends an agent that has no turn for longer."""
+"""Longest time that a request waits for a turn. The unit's watchdog (WatchdogSec) ends an agent without a turn for
+longer.
+"""
 
 
 class ApiSyntaxError(ValueError):
@@ -92,7 +94,7 @@ def _parse_object(line: bytes) -> dict[str, Any]:
         document = json.loads(line.decode(), object_pairs_hook=build_object, parse_constant=refuse_constant)
     except RecursionError as err:
         raise ApiSyntaxError("nested too deeply") from err
-    except ValueError as err:  # from the decoder, UTF-8, or a number with thousands of digits
+    except ValueError as err:  # raised by the decoder, for invalid UTF-8, or for a number with thousands of digits
         raise ApiSyntaxError(f"not JSON: {err}") from err
     if not isinstance(document, dict):
         raise ApiSyntaxError("not a JSON object")

@@ -1,4 +1,4 @@
-"""kubelet's device plugin API, v1beta1: its messages as tables, decoded into values. Knows no connection.
+"""kubelet's device plugin API, v1beta1: its messages as tables, decoded into values.
 
 Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, without unused parts.
 """
@@ -24,7 +24,7 @@ HEALTHY = "Healthy"
 MAX_DEVICES = 16_384
 MAX_ID_LENGTH = 253
 MAX_ANSWER_BYTES = 64 * 1024
-"""Bound of an answer to Allocate. Answers are part of the state file, which is read up to a bound only."""
+"""Limit on an answer to Allocate, because answers become part of the state file, whose size is limited."""
 _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
@@ -84,12 +84,12 @@ class PluginOptions(Struct, frozen=True):
 class Registration(Struct, frozen=True):
     version: str
     endpoint: str
-    """Name of the plugin's socket in the directory of the registration socket."""
+    """File name of the plugin's socket, in the directory of the registration socket."""
     resource: str
 
 
 def decode_registration(message: bytes) -> Registration:
-    """Decode a call of Register.
+    """Decode a request to Register.
 
     Raises:
         ProtobufError: the message has another form.
@@ -128,8 +128,8 @@ def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
         if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
             raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
         nodes = None
-        # As in kubelet, a topology without nodes means the same as no topology, and a device on an impossible node (-1)
-        # is near no CPU.
+        # As in kubelet, a topology without nodes is the same as no topology, and a device on an impossible node (-1)
+        # isn't near any CPU.
         if topology is not None and topology["nodes"]:
             possible = {node["ID"] for node in topology["nodes"] if 0 <= node["ID"] <= MAX_ID}
             nodes = NumaMask(sum(1 << node for node in possible))
@@ -176,7 +176,8 @@ def encode_pre_start_request(ids: tuple[str, ...]) -> bytes:
 
 
 def decode_variables(answer: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the environment variables in an answer to Allocate, sorted. Variables that no process can have are left out.
+    """Return the environment variables in an answer to Allocate, sorted. Variables that can't exist in a process's
+    environment are left out.
 
     Raises:
         ProtobufError: the message is not such an answer.
@@ -198,7 +199,7 @@ def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[
     """
     found: dict[str, str] = {}
     for _, answer in answers:
-        found = dict(decode_variables(answer)) | found  # if two resources set a variable, the first one counts
+        found = dict(decode_variables(answer)) | found  # if two resources set the same variable, the first value counts
     return tuple((name, value) for name, value in sorted(found.items()) if name not in own)
 
 
@@ -212,7 +213,7 @@ class PluginFile(Struct, frozen=True):
 
 
 class PluginAccess(Struct, frozen=True):
-    """The parts of an answer to Allocate except variables, for a container with its own mounts."""
+    """Everything in an answer to Allocate except the variables, for a container with its own mounts."""
 
     files: tuple[PluginFile, ...]
     mounts: tuple[DeviceMount, ...]

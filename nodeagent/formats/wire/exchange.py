@@ -1,6 +1,4 @@
-"""Values shared by servers and their protocols, each exchange being a bounded request and an answer. Knows no socket
-and no protocol.
-"""
+"""Values shared by servers and their protocols. In each exchange, a request of limited size gets an answer."""
 
 import enum
 
@@ -17,12 +15,12 @@ class Broken(enum.Enum):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits per client, except for `connections`, which is the limit on all clients."""
+    """Limits for each connection, except for `connections`, which limits the number of connections."""
 
     connections: int
     request_bytes: int
     read_seconds: float
-    """Time limit for the whole request, in however many pieces it arrives."""
+    """Time limit for receiving the whole request, even if it arrives in many pieces."""
     write_seconds: float
     """Time limit for sending the whole answer."""
 
@@ -32,6 +30,6 @@ class Peer(Struct, frozen=True):
 
     uid: int
     gids: frozenset[int]
-    """IDs of its group and its supplementary groups."""
+    """IDs of the process's group and supplementary groups."""
     pid: int = 0
     """Process ID. 0 if the kernel doesn't show the process here, because it is in a parent PID namespace."""

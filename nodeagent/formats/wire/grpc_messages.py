@@ -1,5 +1,4 @@
-"""The parts of gRPC over HTTP/2 for calls with one request and one answer: statuses and message frames. Knows no
-connection.
+"""The parts of gRPC over HTTP/2 for calls with one request and one answer: statuses and message frames.
 
 https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 """
@@ -15,7 +14,7 @@ _STATUS = re.compile("[0-9]{1,3}")
 
 
 class Status(enum.IntEnum):
-    """gRPC's status numbers that are sent or understood here."""
+    """gRPC status numbers that the agent sends or interprets."""
 
     OK = 0
     UNKNOWN = 2
@@ -28,7 +27,7 @@ class Status(enum.IntEnum):
 
 
 class CallError(Exception):
-    """A call ends with this status and message."""
+    """Raised to end a call with this status and message."""
 
     def __init__(self, status: Status, message: str) -> None:
         self.status = status
@@ -37,7 +36,7 @@ class CallError(Exception):
 
 
 def parse_status(text: str) -> int | None:
-    """Parse the value of `grpc-status`, one to three ASCII digits. None means that it is anything else."""
+    """Parse the value of `grpc-status`, one to three ASCII digits. None means that the text has another form."""
     return int(text) if _STATUS.fullmatch(text) else None
 
 

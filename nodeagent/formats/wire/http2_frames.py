@@ -1,6 +1,4 @@
-"""Limit on the length of HTTP/2 frames (RFC 9113, 4.1), for both sides of a connection. Knows nothing of the frames'
-content.
-"""
+"""Limit on the length of HTTP/2 frames (RFC 9113, 4.1), for both sides of a connection."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Bytes that a client sends before its first frame."""
@@ -10,17 +8,17 @@ _HEAD_BYTES = 9
 
 
 class FrameBound:
-    """Checks the lengths of frames, because h2 reads a frame of up to 16 MiB completely before refusing it.
-    `before` is the number of bytes before the first frame.
+    """Checks frame lengths, because h2 itself reads a frame of up to 16 MiB completely before refusing it. `before` is
+    the number of bytes that precede the first frame.
     """
 
     def __init__(self, before: int = 0) -> None:
         self._left = before
-        """Bytes left before the next frame's header."""
+        """Number of bytes before the next frame's header."""
         self._head = b""
 
     def allows(self, data: bytes) -> bool:
-        """Tell whether no frame exceeds the limit, up to the end of these next received bytes."""
+        """Check the next received bytes, and tell whether all frames so far are within the limit."""
         at = 0
         while at + self._left < len(data):
             at += self._left

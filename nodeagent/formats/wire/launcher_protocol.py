@@ -1,8 +1,8 @@
-"""Encoder and decoder of the launcher's protocol: one JSON object per packet, a request and its answer, pushed events
-after `subscribe`.
+"""Encoder and decoder of the launcher's protocol: one JSON object per packet. Each request has an answer; after
+`subscribe`, the launcher sends events.
 
-The launcher stands alone and doesn't import this module; a test keeps both in step. The caller interprets the
-answers.
+The launcher doesn't import this module, because it is independent of the agent. A test checks that both use the same
+protocol. The caller interprets the answers.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 PROTOCOL = 1
 MAX_REQUEST_BYTES = 192 * 1024
-MAX_ANSWER_BYTES = 208 * 1024  # what fits into one packet with the kernel's default send buffer
+MAX_ANSWER_BYTES = 208 * 1024  # largest packet that fits into the kernel's default send buffer
 
 
 class LauncherProtocolError(NodeAgentError):
-    """An answer of the launcher is unreadable for this version."""
+    """An answer of the launcher can't be read by this version."""
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Directories searched for a program whose environment has no PATH."""
+"""Directories in which a program is searched for if its environment has no PATH."""
 
 
 class StartStage(StrEnum):
-    """Stage at which a start failed. Up to `cgroup`, its processes were never in the container's cgroup."""
+    """Stage at which a start failed. Up to the stage `cgroup`, no process was in the container's cgroup."""
 
     FORK = "fork"
     DEADLINE = "deadline"  # the process hung, as in a frozen cgroup, and was killed
@@ -48,7 +48,7 @@ class StartStage(StrEnum):
 class UnknownEnd(StrEnum):
     """Reason why the exit status of a process is unknown."""
 
-    LAUNCHER_RESTARTED = "launcher_restarted"  # the process was no longer the launcher's child
+    LAUNCHER_RESTARTED = "launcher_restarted"  # the process was no longer a child of the launcher
     HOST_REBOOTED = "host_rebooted"
 
 
@@ -57,7 +57,7 @@ class Hello(Struct, frozen=True):
     protocol: int
     pid: int
     boot_id: str
-    cgroup: str | None  # parent cgroup of all containers; None = without cgroups
+    cgroup: str | None  # parent cgroup of all containers; None means that no cgroups are used
     started_at_ms: int
 
 
@@ -68,7 +68,7 @@ class StartRequest(Struct, frozen=True):
     identifier: str  # SYSLOG_IDENTIFIER in the journal, printable ASCII
     cgroup: str | None
     cwd: str = "/"
-    uid: int | None = None  # None = the launcher's user, root
+    uid: int | None = None  # None means the launcher's user, root
     gid: int | None = None
     groups: tuple[int, ...] = ()  # supplementary groups; if uid, gid or groups is set, they replace root's
     log_file: str | None = None  # file for the output if there is no journal
@@ -87,7 +87,7 @@ class Killed(Struct, frozen=True):
 class Running(Struct, frozen=True):
     id: str
     pid: int
-    start_ticks: int  # together with pid and boot_id the identity of the process
+    start_ticks: int  # identifies the process, together with pid and boot_id
     boot_id: str
     cgroup: str | None
     started_at_ms: int
@@ -98,7 +98,7 @@ class Exited(Struct, frozen=True):
     pid: int
     cgroup: str | None
     started_at_ms: int
-    finished_at_ms: int  # for an UnknownEnd, the time when it was noticed
+    finished_at_ms: int  # for an UnknownEnd, the time when the end was noticed
     end: Returned | Killed | UnknownEnd
 
     @property
@@ -117,7 +117,7 @@ RunStatus = Running | Exited
 
 
 class StartFailed(Struct, frozen=True):
-    """Nothing runs, and the launcher has forgotten the ID, which may therefore be started again."""
+    """The start failed, so no process runs. The launcher has forgotten the ID, so the start can be repeated."""
 
     id: str
     stage: StartStage
@@ -149,7 +149,7 @@ def encode_start(request: StartRequest) -> bytes:
 
 
 def encode_list(after: str) -> bytes:
-    """Encode a request for the list after the ID `after`, which is "" at first."""
+    """Encode a request for the part of the list after the ID `after`, which is "" for the first part."""
     return _encode("list", {"after": after})
 
 
@@ -223,7 +223,7 @@ def decode_signal(packet: bytes) -> bool | Refused:
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
-    """Decode the IDs that the launcher has now forgotten. Running and unknown ones are not included."""
+    """Decode the IDs that the launcher has now forgotten. IDs that are running or unknown are not included."""
     return _decode(packet, lambda answer: answer.field("acked").each(JsonValue.text))
 
 

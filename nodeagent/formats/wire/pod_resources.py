@@ -78,19 +78,19 @@ ALLOCATABLE_RESPONSE = MessageType(
 )
 
 Value = dict[str, Any]
-"""A message in the form that `protobuf.encode` takes."""
+"""A message in the form that `protobuf.encode` accepts."""
 
 
 def list_pods(state: NodeState, node: str) -> Value:
-    """Return the answer to List: the pods with allocations, in the order of admission. The pool of claimed devices
-    is named after the node.
+    """Return the answer to List: the pods with allocations, in the order of admission. `node` is the name of the pool
+    of claimed devices.
     """
     return {"pod_resources": [_format_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
 
 def find_pod_message(state: NodeState, namespace: str, name: str, node: str) -> Value | None:
     """Return the answer to Get, or None if there is no such pod. Unlike List, Get also finds ended and refused pods,
-    which hold nothing.
+    which have no allocations.
     """
     for entry in reversed(state.entries):
         if entry.pod.name == name and entry.pod.namespace == namespace:
@@ -112,8 +112,8 @@ def list_allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePo
 
 
 def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
-    """Return the message of a pod. Init containers that end aren't listed. A container sharing pod-level resources
-    has none itself.
+    """Return the message of a pod. Init containers that end aren't listed. A container that shares pod-level resources
+    has no resources itself.
     """
     held = promises.of_pod(entry.pod.uid)
     is_divided = held.of(CpuHoldings).pod_cpus is not None or held.of(MemoryHoldings).pod_memory is not None
@@ -127,7 +127,7 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
             own = [device for device in held.of(DeviceHoldings).devices_of(container.name) if not device.claim]
             message["devices"] = [_format_device(each.resource, each.id, each.nodes.bits or None) for each in own]
         if held.of(ClaimHoldings).claims:
-            # Nothing is injected into the container, because the agent has no CDI.
+            # No device names are given for CDI, because the agent doesn't use CDI.
             message["dynamic_resources"] = []
             for claim in held.of(ClaimHoldings).claims:
                 used = [
@@ -154,7 +154,7 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
 
 
 def _format_device(resource: str, id_: str, nodes: int | None) -> Value:
-    """Return the entry of one device, because kubelet also lists each device separately."""
+    """Return an entry for a single device. kubelet also lists each device separately."""
     message: Value = {"resource_name": resource, "device_ids": [id_]}
     if nodes is not None:
         message["topology"] = {"nodes": [{"ID": node} for node in range(nodes.bit_length()) if nodes >> node & 1]}

@@ -1,8 +1,7 @@
-"""Protocol buffers (proto3) driven by tables: bytes ↔ mappings of plain values, without generated code. Knows no
-protocol.
+"""Protocol buffers (proto3) driven by tables: bytes ↔ mappings of plain values, without generated code.
 
-https://protobuf.dev/programming-guides/encoding/. A missing field reads as its default: 0, False, "", b"", (), {};
-None for a message.
+https://protobuf.dev/programming-guides/encoding/. A missing field reads as its default: 0, False, "", b"", (), {}; None
+for a message.
 """
 
 import struct
@@ -20,7 +19,7 @@ _DOUBLE = struct.Struct("<d")
 
 
 class ProtobufError(ValueError):
-    """A value or encoding doesn't fit the message. The error names the field and, when decoding, the byte."""
+    """A value or encoding doesn't match the message type. The error names the field and, when decoding, the byte."""
 
 
 class Kind(Enum):
@@ -30,7 +29,7 @@ class Kind(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
     ENUM = "enum"
-    """An int. Unknown numbers are kept."""
+    """Field type whose values are ints. Unknown numbers are kept."""
     DOUBLE = "double"
     STRING = "string"
     BYTES = "bytes"
@@ -44,7 +43,7 @@ class Field:
         number: the field number in the encoding.
         name: the key in the mappings.
         type: the type of the value, or of each value of a repeated field.
-        repeated: the value is a list. Never set for STRING_MAP.
+        repeated: whether the value is a list. Never set for STRING_MAP.
     """
 
     __slots__ = ("name", "number", "put", "repeated", "tag", "type")
@@ -272,14 +271,16 @@ _ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", K
 
 
 class _Reader:
-    """Decodes a message and the messages inside it, together at most MAX_VALUES values."""
+    """Decodes a message and the messages inside. Together they may have at most MAX_VALUES values."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = MAX_VALUES
 
     def message(self, message_type: MessageType, at: int, end: int, into: Message, depth: int) -> Message:
-        """Decode the bytes from `at` to `end`. A message in several pieces is merged into `into`, its earlier pieces."""
+        """Decode the bytes from `at` to `end`. If the message is split into several pieces, the values are merged into
+        `into`, the result of the earlier pieces.
+        """
         if depth > MAX_DEPTH:
             raise ProtobufError(f"{message_type.name}: at byte {at}: more than {MAX_DEPTH} nested messages")
         if not into:
@@ -311,7 +312,7 @@ class _Reader:
         return into
 
     def _decode_field(self, field: Field, wire: int, raw: int, begin: int, end: int, into: Message, depth: int) -> None:
-        """Decode a field into its place. A field with another wire type is skipped as unknown."""
+        """Decode a field into the mapping `into`. A field with another wire type is skipped as unknown."""
         kind, name = field.type, field.name
         if isinstance(kind, MessageType):
             if wire != _LEN:

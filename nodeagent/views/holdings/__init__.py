@@ -1,1 +1,1 @@
-"""Views of the resources that pods hold: one module per resource, and by_resource.py, which combines all of them."""
+"""Pods' holdings as shown to users: one module for each resource, and by_resource.py, which combines all of them."""

@@ -1,4 +1,4 @@
-"""The fields of all resources together. A resource without a module of its own is shown in its own words (`ResourceKind.describe`)."""
+"""The fields of all resources together. A resource without its own module is described in its own words (`ResourceKind.describe`)."""
 
 from collections.abc import Iterable
 
@@ -13,44 +13,46 @@ VIEWS: tuple[HoldingView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW, claims.VI
 
 
 def promised_fields(held: PodPromises, container: str) -> Document:
-    """Describe a container's resources, for the part `promised` of its document."""
-    return _join(view.promised(held, container) for view in VIEWS)
+    """Describe a container's holdings for the part `promised` of its document."""
+    return _merge_documents(view.promised(held, container) for view in VIEWS)
 
 
 def container_fields(shown: NodeView, held: PodPromises, container: str) -> Document:
-    """Describe a container for `inspect`, in addition to `promised`."""
+    """Describe a container's other properties for `inspect`, in addition to `promised`."""
     further = describe_further_holdings(held, container)
-    fields = _join(view.container(shown, held, container) for view in VIEWS)
+    fields = _merge_documents(view.container(shown, held, container) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
 
 def pod_fields(pod: Pod, held: PodPromises) -> Document:
-    """Describe a pod for `inspect`."""
-    return _join(view.pod(pod, held) for view in VIEWS)
+    """Describe a pod's holdings for `inspect`."""
+    return _merge_documents(view.pod(pod, held) for view in VIEWS)
 
 
 def node_fields(shown: NodeView) -> Document:
-    """Describe the node for `inspect`."""
-    return _join(view.node(shown) for view in VIEWS)
+    """Describe the node's resources for `inspect`."""
+    return _merge_documents(view.node(shown) for view in VIEWS)
 
 
 def decided_fields(pod: Pod, held: PodPromises) -> Document:
-    """Describe a pod for `explain` and `simulate`, as it is after the decision."""
+    """Describe a pod's holdings after a decision, for `explain` and `simulate`."""
     further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
-    fields = _join(view.decided_pod(pod, held) for view in VIEWS)
+    fields = _merge_documents(view.decided_pod(pod, held) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
 
 def resized_fields(before: PodPromises, was: Container, after: PodPromises, now: Container) -> Document:
-    """Describe a container's resources after a resize. Fields that end in `Before` have the resources before it."""
-    old = _join(view.resized(before, was) for view in VIEWS)
-    return _join(view.resized(after, now) for view in VIEWS) | {f"{name}Before": value for name, value in old.items()}
+    """Describe a container's holdings after a resize. Fields that end in `Before` describe its holdings before the resize."""
+    old = _merge_documents(view.resized(before, was) for view in VIEWS)
+    return _merge_documents(view.resized(after, now) for view in VIEWS) | {
+        f"{name}Before": value for name, value in old.items()
+    }
 
 
 def freed_fields(held: PodPromises) -> Document:
     """Describe the resources that become free when a pod ends."""
-    return _join(view.freed(held) for view in VIEWS)
+    return _merge_documents(view.freed(held) for view in VIEWS)
 
 
-def _join(documents: Iterable[Document]) -> Document:
+def _merge_documents(documents: Iterable[Document]) -> Document:
     return {name: value for document in documents for name, value in document.items()}

@@ -38,7 +38,7 @@ def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
 
 
 def format_claim(claim: Document) -> str:
-    """Format the allocation of a claim, request by request, with CPUs by number and other devices by name."""
+    """Format a claim's allocation, request by request. CPUs are shown by number and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)

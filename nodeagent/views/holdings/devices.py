@@ -1,4 +1,4 @@
-"""Shows devices: of a container, of a pod after a decision, of an unrecovered pod, and of the node."""
+"""Shows the devices of a container, of a pod after a decision, and of unrecovered pods, and the node's number of devices."""
 
 from collections.abc import Iterable
 
@@ -10,20 +10,20 @@ from nodeagent.views.holdings.holding_view import Document, HoldingView
 
 
 def list_unrecovered(pods: Iterable[UnrecoveredPod]) -> list[str]:
-    """List the devices that records name for unrecovered pods."""
+    """List the IDs of unrecovered pods' devices, according to the pods' records."""
     return sorted({device.id for pod in pods for _, own in pod.held.of(DeviceHoldings).devices for device in own})
 
 
 def _describe_container(view: NodeView, held: PodPromises, container: str) -> Document:
-    """Describe the container's devices, including those that no longer exist."""
-    is_healthy_by_device = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
+    """Describe a container's devices, including devices that no longer exist."""
+    there = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
     known = {pool.resource for pool in view.pools}
     return {
         "devices": [
             ({"claim": one.claim} if one.claim else {})
             | {
                 "id": one.id,
-                "isThere": is_healthy_by_device.get((one.resource, one.id), False) if one.resource in known else None,
+                "isThere": there.get((one.resource, one.id), False) if one.resource in known else None,
                 "names": list(one.names),
                 "numaNodes": str(one.nodes),
                 "resource": one.resource,

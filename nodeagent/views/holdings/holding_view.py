@@ -1,4 +1,4 @@
-"""Contract of a resource's module in this package: which fields the resource adds to the documents of commands."""
+"""Contract of a resource's module in this package: the fields that the resource adds to the documents of commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,19 +17,19 @@ def _no_fields(*_: object) -> Document:
 
 
 class HoldingView(Struct, frozen=True):
-    """Fields of one resource. By default the resource adds none."""
+    """Fields that one resource adds. By default it adds none."""
 
     promised: Callable[[PodPromises, str], Document] = _no_fields
-    """In `inspect`, fields for the part `promised` of a container."""
+    """Fields of a container in the part `promised` of `inspect`."""
     container: Callable[[NodeView, PodPromises, str], Document] = _no_fields
-    """In `inspect`, other fields of a container."""
+    """Other fields of a container in `inspect`."""
     pod: Callable[[Pod, PodPromises], Document] = _no_fields
-    """In `inspect`, fields of a pod."""
+    """Fields of a pod in `inspect`."""
     node: Callable[[NodeView], Document] = _no_fields
-    """In `inspect`, fields of the node."""
+    """Fields of the node in `inspect`."""
     decided_pod: Callable[[Pod, PodPromises], Document] = _no_fields
-    """In `explain` and `simulate`, fields of a pod after the decision."""
+    """Fields of a pod after a decision, in `explain` and `simulate`."""
     resized: Callable[[PodPromises, Container], Document] = _no_fields
-    """In `explain` and `simulate`, fields of a resized container."""
+    """Fields of a resized container, in `explain` and `simulate`."""
     freed: Callable[[PodPromises], Document] = _no_fields
-    """In `release`, fields for the resources that become free when a pod ends."""
+    """Fields about the resources that become free when a pod ends, in `release`."""

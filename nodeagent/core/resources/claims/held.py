@@ -1,4 +1,4 @@
-"""Allocations of claims, limited to what the pod's containers still hold."""
+"""Allocations of claims, without devices that the pod's containers have released."""
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
 def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of the pod's claims without what ended containers have released."""
+    """Return the allocations of the pod's claims, without devices that ended containers have released."""
     claims = held.of(ClaimHoldings).claims
     if not claims:
         return ()
@@ -33,5 +33,5 @@ def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
 
 
 def drop_released_claims(held: PodPromises) -> PodPromises:
-    """Return a pod's holdings without claimed devices that ended containers have released."""
+    """Return a pod's holdings, without claimed devices that ended containers have released."""
     return held.having(ClaimHoldings(find_held_claims(held))) if held.of(ClaimHoldings).claims else held

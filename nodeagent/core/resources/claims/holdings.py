@@ -13,7 +13,7 @@ class ClaimHoldings(Struct, frozen=True):
     """Allocations of the claims of one pod."""
 
     claims: tuple[ClaimAllocation, ...] = ()
-    """Allocations in the order of the pod's claims. The CPUs, memory and devices are also among the holdings of its containers."""
+    """Allocations in the order of the pod's claims. Their CPUs, memory and devices are also in the containers' holdings."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -21,27 +21,27 @@ class ClaimHoldings(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return 0  # counted as CPUs, memory and devices
+        return 0  # the devices are already counted as CPUs, memory and devices
 
     def without(self, container: str) -> "ClaimHoldings":  # noqa: ARG002 -- claims are the pod's
         return self
 
 
 def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
-    """Return all resource claims that pods have: `namespace/name`, and the pod's UID."""
+    """Return (`namespace/name` of a claim, UID of the pod) for all allocated claims."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered
-    return claims.union(*(_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
+    return claims.union(*(_list_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of the claims of a pod, which may be an unrecovered one."""
+    """Return the allocations of a pod's claims. The pod may be unrecovered."""
     unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 
 
-def _claims_of_pod(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _list_claims_of_pod(uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset((claim.claim, uid) for claim in pod.of(ClaimHoldings).claims)
 
 
-_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _claims_of_pod, frozenset.__or__)
+_CLAIMS: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _list_claims_of_pod, frozenset.__or__)

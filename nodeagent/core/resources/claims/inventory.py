@@ -1,6 +1,6 @@
-"""Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and cards.
+"""Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and PCI cards.
 
-Names and attributes are those of existing drivers. Whether a device is allocated is not part of the inventory.
+Names and attributes are the same as in existing drivers. The inventory doesn't tell whether a device is allocated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,28 +16,28 @@ DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
 """Limit on the length of an attribute (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
-"""Name of the capacity of memory, in bytes."""
+"""Name of memory's capacity, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
-"""Words of dra-driver-cpu for the types of cores."""
+"""Names of the core classes in dra-driver-cpu."""
 
 Value = int | str | bool | tuple[str, ...]
-"""Value of an attribute. A tuple matches by any of its values (KEP-5491)."""
+"""Value of an attribute. A tuple matches if any of its values matches (KEP-5491)."""
 
 
 class ClaimableDevice(Struct, frozen=True):
     driver: str
     name: str
     attributes: tuple[tuple[str, Value], ...]
-    """Attributes by qualified name, sorted."""
+    """Attributes by qualified name, in alphabetical order."""
     capacity: tuple[tuple[str, int], ...] = ()
     """Capacities by qualified name."""
     cpu: int | None = None
     """Number of the CPU. None for other devices."""
     memory: tuple[int, str] | None = None
-    """NUMA node and resource (`memory` or `hugepages-<size>`) of memory. None for other devices."""
+    """NUMA node of the memory, and its resource (`memory` or `hugepages-<size>`). None for other devices."""
     address: str = ""
     """Address of the PCI function. Empty for other devices."""
 
@@ -48,7 +48,7 @@ class ClaimableDevice(Struct, frozen=True):
 def claimable(
     topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]]
 ) -> tuple[ClaimableDevice, ...]:
-    """Return all claimable devices, in order.
+    """Return all claimable devices: CPUs, then memory, then cards.
 
     Args:
         topology: the current machine.
@@ -56,17 +56,19 @@ def claimable(
         cards: PCI devices, each with its NUMA node if known.
     """
     cards = tuple(cards)
-    roots = _cpus_near_roots(topology, cards)
+    roots = _find_cpus_near_roots(topology, cards)
     has_siblings = len({(cpu.socket, cpu.numa, cpu.core) for cpu in topology.cpus}) < len(topology.cpus)
     return (
-        *(_claimable_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
-        *_claimable_memory(topology),
-        *(_claimable_card(device, node) for device, node in cards),
+        *(_make_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
+        *_make_memory(topology),
+        *(_make_card(device, node) for device, node in cards),
     )
 
 
-def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
-    """Return the CPUs near each PCI root: those of its cards' NUMA nodes, or else those that the kernel calls local to the cards."""
+def _find_cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
+    """Return the CPUs near each PCI root: the CPUs of its cards' NUMA nodes. For cards with an unknown node, these are the kernel's local
+    CPUs.
+    """
     found: dict[str, CpuSet] = {}
     for card, node in cards:
         local = card.local_cpus if node is None else topology.nodes.get(node)
@@ -75,7 +77,7 @@ def _cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | Non
     return found
 
 
-def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
+def _make_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CPU_DRIVER}/coreID": cpu.core,
         f"{CPU_DRIVER}/coreType": _CORE_TYPES[cpu.core_class],
@@ -90,10 +92,10 @@ def _claimable_cpu(cpu: Cpu, roots: Mapping[str, CpuSet], *, has_siblings: bool)
         attributes[_ROOT] = near
     if cpu.uncore is not None:
         attributes[f"{CPU_DRIVER}/cacheL3ID"] = cpu.uncore
-    return ClaimableDevice(CPU_DRIVER, format_cpu_name(cpu.id), _sorted(attributes), cpu=cpu.id)
+    return ClaimableDevice(CPU_DRIVER, format_cpu_name(cpu.id), _sort_items(attributes), cpu=cpu.id)
 
 
-def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
+def _make_memory(topology: Topology) -> Iterator[ClaimableDevice]:
     for node in topology.numa:
         for resource, size in (("memory", node.memory_bytes), *node.hugepages):
             if not size:
@@ -108,10 +110,10 @@ def _claimable_memory(topology: Topology) -> Iterator[ClaimableDevice]:
                 attributes[f"{MEMORY_DRIVER}/pageSize"] = page
             name = f"{resource.lower()}-{node.id}"
             place = (node.id, resource)
-            yield ClaimableDevice(MEMORY_DRIVER, name, _sorted(attributes), ((SIZE, size),), memory=place)
+            yield ClaimableDevice(MEMORY_DRIVER, name, _sort_items(attributes), ((SIZE, size),), memory=place)
 
 
-def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
+def _make_card(device: Device, node: int | None) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CARD_DRIVER}/kind": device.kind.value,
         _BUS_ID: device.address,
@@ -127,8 +129,10 @@ def _claimable_card(device: Device, node: int | None) -> ClaimableDevice:
         attributes[f"{CARD_DRIVER}/driver"] = device.driver[:LONGEST_STRING]
     if device.names:
         attributes[f"{CARD_DRIVER}/interface"] = device.names[0][:LONGEST_STRING]
-    return ClaimableDevice(CARD_DRIVER, format_card_name(device.address), _sorted(attributes), address=device.address)
+    return ClaimableDevice(
+        CARD_DRIVER, format_card_name(device.address), _sort_items(attributes), address=device.address
+    )
 
 
-def _sorted(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
+def _sort_items(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
     return tuple(sorted(values.items()))

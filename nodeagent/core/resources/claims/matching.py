@@ -1,7 +1,7 @@
-"""Devices that each request of a pod's claims may have, by selectors, counts, alternatives and constraints on attributes.
+"""Search for the devices that each request of a pod's claims may have: by selectors, counts, alternatives and attribute constraints.
 
-All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. A way is certain
-to have enough devices for all requests at once (bipartite matching). Which of these devices are allocated is not decided here.
+All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. Each way has
+enough devices for all requests at once (bipartite matching). This module doesn't choose which of these devices are allocated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,18 +14,18 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice, Value
 from nodeagent.core.resources.claims.selectors import meets
 
 MOST_TRIED = 4096
-"""Limit on the combinations of alternatives and values that are tried for one pod."""
+"""Limit on the combinations of alternatives and attribute values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Limit on evaluations of selectors for one pod: about ten seconds. 32 requests of 8 alternatives with 32 selectors each exceed it."""
+"""Limit on evaluated selectors for one pod: about ten seconds. 32 requests of 8 alternatives with 32 selectors each exceed the limit."""
 MOST_LOOKS = 20_000_000
-"""Limit on devices that are examined to match them with requests, for one pod: about two seconds."""
+"""Limit on examined devices while they are matched with requests, for one pod: about two seconds."""
 _LOOKS_OF_VALUE = 8
-"""Cost of reading an attribute of a device, in looks."""
+"""Cost of reading an attribute of a device, counted in examined devices."""
 
 
 class Wish(Struct, frozen=True):
-    """A request of one of a pod's claims."""
+    """A request in one of a pod's claims."""
 
     claim: str
     """Name of the claim as `namespace/name`."""
@@ -36,13 +36,13 @@ class Wish(Struct, frozen=True):
 
 
 class Allowed(Struct, frozen=True):
-    """The devices that a request may have, in one way."""
+    """The devices that a request may have in one way to meet the claims."""
 
     wish: Wish
     way: DeviceRequest
     devices: tuple[ClaimableDevice, ...]
     count: int
-    """Number of these devices that the request needs."""
+    """Number of devices that the request needs."""
 
     @property
     def result_name(self) -> str:
@@ -54,35 +54,35 @@ class NoWayError(Exception):
 
 
 class Looks(Struct):
-    """Looks at devices that a pod has left. The search ends when it needs more."""
+    """Budget of examined devices for one pod. The search ends when the budget is used up."""
 
     left: int = MOST_LOOKS
 
     def take(self, count: int) -> None:
-        """Use up looks. Raises NoWayError if there are too few."""
+        """Use up part of the budget. Raises NoWayError if too little is left."""
         self.left -= count
         if self.left < 0:
             raise NoWayError("its claims can be met in too many ways to look at all, and none so far fits")
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Tells whether a device is free, or has enough left for a request."""
+"""Tells whether a device is free, or still has enough capacity for a request."""
 
 
 def ways_to_meet(
     wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
-    """Yield what each request may have, way by way.
+    """Yield the devices that each request may have, one way after the other.
 
     Args:
         wishes: the requests.
         devices: all devices of the node.
         is_free: tells whether a device can be allocated.
-        looks: the looks that are left. None means as many as for a new pod.
+        looks: the remaining budget. None means the budget of a new pod.
 
     Raises:
         SelectorError: an expression has no result for a device.
-        NoWayError: there is no way, or there are too many to examine.
+        NoWayError: there is no way, or there are too many ways to examine.
     """
     meeting: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
     asking = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
@@ -114,7 +114,7 @@ def ways_to_meet(
     ]
     tried, found = 0, False
     for offered in product(*each_way):
-        for groups in _narrowed([(each,) for each in offered], _constraints(offered), looks):
+        for groups in _narrow_devices([(each,) for each in offered], _list_constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
                 raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
@@ -126,8 +126,8 @@ def ways_to_meet(
         raise NoWayError(_explain_no_way(wishes, meeting, is_free))
 
 
-class _About(Struct, frozen=True):
-    """An attribute that must match, or be distinct, with the positions of the requests that it applies to."""
+class _Constraint(Struct, frozen=True):
+    """An attribute whose values must match, or be distinct, with the positions of the affected requests."""
 
     attribute: str
     places: tuple[int, ...]
@@ -135,10 +135,10 @@ class _About(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""Devices that each request may have, by its position: one set for all that it needs, or a set for each."""
+"""Devices by the position of the request: one set for the whole request, or one set for each of its devices."""
 
 
-def _constraints(offered: Sequence[Allowed]) -> list[_About]:
+def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
     found = []
     for name, spec in {each.wish.name: each.wish.spec for each in offered}.items():
         for constraint in spec.constraints:
@@ -148,12 +148,12 @@ def _constraints(offered: Sequence[Allowed]) -> list[_About]:
                 if each.wish.name == name and constraint.applies_to(each.wish.request.name, each.way.name)
             )
             if places:
-                found.append(_About(constraint.attribute, places, constraint.is_distinct))
+                found.append(_Constraint(constraint.attribute, places, constraint.is_distinct))
     return found
 
 
-def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> Iterator[_Groups | None]:
-    """Yield the devices that remain for each combination of values. None marks a combination with too few devices."""
+def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: Looks) -> Iterator[_Groups | None]:
+    """Yield the remaining devices for each combination of attribute values. None marks a combination with too few devices."""
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return
@@ -166,11 +166,11 @@ def _narrowed(groups: _Groups, constraints: Sequence[_About], looks: Looks) -> I
         if narrowed is None:
             yield None
         else:
-            yield from _narrowed(narrowed, rest, looks)
+            yield from _narrow_devices(narrowed, rest, looks)
 
 
-def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
-    """Keep only the devices with one value of the attribute, value by value."""
+def _match_values(groups: _Groups, about: _Constraint) -> Iterator[_Groups | None]:
+    """Yield the devices with one value of the attribute, for each value that all affected requests have in common."""
     shared = None
     for place in about.places:
         for each in groups[place]:
@@ -179,11 +179,11 @@ def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
     if not shared:
         yield None
         return
-    for value in sorted(shared, key=_value_order):
+    for value in sorted(shared, key=_get_value_order):
         narrowed = list(groups)
         for place in about.places:
             narrowed[place] = tuple(
-                _with_devices(
+                _replace_devices(
                     each, tuple(d for d in each.devices if value in values_of(d, about.attribute)), each.count
                 )
                 for each in groups[place]
@@ -191,10 +191,10 @@ def _match_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
         yield narrowed
 
 
-def _assign_distinct_values(groups: _Groups, about: _About) -> Iterator[_Groups | None]:
-    """Give each needed device its own value of the attribute, assignment by assignment."""
+def _assign_distinct_values(groups: _Groups, about: _Constraint) -> Iterator[_Groups | None]:
+    """Yield the devices for each assignment in which every needed device has its own value of the attribute."""
     parts = [(place, each) for place in about.places for each in groups[place]]
-    for chosen in _distinct_value_assignments(parts, about.attribute, frozenset()):
+    for chosen in _list_distinct_assignments(parts, about.attribute, frozenset()):
         if chosen is None:
             yield None
             continue
@@ -204,7 +204,7 @@ def _assign_distinct_values(groups: _Groups, about: _About) -> Iterator[_Groups 
         yield narrowed
 
 
-def _distinct_value_assignments(
+def _list_distinct_assignments(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
     """Yield every assignment of distinct attribute values. None marks a dead end, which also counts towards the limit."""
@@ -222,24 +222,24 @@ def _distinct_value_assignments(
         yield None
         return
     for values in combinations(sorted(having, key=str), each.count):
-        own = [(place, _with_devices(each, tuple(having[value]), 1)) for value in values]
-        for others in _distinct_value_assignments(rest, attribute, taken | {*values}):
+        own = [(place, _replace_devices(each, tuple(having[value]), 1)) for value in values]
+        for others in _list_distinct_assignments(rest, attribute, taken | {*values}):
             yield None if others is None else [*own, *others]
 
 
-def _with_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
+def _replace_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count: int) -> Allowed:
     return Allowed(each.wish, each.way, devices, count)
 
 
 def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
-    """Return the values of a device's attribute, each with its type, because 1, "1" and true differ."""
+    """Return the values of a device's attribute. Each value comes with its type, so that 1, "1" and true are distinct."""
     value = device.attribute(attribute)
     if value is None:
         return set()
     return {(type(one).__name__, one) for one in (value if isinstance(value, tuple) else (value,))}
 
 
-def _value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
+def _get_value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
     kind, one = value
     return kind, one if isinstance(one, int) else 0, str(one)
 
@@ -247,24 +247,25 @@ def _value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
 def matching(
     allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
 ) -> Mapping[str, int] | None:
-    """Match devices with all requests at once. Return the position of the request by device name, or None if there are too few devices.
+    """Match devices with all requests at once. Return the position of the request by device name. None means that there are too few
+    devices.
 
-    Memory is shared between requests, and judged when it is allocated.
+    Requests can share memory, so memory is checked only when it is allocated.
 
     Raises:
-        NoWayError: the search needs more looks than are left.
+        NoWayError: the search exceeds the budget of examined devices.
     """
     looks = looks or Looks()
     owner: dict[str, int] = {}
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     had = [0] * len(names)
-    """Number of each request's first devices that already have an owner. No owner gives one back during this search."""
+    """Number of each request's first devices that already have an owner. A device with an owner never becomes free in this search."""
 
     def give(place: int) -> bool:
-        """Find a device for a request, moving those of other requests where possible."""
+        """Find a device for a request. Devices of other requests move to make room if possible."""
         moved: dict[int, tuple[int, str]] = {}
-        """Devices that would move, by their present request: the request that takes one, and the device."""
+        """Devices that would move: by their present request, the request that takes the device, and its name."""
         asked = [place]
         for who in asked:
             there = names[who]
@@ -273,7 +274,7 @@ def matching(
             if had[who] < len(there):
                 taker, name = who, there[had[who]]
                 owner[name] = taker
-                while taker != place:  # follow the moves back
+                while taker != place:  # hand over the devices along the chain of moves
                     taker, name = moved[taker]
                     owner[name] = taker
                 return True
@@ -298,7 +299,7 @@ def _explain_no_way(
     wishes: Sequence[Wish], meeting: Mapping[DeviceRequest, tuple[ClaimableDevice, ...]], is_free: Free
 ) -> str:
     for wish in wishes:
-        if not any(_suffices(way, meeting[way], is_free) for way in wish.request.ways):
+        if not any(_has_enough_free(way, meeting[way], is_free) for way in wish.request.ways):
             return f"claim {wish.claim}, request {wish.request.name}: {_describe_shortage(wish.request.ways, meeting, is_free)}"
     for wish in wishes:
         for constraint in wish.spec.constraints:
@@ -331,7 +332,7 @@ def _describe_values(
     return f"request {request.name} is for {wanted} of {len(free)}{without}"
 
 
-def _suffices(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:
+def _has_enough_free(way: DeviceRequest, meeting: tuple[ClaimableDevice, ...], is_free: Free) -> bool:
     free = sum(1 for device in meeting if is_free(device, way))
     return 0 < len(meeting) == free if way.count is None else free >= way.count
 

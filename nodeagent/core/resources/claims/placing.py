@@ -1,7 +1,7 @@
-"""Ways to meet a pod's resource claims: devices for the containers that use them, chosen before the pod itself is decided.
+"""Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the pod itself is decided.
 
-The CPU manager chooses CPUs and the memory manager memory, among those that a claim allows. The pod is then decided as one that already
-holds them, so that everything else is aligned with them. Loaded only for pods with claims.
+Among the CPUs and memory that a claim allows, the CPU manager and the memory manager choose. The pod is then decided as if it already held
+these devices, so that all other allocations are aligned with them. Loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_acco
 from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory
 
 MOST_TRIED = 256
-"""Limit on the allocations tried per pod. The whole pod is decided with each one that satisfies the claims; the first admitted one wins."""
+"""Limit on the allocations tried per pod. The whole pod is decided with each allocation that meets the claims, until one is admitted."""
 
 
 class Met(Struct, frozen=True):
@@ -43,11 +43,11 @@ class Met(Struct, frozen=True):
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """Demand of the pod, with the cards of its claims as devices to be near."""
+    """Demand of the pod, in which the cards of its claims are added to the devices to be near."""
 
 
 class _MisfitError(Exception):
-    """One way doesn't meet the claims. The text says why."""
+    """One way doesn't meet the claims. The text gives the reason."""
 
 
 def ways_to_place(
@@ -62,17 +62,17 @@ def ways_to_place(
     """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
     Args:
-        cpus: the CPU manager, limited to what this pod may have.
-        memory: the memory manager, limited likewise.
+        cpus: the CPU manager, limited to the CPUs that this pod may have.
+        memory: the memory manager, limited to the NUMA nodes that this pod may have.
         cards: the discovered devices.
         machine: the current machine.
         promises: the promises without the allocations of the claims.
         pod: a pod with claims.
-        demand: what else the pod requests.
+        demand: the pod's other requests.
     """
     try:
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
-        yield from placing.ways(_open_requests(promises, pod))
+        yield from placing.ways(_list_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
         where = "" if demand.numa_node is None else f" (on NUMA node {demand.numa_node} alone, for which it asks)"
@@ -80,7 +80,7 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return why a pod's claims can't be met, whatever is free."""
+    """Return why a pod's claims can never be met, even on an empty machine. None means that they may be met."""
     if pod.resources is not None:
         return "claims beside resources of the pod as a whole (spec.resources) are not supported: state those of its containers"
     for claim in pod.claims:
@@ -96,8 +96,8 @@ def unusable(pod: Pod) -> str | None:
     return None
 
 
-def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
-    """Return the requests of claims that have no allocation yet."""
+def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
+    """Return the requests of the pod's claims that have no allocation yet."""
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
@@ -110,8 +110,8 @@ def _open_requests(promises: Promises, pod: Pod) -> list[Wish]:
     return found
 
 
-class _Chosen(Struct):
-    """Partial allocation of one way."""
+class _Draft(Struct):
+    """Partial allocation while one way is tried."""
 
     default: CpuSet
     """CPUs without an owner."""
@@ -121,12 +121,12 @@ class _Chosen(Struct):
     amounts: dict[str, dict[str, int]] = field(default_factory=dict)
     """Bytes by container and resource."""
     devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
-    """Devices by the position of the request."""
+    """Devices by the position of their request."""
     taken: set[str] = field(default_factory=set)
 
 
 class _Placing:
-    """Search for allocations for the claims of one pod."""
+    """Search for the devices of one pod's claims."""
 
     def __init__(
         self,
@@ -141,13 +141,13 @@ class _Placing:
         self._cpu_manager = cpus
         self._memory_manager = memory
         self._machine = machine
-        self._there = claimable(machine, cpus.reserved, cards.placed)
+        self._all_devices = claimable(machine, cpus.reserved, cards.placed)
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
         self._pod = pod
         self._demand = demand
-        self._taken = taken_devices(promises)
+        self._taken_keys = taken_devices(promises)
         self._free = CpuSet(cpus.free_cpus(promises))
         self._looks = Looks()
 
@@ -159,7 +159,7 @@ class _Placing:
         masks = (None, *(NumaMask(1 << node) for node in self._machine.node_ids))
         seen: list[PodPromises] = []
         wrong, tried = None, 0
-        for allowed in ways_to_meet(wishes, self._there, self._is_free, self._looks):
+        for allowed in ways_to_meet(wishes, self._all_devices, self._is_free, self._looks):
             for mask in masks:
                 if tried == MOST_TRIED:
                     break
@@ -179,8 +179,8 @@ class _Placing:
             raise _MisfitError(wrong or "its claims can't be met")
 
     def _add_shared_claims(self, promises: Promises) -> Promises:
-        """Add the allocations of claims that other pods share with this pod."""
-        there = {device.name: device for device in self._there}
+        """Add the allocations of claims that this pod shares with other pods."""
+        there = {device.name: device for device in self._all_devices}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
             uids = sorted(uid for name, uid in list_claim_owners(promises) if name == full_name)
@@ -198,7 +198,7 @@ class _Placing:
             own = own.having(ClaimHoldings((*own.of(ClaimHoldings).claims, allocation)))
             has = {one.request.partition("/")[0] for one in devices}
             for request in claim.spec.requests if claim.spec else ():
-                if request.name not in has and self._users_of(claim.name, request.name):
+                if request.name not in has and self._find_users(claim.name, request.name):
                     raise _MisfitError(
                         f"claim {full_name} is pod {uid}'s, and has nothing for request {request.name}, given back or never asked for: "
                         "it is allocated anew when no pod has it"
@@ -210,7 +210,7 @@ class _Placing:
                         f"claim {full_name} has {what}, which are one container's, and is pod {uid}'s: "
                         "give each pod its own by a resourceClaimTemplate"
                     )
-                if not self._users_of(claim.name, one.request.partition("/")[0]):
+                if not self._find_users(claim.name, one.request.partition("/")[0]):
                     continue
                 if one.device not in there:
                     raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
@@ -224,28 +224,29 @@ class _Placing:
         if device.memory is not None:
             node, resource = device.memory
             free = free_of(memory_accounts(self._promises), NumaSet(NumaMask(1 << node)), resource)
-            return free >= _size_of(device, way)
-        return ("", device.address) not in self._taken
+            return free >= _get_size(device, way)
+        return ("", device.address) not in self._taken_keys
 
     def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose devices for each request: CPUs first, then memory, then cards; among equals the request with the fewest candidates.
+        """Choose devices for each request: CPUs first, then memory, then cards. Within a kind, the request with the fewest candidates comes
+        first.
 
         Raises:
             _MisfitError: this way doesn't meet the claims.
         """
-        draft = _Chosen(default_set(promises))
+        draft = _Draft(default_set(promises))
         order = sorted(
-            range(len(allowed)), key=lambda place: (_rank(allowed[place]), len(allowed[place].devices), place)
+            range(len(allowed)), key=lambda place: (_get_rank(allowed[place]), len(allowed[place].devices), place)
         )
         for done, place in enumerate(order):
             each = allowed[place]
             where = f"claim {each.wish.claim}, request {each.wish.request.name}"
-            if len({_rank_of(device) for device in each.devices}) > 1:
+            if len({_get_device_rank(device) for device in each.devices}) > 1:
                 raise _MisfitError(f"{where}: its selectors are met by devices of several drivers")
-            users = self._users_of(each.wish.name, each.wish.request.name)
+            users = self._find_users(each.wish.name, each.wish.request.name)
             if not users:
                 raise _MisfitError(f"{where}: no container uses it (resources.claims)")
-            rank = _rank(each)
+            rank = _get_rank(each)
             if rank != _CARD and len(users) > 1:
                 named = " and ".join(user.name for user in users)
                 raise _MisfitError(f"{where}: CPUs and memory are one container's, and {named} use it")
@@ -274,19 +275,19 @@ class _Placing:
             draft.devices[place] = chosen
         return self._allocate_chosen(promises, draft, allowed)
 
-    def _users_of(self, claim: str, request: str) -> tuple[Container, ...]:
+    def _find_users(self, claim: str, request: str) -> tuple[Container, ...]:
         return tuple(c for c in self._pod.containers if any(one.uses(claim, request) for one in c.claims))
 
     def _choose_cpus(
         self,
         promises: Promises,
-        draft: _Chosen,
+        draft: _Draft,
         user: Container,
         each: Allowed,
         there: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        """Let the CPU manager choose by its policy and options, as for a container that requests this number of CPUs."""
+        """Let the CPU manager choose by its policy and options, as for a container with this CPU request."""
         manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
@@ -298,7 +299,7 @@ class _Placing:
         hinted = replace(held, hints=put_item(held.hints, user.name, hint))
         asked = with_pod(with_default_set(promises, draft.default), self._pod.uid, hinted)
         limited = replace(manager, grantable=CpuMask(manager.grantable & bits))
-        demand = replace(self._demand_of(user), cpus=each.count)
+        demand = replace(self._get_demand(user), cpus=each.count)
         allocation = allocate_cpus(limited, asked, self._demand, demand)
         if allocation.refusal is not None:
             raise _MisfitError(
@@ -308,12 +309,12 @@ class _Placing:
         assert chosen is not None
         return tuple(device for device in there if device.cpu is not None and device.cpu in chosen)
 
-    def _demand_of(self, container: Container) -> ContainerDemand:
+    def _get_demand(self, container: Container) -> ContainerDemand:
         return next(each for each in self._demand.containers if each.name == container.name)
 
     def _choose_memory(
         self,
-        draft: _Chosen,
+        draft: _Draft,
         user: Container,
         each: Allowed,
         there: tuple[ClaimableDevice, ...],
@@ -328,11 +329,11 @@ class _Placing:
             node, resource = device.memory
             draft.nodes[user.name] = draft.nodes.get(user.name, NumaSet()) | NumaSet(NumaMask(1 << node))
             sizes = draft.amounts.setdefault(user.name, {})
-            sizes[resource] = sizes.get(resource, 0) + _size_of(device, each.way)
+            sizes[resource] = sizes.get(resource, 0) + _get_size(device, each.way)
         return chosen
 
     def _choose_cards(
-        self, draft: _Chosen, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
+        self, draft: _Draft, each: Allowed, there: tuple[ClaimableDevice, ...], mask: NumaMask | None
     ) -> tuple[ClaimableDevice, ...]:
         near = NumaSet(mask or NumaMask(0))
         for cpus in draft.cpus.values():
@@ -341,8 +342,8 @@ class _Placing:
         close = {address for address, node in nodes.items() if node is not None and node in near}
         return tuple(sorted(there, key=lambda device: device.address not in close)[: each.count])
 
-    def _allocate_chosen(self, promises: Promises, draft: _Chosen, allowed: Sequence[Allowed]) -> Met:
-        """Allocate the chosen devices."""
+    def _allocate_chosen(self, promises: Promises, draft: _Draft, allowed: Sequence[Allowed]) -> Met:
+        """Allocate the chosen devices to the pod."""
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
@@ -363,7 +364,7 @@ class _Placing:
                     continue
                 full_name = each.wish.claim
                 for device in draft.devices[place]:
-                    size = ((SIZE, _size_of(device, each.way)),) if device.memory is not None else ()
+                    size = ((SIZE, _get_size(device, each.way)),) if device.memory is not None else ()
                     results.append(AllocatedDevice(each.result_name, device.driver, device.name, size))
                     if device.address:
                         held = self._add_card(held, name, each.wish.request.name, device, full_name)
@@ -373,10 +374,10 @@ class _Placing:
         return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """Judge the number of claimed CPUs: it must equal the container's request, which counts for the node's capacity and the CPU
+        """Check that the number of claimed CPUs equals the container's CPU request, which counts for the node's capacity and the CPU
         weight.
         """
-        asked = self._demand_of(container).cpus
+        asked = self._get_demand(container).cpus
         if asked == len(cpus):
             return
         has = f"its claims have {len(cpus)} CPU{'s' * (len(cpus) != 1)}"
@@ -388,8 +389,8 @@ class _Placing:
     def _allocate_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
-        """Let the memory manager allocate all memory of a container, from the nodes of its claims."""
-        demand = self._demand_of(self._pod.container(name))
+        """Let the memory manager allocate all memory of a container from the NUMA nodes of its claims."""
+        demand = self._get_demand(self._pod.container(name))
         asked = dict(demand.memory or ())
         for resource, size in sizes.items():
             if asked.get(resource) != size:
@@ -438,17 +439,17 @@ class _Placing:
 _CPU, _MEMORY, _CARD = range(3)
 
 
-def _rank_of(device: ClaimableDevice) -> int:
+def _get_device_rank(device: ClaimableDevice) -> int:
     if device.cpu is not None:
         return _CPU
     return _CARD if device.memory is None else _MEMORY
 
 
-def _rank(each: Allowed) -> int:
-    return _rank_of(each.devices[0])
+def _get_rank(each: Allowed) -> int:
+    return _get_device_rank(each.devices[0])
 
 
-def _size_of(device: ClaimableDevice, way: DeviceRequest) -> int:
+def _get_size(device: ClaimableDevice, way: DeviceRequest) -> int:
     return dict(way.capacity).get(SIZE, dict(device.capacity)[SIZE])
 
 
@@ -460,7 +461,7 @@ def _leave_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return the chosen devices, or others if these would leave too few for the requests after this one."""
+    """Return the chosen devices if they leave enough for later requests. Otherwise return other devices that do."""
     if not rest or matching(rest, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *rest], taken, looks)

@@ -1,4 +1,4 @@
-"""CEL selectors (cel.dev): whether a device meets an expression, which sees of a device what Kubernetes shows.
+"""CEL selectors (cel.dev): expressions that select devices. Expressions see the same properties of a device as in Kubernetes.
 
 The environment has `device.driver`, `device.attributes`, `device.capacity` and quantities. The library lacks `cel.bind` and optional fields
 (`.?`).
@@ -17,29 +17,29 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice
 from nodeagent.errors import printable
 
 LONGEST = 10 * 1024
-"""Limit on the bytes of an expression (CELSelectorExpressionMaxLength)."""
-_LONGEST_QUOTED = 300
+"""Limit on the length of an expression in bytes (CELSelectorExpressionMaxLength)."""
+_MAX_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
-"""Finds a domain in an expression. A device without attributes of this domain gets an empty one."""
-_DEEPEST = 64
-"""Limit on nested brackets, far below the depth of the parser's stack."""
+"""Finds an attribute domain in an expression. For a device without attributes in the domain, the domain is empty instead of missing."""
+_MAX_DEPTH = 64
+"""Limit on nested brackets, far below the parser's stack limit."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
-"""Finds a macro that iterates over a list. A comment may precede its bracket."""
+"""Finds a macro that iterates over a list. A comment may stand between the macro and its bracket."""
 MOST_STEPS = 10_000
-"""Limit on the steps of nested iterations for one device, because the library doesn't count them."""
+"""Limit on the steps of nested iterations for one device. The library itself has no such limit."""
 
 
 class SelectorError(Exception):
-    """An expression is invalid, or has no result for a device. The text says why."""
+    """An expression is invalid, or has no result for a device. The text gives the reason."""
 
 
 def check(expression: str) -> None:
     """Judge an expression before any device is known.
 
     Raises:
-        SelectorError: the expression is not valid CEL, or uses an unknown variable. The library reports unknown functions only when it runs
-            them, and the pod is refused then.
+        SelectorError: the expression is not valid CEL, or uses an unknown variable. Unknown functions fail only when the expression is
+            evaluated. The pod is refused then.
     """
     program, _ = _compile(expression)
     known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
@@ -49,7 +49,7 @@ def check(expression: str) -> None:
 
 
 def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
-    """Tell whether a device meets all of these expressions.
+    """Tell whether a device meets all expressions.
 
     Raises:
         SelectorError: an expression has no boolean result, for example because the device lacks an attribute.
@@ -62,11 +62,11 @@ def forget_answers() -> None:
     _meets.cache_clear()
 
 
-@lru_cache(maxsize=4096)  # pods that come together evaluate the same expressions on the same devices
+@lru_cache(maxsize=4096)  # pods that arrive together evaluate the same expressions on the same devices
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compile(expression)
     with _convert_errors(f"{_quote(expression)}, of {device.name}"):
-        answer = program.execute(cel.Context({"device": _device_as_cel(device, domains)}, _FUNCTIONS))
+        answer = program.execute(cel.Context({"device": _convert_device(device, domains)}, _FUNCTIONS))
     if not isinstance(answer, bool):
         raise SelectorError(f"it must be true or false, not {_shorten_to_line(repr(answer))}: {_quote(expression)}")
     return answer
@@ -74,7 +74,7 @@ def _meets(device: ClaimableDevice, expression: str) -> bool:
 
 @contextmanager
 def _convert_errors(what: str) -> Iterator[None]:
-    """Turn any exception of the library into an error about the expression, including its panics, which are no Exception (pyo3)."""
+    """Turn any exception of the library into an error about the expression. The library's panics don't derive from Exception (pyo3)."""
     try:
         yield
     except KeyError as err:
@@ -82,7 +82,7 @@ def _convert_errors(what: str) -> Iterator[None]:
     except BaseException as err:
         if not isinstance(err, Exception) and type(err).__module__ != "pyo3_runtime":
             raise
-        raise SelectorError(f"{_first_line(err)}: {what}") from None
+        raise SelectorError(f"{_extract_first_line(err)}: {what}") from None
 
 
 @lru_cache(maxsize=256)
@@ -93,9 +93,12 @@ def _compile(expression: str) -> tuple[Any, frozenset[str]]:
     for character in expression:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
-    if deepest > _DEEPEST:
-        raise SelectorError(f"brackets are {deepest} deep, and may be {_DEEPEST}")
-    longest = 1 + expression.count(",") + expression.count("+")  # the list is a literal, or a concatenation
+    if deepest > _MAX_DEPTH:
+        raise SelectorError(f"brackets are {deepest} deep, and may be {_MAX_DEPTH}")
+    longest = (
+        1 + expression.count(",") + expression.count("+")
+        # A list in an expression is a literal or a concatenation, so these characters limit its length.
+    )
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")
     with _convert_errors(_quote(expression)):
@@ -108,27 +111,27 @@ def _quote(expression: str) -> str:
 
 
 def _shorten_to_line(text: str) -> str:
-    """Shorten user-written text to one printable line for a message."""
-    line = printable(" ".join(text[: 2 * _LONGEST_QUOTED].split()))
-    return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
+    """Shorten text from a user to one printable line for a message."""
+    line = printable(" ".join(text[: 2 * _MAX_QUOTED].split()))
+    return line if len(line) <= _MAX_QUOTED else f"{line[:_MAX_QUOTED]}…"
 
 
-def _first_line(err: BaseException) -> str:
+def _extract_first_line(err: BaseException) -> str:
     return _shorten_to_line(str(err).partition("ERROR: ")[2].partition("\n")[0] or str(err).partition("\n")[0])
 
 
-def _device_as_cel(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
+def _convert_device(device: ClaimableDevice, domains: frozenset[str]) -> dict[str, Any]:
     return {
         "driver": device.driver,
-        "attributes": _by_domain(
+        "attributes": _group_by_domain(
             ((key, list(value) if isinstance(value, tuple) else value) for key, value in device.attributes), domains
         ),
-        "capacity": _by_domain(device.capacity, domains),
+        "capacity": _group_by_domain(device.capacity, domains),
         "allowMultipleAllocations": device.memory is not None,
     }
 
 
-def _by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:
+def _group_by_domain(values: Iterable[tuple[str, Any]], domains: frozenset[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {domain: {} for domain in domains}
     for key, value in values:
         domain, _, name = key.partition("/")
@@ -159,4 +162,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isLessThan": lambda one, other: one < other,
     "includes": lambda many, one: one in many if isinstance(many, list) else one == many,
 }
-"""Functions of Kubernetes for quantities (bytes here), and for attributes with several values."""
+"""Kubernetes' functions for quantities (as bytes), and for attributes with several values."""

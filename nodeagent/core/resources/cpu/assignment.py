@@ -105,15 +105,15 @@ class _Picker:
     def take_whole_nodes_and_sockets(self) -> None:
         if self.need < self.layout.smallest_large:
             return
-        kinds = ((self.whole_nodes, Rule.WHOLE_NODE), (self.whole_sockets, Rule.WHOLE_SOCKET))
+        kinds = ((self.find_whole_nodes, Rule.WHOLE_NODE), (self.find_whole_sockets, Rule.WHOLE_SOCKET))
         for whole, rule in kinds if self.layout.numa_first else reversed(kinds):
             self.take_groups(whole(), rule)
 
-    def whole_nodes(self) -> list[CpuGroup]:
+    def find_whole_nodes(self) -> list[CpuGroup]:
         return [g for g in ordered_nodes(self.layout, CpuMask(self.free)) if (g.cpus & self.free) == g.cpus]
 
-    def whole_sockets(self) -> list[CpuGroup]:
-        ordered = _ordered_sockets(self.layout, self.free)
+    def find_whole_sockets(self) -> list[CpuGroup]:
+        ordered = _order_sockets(self.layout, self.free)
         if self.picking.averages:
             return [g for g in ordered if (g.cpus & self.free).bit_count() == self.layout.per_socket]
         return [g for g in ordered if (g.cpus & self.free) == g.cpus]
@@ -121,9 +121,9 @@ class _Picker:
     def take_uncore_caches(self) -> None:
         if self.need < 1:
             return
-        for uncore in _ordered_uncores(self.layout, self.free):
+        for uncore in _order_uncores(self.layout, self.free):
             if not self.picking.averages or self.need >= self.layout.per_uncore:
-                ordered = _ordered_uncores(self.layout, self.free)
+                ordered = _order_uncores(self.layout, self.free)
                 self.take_groups([g for g in ordered if (g.cpus & self.free) == g.cpus], Rule.WHOLE_CACHE)
             if self.need < 1:
                 return
@@ -155,14 +155,14 @@ class _Picker:
             self.take_groups(
                 (
                     core
-                    for outer in _ordered_outer(layout, free)
+                    for outer in _order_outer_groups(layout, free)
                     for core in layout.cores_of_outer[outer.id]
                     if core.cpus & free == core.cpus
                 ),
                 Rule.WHOLE_CORE,
             )
             return
-        ordered = _ordered_cores(layout, free)
+        ordered = _order_cores(layout, free)
         if self.picking.averages:
             self.take_groups([c for c in ordered if (c.cpus & free).bit_count() == layout.per_core], Rule.WHOLE_CORE)
         else:
@@ -173,7 +173,7 @@ class _Picker:
             return
         assert not self.picking.whole_cores, "whole cores that add up were all found"
         listed = self.free
-        for group in (_ordered_sockets if self.picking.spread else _ordered_cores)(self.layout, listed):
+        for group in (_order_sockets if self.picking.spread else _order_cores)(self.layout, listed):
             if self.need < 1:
                 return
             rest = group.cpus & listed
@@ -193,21 +193,21 @@ def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
     return list(_order_within(layout.nodes_of_sockets, _order_groups(layout.sockets, free), free))
 
 
-def _ordered_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
+def _order_sockets(layout: CpuLayout, free: int) -> list[CpuGroup]:
     if layout.numa_first:
         return list(_order_within(layout.sockets_of_nodes, _order_groups(layout.nodes, free), free))
     return _order_groups(layout.sockets, free)
 
 
-def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
-    return _order_within(layout.cores_of_outer, _ordered_outer(layout, free), free)
+def _order_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
+    return _order_within(layout.cores_of_outer, _order_outer_groups(layout, free), free)
 
 
-def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
-    return _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, CpuMask(free))
+def _order_outer_groups(layout: CpuLayout, free: int) -> list[CpuGroup]:
+    return _order_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, CpuMask(free))
 
 
-def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
+def _order_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
     return list(_order_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
 
 
@@ -221,9 +221,9 @@ def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> 
 def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
     """Sort groups by (free CPUs ascending, id ascending), and leave out groups without free CPUs."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
-    counted.sort(key=_count_and_id)
+    counted.sort(key=_get_sort_key)
     return [g for _, _, g in counted]
 
 
-def _count_and_id(item: tuple[int, int, CpuGroup]) -> tuple[int, int]:
+def _get_sort_key(item: tuple[int, int, CpuGroup]) -> tuple[int, int]:
     return item[0], item[1]

@@ -79,7 +79,7 @@ def distribute(distributing: Distributing, available: CpuMask, count: int) -> Cp
     for k in range(_divide_up(groups, per_node), min(groups, len(nodes)) + 1):
         choice = _choose_combination(distributing, counts, count, k)
         if choice is not None:
-            return _allocate(distributing, nodes, free, count, k, choice)
+            return _take_from_nodes(distributing, nodes, free, count, k, choice)
     return pick(picking, available, count)
 
 
@@ -96,7 +96,7 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
     budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
     # In kubelet, combinations without enough free CPUs also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
     eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
-    for combination in _combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
+    for combination in _list_combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
         if best is not None and best.balance == 0:
             break
         nodes = combination.elements()
@@ -107,7 +107,7 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
         after = list(free)
         for x in nodes:
             after[x] -= share
-        remainder, balance = _EMPTY, _deviation(after)
+        remainder, balance = _EMPTY, _compute_deviation(after)
         if rest > 0:
             remainder, balance = _choose_remainder(
                 distributing, after, [x for x in nodes if after[x] >= size], rest, budget
@@ -124,12 +124,12 @@ def _choose_remainder(
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
-        for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
+        for combination in _list_combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
             # Only whole groups count. With sums of single CPUs, kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
-            deviation = _deviation(_absorb_rest(after, nodes, rest, size))
+            deviation = _compute_deviation(_absorb_rest(after, nodes, rest, size))
             if deviation < balance:
                 best, balance = combination, deviation
         if balance == 0 and not distributing.overwritten:
@@ -148,7 +148,7 @@ def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> li
     return free
 
 
-def _allocate(
+def _take_from_nodes(
     distributing: Distributing, nodes: list[CpuGroup], free: int, count: int, k: int, choice: _NodeChoice
 ) -> CpuMask | CpuShortage:
     size = distributing.group_size
@@ -180,7 +180,7 @@ def _allocate(
     return CpuMask(result)
 
 
-def _combinations(
+def _list_combinations(
     items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
 ) -> Iterator[_Combination]:
     """List combinations in lexicographic order of positions. Combinations with the same free CPUs in the same order are listed once.
@@ -190,12 +190,18 @@ def _combinations(
     kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place if there is capacity. Later combinations then
     overwrite parts of a remembered one. Without `overwritten`, each combination has its own array.
     """
-    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct_combinations(items, length, free, 0)
+    arrays = (
+        _list_overwritten_combinations(items, length, [], 0, 0)
+        if overwritten
+        else _list_distinct_combinations(items, length, free, 0)
+    )
     for _, array in zip(budget, arrays, strict=False):
         yield _Combination(array, length)
 
 
-def _distinct_combinations(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
+def _list_distinct_combinations(
+    items: Sequence[int], length: int, free: Sequence[int], start: int
+) -> Iterator[list[int]]:
     if length == 0:
         yield []
         return
@@ -204,11 +210,13 @@ def _distinct_combinations(items: Sequence[int], length: int, free: Sequence[int
         # The earlier item with equally many free CPUs has already had every continuation of this item.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
-            for rest in _distinct_combinations(items, length - 1, free, i + 1):
+            for rest in _list_distinct_combinations(items, length - 1, free, i + 1):
                 yield [items[i], *rest]
 
 
-def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int, start: int) -> Iterator[list[int]]:
+def _list_overwritten_combinations(
+    items: Sequence[int], length: int, prefix: list[int], filled: int, start: int
+) -> Iterator[list[int]]:
     for i in range(start, len(items) - (length - filled) + 1):
         if filled < len(prefix):
             array = prefix
@@ -219,16 +227,16 @@ def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int,
         if filled + 1 == length:
             yield array
         else:
-            yield from _extended(items, length, array, filled + 1, i + 1)
+            yield from _list_overwritten_combinations(items, length, array, filled + 1, i + 1)
 
 
-def _deviation(values: list[int]) -> float:
+def _compute_deviation(values: list[int]) -> float:
     """Return the population standard deviation as kubelet computes it: in floats, with mean and result rounded to thousandths."""
-    mean = _rounded(sum(values) / len(values))
-    return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
+    mean = _round_to_thousandths(sum(values) / len(values))
+    return _round_to_thousandths(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
 
 
-def _rounded(value: float) -> float:
+def _round_to_thousandths(value: float) -> float:
     scaled = value * 1000
     whole = floor(scaled)
     return (whole + 1 if scaled - whole >= 0.5 else whole) / 1000

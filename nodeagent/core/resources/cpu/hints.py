@@ -21,9 +21,11 @@ def container_hints(
     if own is not None:
         if len(own) != container.cpus:
             return ()
-        return _own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
+        return _list_own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
     free, reusable = manager.free_cpus(promises), reusable_cpus(promises, pod.uid)
-    return _hints_beside_own(manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable)
+    return _list_hints_beside_own(
+        manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable
+    )
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
@@ -40,19 +42,19 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
                 return ()
             assigned |= own.bits
     if assigned.bit_count() == pod.cpus:
-        return _own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
+        return _list_own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
     reusable = CpuMask(reusable_cpus(promises, pod.uid) | assigned)
-    return _hints_beside_own(
+    return _list_hints_beside_own(
         manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable
     )
 
 
-def _own_hints(manager: CpuManager, asked: Question) -> Hints:
+def _list_own_hints(manager: CpuManager, asked: Question) -> Hints:
     """Return the hints for CPUs that are already allocated. Plugins aren't called about these CPUs."""
     return _list_hints(manager, asked, CpuMask(0))
 
 
-def _hints_beside_own(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
+def _list_hints_beside_own(manager: CpuManager, asked: Question, reusable: CpuMask) -> Hints:
     if manager.chooser is not None:
         offered = manager.for_hints(over(asked, CpuMask(asked.free.bits | reusable), asked.count)).free.bits
         reusable = CpuMask(reusable & offered)

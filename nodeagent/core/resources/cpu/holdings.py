@@ -93,11 +93,11 @@ def exclusive_sets(promises: Promises) -> Iterator[tuple[str, str, CpuSet]]:
     return ((uid, name, cpus) for uid, pod in promises.pods for name, cpus in pod.of(CpuHoldings).cpus)
 
 
-def _cpus_of_pod(_uid: str, pod: PodPromises) -> int:
+def _collect_cpus_of_pod(_uid: str, pod: PodPromises) -> int:
     bits = 0
     for _, cpus in pod.of(CpuHoldings).cpus:
         bits |= cpus.bits
     return bits
 
 
-_OWN_SETS: Fold[PodPromises, int] = Fold(0, _cpus_of_pod, int.__or__)
+_OWN_SETS: Fold[PodPromises, int] = Fold(0, _collect_cpus_of_pod, int.__or__)

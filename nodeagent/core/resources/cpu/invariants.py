@@ -15,7 +15,7 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
     """Yield the violated invariants about the owners of CPUs."""
     if not manager.static:
         return
-    yield from _node_violations(manager, promises)
+    yield from _find_node_violations(manager, promises)
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)
@@ -23,7 +23,7 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
             yield from pod_violations(pod, held.of(CpuHoldings))
 
 
-def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
+def _find_node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
     default = default_set(promises)
     given = CpuSet()
     for uid, pod in promises.pods:

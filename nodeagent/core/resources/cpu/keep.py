@@ -29,7 +29,7 @@ def find_cpus_in_cgroups(
     cpus = {name: own for name, group in groups.items() if group is not None and (own := cpus_of(group))}
     for container in entry.pod.containers:
         if container.is_mixed and container.name in cpus:
-            cpus[container.name] -= _cpus_of_others(entry, container, observed)
+            cpus[container.name] -= _find_cpus_of_others(entry, container, observed)
     if by_pod:
         # Rebuild the pod's set from its containers' slices and its shared pool.
         whole = CpuSet()
@@ -44,7 +44,7 @@ def find_cpus_in_cgroups(
     )
 
 
-def _cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
+def _find_cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
     """Return the CPUs of all other containers, which include the shared pool. The pod's init containers are left out, because they may
     have had the container's exclusive CPUs.
     """

@@ -63,17 +63,17 @@ class CpuLayout(Struct, frozen=True):
 
     @classmethod
     def of(cls, topology: Topology) -> "CpuLayout":
-        return cls._of_groups(
-            _groups(topology.cores),
-            _groups(topology.uncores),
-            _groups(topology.nodes),
-            _groups(topology.sockets),
+        return cls._from_groups(
+            _make_groups(topology.cores),
+            _make_groups(topology.uncores),
+            _make_groups(topology.nodes),
+            _make_groups(topology.sockets),
             cpu_count=topology.reported_cpu_count,
             socket_count=topology.socket_count,
         )
 
     @classmethod
-    def _of_groups(
+    def _from_groups(
         cls,
         cores: tuple[CpuGroup, ...],
         uncores: tuple[CpuGroup, ...],
@@ -92,25 +92,25 @@ class CpuLayout(Struct, frozen=True):
             nodes=nodes,
             sockets=sockets,
             numa_first=numa_first,
-            per_core=_average(cpu_count, len(cores)),
-            per_socket=_average(cpu_count, socket_count),
-            per_uncore=_average(cpu_count, len(uncores)),
+            per_core=_compute_average(cpu_count, len(cores)),
+            per_socket=_compute_average(cpu_count, socket_count),
+            per_uncore=_compute_average(cpu_count, len(uncores)),
             socket_count=socket_count,
-            nodes_of_sockets=_nested(sockets, nodes),
-            sockets_of_nodes=_nested(nodes, sockets),
-            cores_of_outer=_nested(sockets if numa_first else nodes, cores),
-            uncores_of_nodes=_nested(nodes, uncores),
+            nodes_of_sockets=_nest_groups(sockets, nodes),
+            sockets_of_nodes=_nest_groups(nodes, sockets),
+            cores_of_outer=_nest_groups(sockets if numa_first else nodes, cores),
+            uncores_of_nodes=_nest_groups(nodes, uncores),
             core_size=cores[0].size if len({core.size for core in cores}) == 1 else None,
             smallest_large=min((group.size for group in (*nodes, *sockets) if group.size), default=0),
         )
 
     def limited_to(self, cpus: CpuSet) -> "CpuLayout":
         """Return the layout with only these CPUs. Nodes and sockets that lose all CPUs stay, because hints may contain them."""
-        return CpuLayout._of_groups(
-            tuple(part for part in _parts(self.cores, cpus) if part.size),
-            tuple(part for part in _parts(self.uncores, cpus) if part.size),
-            _parts(self.nodes, cpus),
-            _parts(self.sockets, cpus),
+        return CpuLayout._from_groups(
+            tuple(part for part in _limit_groups(self.cores, cpus) if part.size),
+            tuple(part for part in _limit_groups(self.uncores, cpus) if part.size),
+            _limit_groups(self.nodes, cpus),
+            _limit_groups(self.sockets, cpus),
             cpu_count=len(cpus),
             socket_count=self.socket_count,
         )
@@ -173,19 +173,19 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
 
-def _groups(groups: Groups) -> tuple[CpuGroup, ...]:
+def _make_groups(groups: Groups) -> tuple[CpuGroup, ...]:
     return tuple(CpuGroup(key, cpus.bits, len(cpus)) for key, cpus in sorted(groups.items()))
 
 
-def _parts(groups: tuple[CpuGroup, ...], cpus: CpuSet) -> tuple[CpuGroup, ...]:
+def _limit_groups(groups: tuple[CpuGroup, ...], cpus: CpuSet) -> tuple[CpuGroup, ...]:
     left = ((group.id, CpuMask(group.cpus & cpus.bits)) for group in groups)
     return tuple(CpuGroup(key, part, part.bit_count()) for key, part in left)
 
 
-def _nested(outer: Iterable[CpuGroup], inner: Iterable[CpuGroup]) -> Nesting:
+def _nest_groups(outer: Iterable[CpuGroup], inner: Iterable[CpuGroup]) -> Nesting:
     inner = tuple(inner)
     return MappingProxyType({o.id: tuple(i for i in inner if i.cpus & o.cpus) for o in outer})
 
 
-def _average(total: int, groups: int) -> int:
+def _compute_average(total: int, groups: int) -> int:
     return total // groups if groups else 0

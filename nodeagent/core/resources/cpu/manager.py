@@ -161,7 +161,7 @@ class CpuManager(Struct, frozen=True):
     def of_class(self, name: str) -> "CpuManager":
         """Return the manager limited to the cores of this class."""
         of = next(one for one in self.classes if one.name == name)
-        picking, distributing, filters = _ways_to_pick(self.options, of.layout, self.quirks, self.observer)
+        picking, distributing, filters = _build_pick_steps(self.options, of.layout, self.quirks, self.observer)
         return replace(
             self,
             layout=of.layout,
@@ -226,9 +226,9 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     options, configured = judge_cpu_configuration(placement)
     refused += configured
     if placement.cpu_manager_policy != "static":
-        return tuple(refused) or _cpu_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
+        return tuple(refused) or _build_manager(placement, topology, layout, CpuOptions(), CpuSet(), static=False)
     on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
-    refused += [_prefix_static(each) for each in on_machine]
+    refused += [_add_static_prefix(each) for each in on_machine]
     # The options decide which CPUs are reserved, but not whether there are enough CPUs.
     reserved = _choose_reserved(placement, topology, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
@@ -243,8 +243,8 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
         )
     if refused:
         return tuple(refused)
-    made = _cpu_manager(placement, topology, layout, options, reserved, static=True)
-    made = replace(made, classes=tuple(_core_classes(topology, made)))
+    made = _build_manager(placement, topology, layout, options, reserved, static=True)
+    made = replace(made, classes=tuple(_list_core_classes(topology, made)))
     match placement.isolated_cpus:
         case "only":
             return replace(made, grantable=isolated)
@@ -286,10 +286,10 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
             )
         )
     options, wrong = judge_cpu_options(placement)
-    return options, (*refused, *(_prefix_static(each) for each in wrong))
+    return options, (*refused, *(_add_static_prefix(each) for each in wrong))
 
 
-def _prefix_static(refused: StartRefused) -> StartRefused:
+def _add_static_prefix(refused: StartRefused) -> StartRefused:
     return replace(refused, message=_PREFIX + refused.message)
 
 
@@ -300,7 +300,7 @@ def _choose_reserved(
     if placement.reserved_system_cpus:
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
-    manager = _cpu_manager(placement, topology, layout, options, CpuSet(), static=True)
+    manager = _build_manager(placement, topology, layout, options, CpuSet(), static=True)
     # Reserved CPUs need not be whole cores.
     plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
     picked = plain.assign(plain.asking(Promises(), NOBODY, None, layout.online, count))
@@ -316,13 +316,13 @@ def _choose_reserved(
     return reserved
 
 
-def _core_classes(topology: Topology, made: CpuManager) -> Iterator[CoreClass]:
+def _list_core_classes(topology: Topology, made: CpuManager) -> Iterator[CoreClass]:
     for name, cpus in topology.core_classes.items():
         layout = made.layout.limited_to(cpus)
         yield CoreClass(name, cpus.bits, layout, layout.node_sets() if made.node_sets else ())
 
 
-def _ways_to_pick(
+def _build_pick_steps(
     options: CpuOptions, layout: CpuLayout, quirks: frozenset[Erratum], observer: PickObserver | None = None
 ) -> tuple[Picking, Distributing | None, tuple[Filter, ...]]:
     picking = Picking(
@@ -344,11 +344,11 @@ def _ways_to_pick(
     return picking, distributing, (WholeCores(layout),) if picking.whole_cores else ()
 
 
-def _cpu_manager(
+def _build_manager(
     placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
 ) -> CpuManager:
     quirks = list_reproduced(placement.errata)
-    picking, distributing, filters = _ways_to_pick(options, layout, quirks)
+    picking, distributing, filters = _build_pick_steps(options, layout, quirks)
     asked = static and placement.topology_manager_policy != "none"
     return CpuManager(
         static=static,
@@ -375,7 +375,7 @@ def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
     return (
         set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
         set_gauge(CPU_EXCLUSIVE, len(exclusive)),
-        *_numa_deltas(manager, exclusive.bits),
+        *_compute_numa_deltas(manager, exclusive.bits),
     )
 
 
@@ -450,16 +450,16 @@ def check_full_cores(manager: CpuManager, asked: Question) -> Refusal | None:
 def choose_near(manager: CpuManager, asked: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
     """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. Use only preferred CPUs if they suffice."""
     preferred = CpuMask(asked.free.bits & manager.preferred)
-    if preferred and _suffices(manager, asked, preferred, mask):
+    if preferred and _do_preferred_suffice(manager, asked, preferred, mask):
         chosen = _choose_near(manager, over(asked, preferred, asked.count), mask, isolated=True)
         if not isinstance(chosen, CpuShortage):
             return chosen
     return _choose_near(manager, asked, mask)
 
 
-def _suffices(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
+def _do_preferred_suffice(manager: CpuManager, asked: Question, preferred: CpuMask, mask: NumaMask | None) -> bool:
     """Tell whether the preferred CPUs suffice in total, and provide as many CPUs on the mask's nodes as all available CPUs would."""
-    aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
+    aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(asked.count, manager.usable(asked, CpuMask(asked.free.bits & aligned)).bit_count())
     return (
         manager.usable(asked, CpuMask(preferred & aligned)).bit_count() >= near
@@ -473,8 +473,8 @@ def _choose_near(
     available, count = asked.free.bits, asked.count
     near = CpuSet()
     if mask is not None:
-        there = manager.usable(asked, CpuMask(available & _aligned_cpus(manager, mask)))
-        wanted = _near_count(manager, available, there, count)
+        there = manager.usable(asked, CpuMask(available & _find_aligned_cpus(manager, mask)))
+        wanted = _count_near_cpus(manager, available, there, count)
         if manager.observer is not None:
             manager.observer(Choosing(Source.HINT, there, wanted, isolated))
         chosen = manager.assign(over(asked, there, wanted))
@@ -493,7 +493,7 @@ def _choose_near(
     return rest if isinstance(rest, CpuShortage) else near | rest
 
 
-def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
+def _count_near_cpus(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
     """Return how many CPUs to take from the mask's nodes: as many as possible, up to the number needed."""
     near = min(count, there.bit_count())
     layout = manager.layout
@@ -504,7 +504,7 @@ def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: 
     return near
 
 
-def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
+def _find_aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
     cpus = manager.layout.cpus_of_nodes(mask)
     if not manager.options.align_by_socket:
         return cpus
@@ -548,12 +548,12 @@ def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> Me
             *deltas,
             plus(CPU_EXCLUSIVE, count),
             plus(CPU_SHARED_POOL, -1000 * count),
-            *_numa_deltas(manager, exclusive_cpus(after).bits),
+            *_compute_numa_deltas(manager, exclusive_cpus(after).bits),
         )
     return deltas
 
 
-def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
+def _compute_numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
     counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.nodes]
     return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
 
@@ -596,5 +596,5 @@ def _return_cpus(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple
     return after, (
         plus(CPU_EXCLUSIVE, -len(cpus)),
         plus(CPU_SHARED_POOL, 1000 * len(cpus)),
-        *_numa_deltas(manager, exclusive_cpus(after).bits & ~cpus.bits),
+        *_compute_numa_deltas(manager, exclusive_cpus(after).bits & ~cpus.bits),
     )

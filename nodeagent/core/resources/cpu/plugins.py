@@ -50,19 +50,19 @@ def filtered(manager: CpuManager, asked: Question, *, is_for_hints: bool = False
     """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
     left = asked
 
-    def told(plugin: CpuPlugin, point: Point) -> None:
+    def report_left(plugin: CpuPlugin, point: Point) -> None:
         if manager.observer is not None:
             manager.observer(PluginAnswered(plugin.name, point.value, left.free, None, is_for_hints))
 
-    for plugin in _with(manager.plugins, Point.FILTER):
-        left = replace(left, free=_part(plugin, Point.FILTER, left, _ask(plugin, Point.FILTER, left)))
-        told(plugin, Point.FILTER)
+    for plugin in _list_plugins_at(manager.plugins, Point.FILTER):
+        left = replace(left, free=_check_cpus(plugin, Point.FILTER, left, _call_point(plugin, Point.FILTER, left)))
+        report_left(plugin, Point.FILTER)
     if manager.usable(left, left.free.bits).bit_count() < asked.count:
-        for plugin in _with(manager.plugins, Point.POST_FILTER):
-            answer = _ask(plugin, Point.POST_FILTER, asked)
+        for plugin in _list_plugins_at(manager.plugins, Point.POST_FILTER):
+            answer = _call_point(plugin, Point.POST_FILTER, asked)
             if answer is not None:
-                left = replace(left, free=_part(plugin, Point.POST_FILTER, asked, answer))
-                told(plugin, Point.POST_FILTER)
+                left = replace(left, free=_check_cpus(plugin, Point.POST_FILTER, asked, answer))
+                report_left(plugin, Point.POST_FILTER)
                 break
     return left
 
@@ -71,13 +71,13 @@ def offered(manager: CpuManager, asked: Question) -> Question:
     """Call Filter, PostFilter and PreScore."""
     left, observer = filtered(manager, asked), manager.observer
     scores: dict[int, int] = {}
-    for plugin in _with(manager.plugins, Point.PRE_SCORE):
-        found = _scores(plugin, left, _ask(plugin, Point.PRE_SCORE, left))
+    for plugin in _list_plugins_at(manager.plugins, Point.PRE_SCORE):
+        found = _check_scores(plugin, left, _call_point(plugin, Point.PRE_SCORE, left))
         for cpu, score in found.items():
             scores[cpu] = scores.get(cpu, 0) + score
         for score in sorted(set(found.values()), reverse=True)[:_SHOWN_SCORES]:
             alike = CpuSet.from_ids(cpu for cpu, its in found.items() if its == score)
-            _tell(observer, plugin, Point.PRE_SCORE, alike, score)
+            _report_answer(observer, plugin, Point.PRE_SCORE, alike, score)
     return replace(left, scores=MappingProxyType(scores))
 
 
@@ -87,16 +87,16 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
     """
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
-    for plugin in _with(manager.plugins, Point.SELECT):
-        answer = _ask(plugin, Point.SELECT, question)
+    for plugin in _list_plugins_at(manager.plugins, Point.SELECT):
+        answer = _call_point(plugin, Point.SELECT, question)
         if answer is not None:
-            found.append((plugin, _combination(manager, plugin, question, answer)))
-            _tell(observer, plugin, Point.SELECT, found[-1][1])
-    judges = _with(manager.plugins, Point.SCORE)
+            found.append((plugin, _check_combination(manager, plugin, question, answer)))
+            _report_answer(observer, plugin, Point.SELECT, found[-1][1])
+    judges = _list_plugins_at(manager.plugins, Point.SCORE)
     if found and not judges:
         by, best = found[0]
-        return _taken(observer, by, best)
-    own, tier = _by_the_policy(manager, question)
+        return _report_choice(observer, by, best)
+    own, tier = _choose_by_policy(manager, question)
     if isinstance(own, CpuShortage):
         if not found:
             return own
@@ -104,13 +104,13 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
         found.append((None, own))
     by, best = found[0]
     if len(found) > 1:
-        by, best = max(found, key=lambda one: sum(_score(judge, question, one[1], observer) for judge in judges))
+        by, best = max(found, key=lambda one: sum(_call_score(judge, question, one[1], observer) for judge in judges))
     if by is None and observer is not None:
         manager.policy.select(tier)  # repeat the choice so that the observer sees it
-    return best if by is None else _taken(observer, by, best)
+    return best if by is None else _report_choice(observer, by, best)
 
 
-def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
+def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
     """Let the policy choose among the CPUs with the highest scores that suffice. Also return the question with these CPUs."""
     silent = manager.observed_by(None).policy
     best = 0
@@ -133,8 +133,8 @@ def _by_the_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | Cp
 
 def vetoed(plugins: Iterable[CpuPlugin], asked: Question, cpus: CpuSet) -> Refusal | None:
     """Call Allocate, and return the first objection as a refusal. None means that no plugin objects."""
-    for plugin in _with(plugins, Point.ALLOCATE):
-        why = _words(plugin, Point.ALLOCATE, _ask(plugin, Point.ALLOCATE, asked, cpus))
+    for plugin in _list_plugins_at(plugins, Point.ALLOCATE):
+        why = _check_text(plugin, Point.ALLOCATE, _call_point(plugin, Point.ALLOCATE, asked, cpus))
         if why is not None:
             return Refusal(Reason.CPU_PLUGIN_REFUSED, f"CPU plugin {plugin.name} refuses CPUs {cpus}: {why}")
     return None
@@ -144,7 +144,8 @@ def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal
     """Return the position of a pod in the queue by the plugins' Sort."""
     try:
         return tuple(
-            _number(plugin, Point.SORT, _ask(plugin, Point.SORT, pod)) for plugin in _with(plugins, Point.SORT)
+            _check_number(plugin, Point.SORT, _call_point(plugin, Point.SORT, pod))
+            for plugin in _list_plugins_at(plugins, Point.SORT)
         )
     except PluginFailedError as err:
         return failed(err)
@@ -186,8 +187,8 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
         for uid, name, cpus in back:
             has_failed = False
             try:
-                answer = _ask(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
-                note = _words(plugin, Point.DEALLOCATE, answer)
+                answer = _call_point(plugin, Point.DEALLOCATE, ReturnedCpus(topology, after, uid, name, cpus))
+                note = _check_text(plugin, Point.DEALLOCATE, answer)
             except PluginFailedError as err:
                 note, has_failed = str(err), True
             if note is not None:
@@ -209,7 +210,7 @@ def failed(err: PluginFailedError) -> Refusal:
     return Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
 
 
-def _with(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
+def _list_plugins_at(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
     for plugin in plugins:
         if plugin.code is None:
             raise PluginFailedError(
@@ -218,19 +219,19 @@ def _with(plugins: Iterable[CpuPlugin], point: Point) -> list[CpuPlugin]:
     return [plugin for plugin in plugins if plugin.code is not None and point.value in plugin.code.points]
 
 
-def _ask(plugin: CpuPlugin, point: Point, *question: object) -> object:
+def _call_point(plugin: CpuPlugin, point: Point, *question: object) -> object:
     assert plugin.code is not None, "only those with code are asked"
     return plugin.code.ask(point.value, *question)
 
 
-def _tell(
+def _report_answer(
     observer: PickObserver | None, plugin: CpuPlugin, point: Point, cpus: CpuSet, score: int | None = None
 ) -> None:
     if observer is not None:
         observer(PluginAnswered(plugin.name, point.value, cpus, score))
 
 
-def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) -> CpuSet:
+def _report_choice(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) -> CpuSet:
     if observer is not None and by is not None:
         observer(Took(Rule.PLUGIN, cpus.bits, by.name))
     return cpus
@@ -239,14 +240,14 @@ def _taken(observer: PickObserver | None, by: CpuPlugin | None, cpus: CpuSet) ->
 # Answers are compared by exact type, because examining an instance of a subclass may run the subclass's code.
 
 
-def _of(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
+def _check_type(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
     if type(answer) is not kind:
         raise PluginFailedError(plugin.name, point, f"it answers with {type(answer).__name__}, not {kind.__name__}")
     return answer
 
 
-def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
-    cpus = _of(plugin, point, answer, CpuSet)
+def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
+    cpus = _check_type(plugin, point, answer, CpuSet)
     # The length is checked first, because sets may have any size, and the other checks take longer for larger sets.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
@@ -261,8 +262,8 @@ def _part(plugin: CpuPlugin, point: Point, question: Question, answer: object) -
     return cpus
 
 
-def _combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
-    cpus = _part(plugin, Point.SELECT, question, answer)
+def _check_combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
+    cpus = _check_cpus(plugin, Point.SELECT, question, answer)
     if len(cpus) != question.count:
         why = f"it selects {len(cpus)} CPUs ({cpus}), and was asked for {question.count}"
         raise PluginFailedError(plugin.name, Point.SELECT, why)
@@ -273,30 +274,30 @@ def _combination(manager: CpuManager, plugin: CpuPlugin, question: Question, ans
     return cpus
 
 
-def _scores(plugin: CpuPlugin, question: Question, answer: object) -> Scores:
-    scores = _of(plugin, Point.PRE_SCORE, answer, dict)
+def _check_scores(plugin: CpuPlugin, question: Question, answer: object) -> Scores:
+    scores = _check_type(plugin, Point.PRE_SCORE, answer, dict)
     if any(type(cpu) is not int or cpu not in question.free for cpu in scores):
         raise PluginFailedError(plugin.name, Point.PRE_SCORE, "it scores CPUs that it was not offered")
-    return {cpu: _number(plugin, Point.PRE_SCORE, score) for cpu, score in scores.items()}
+    return {cpu: _check_number(plugin, Point.PRE_SCORE, score) for cpu, score in scores.items()}
 
 
-def _score(plugin: CpuPlugin, question: Question, cpus: CpuSet, observer: PickObserver | None) -> int:
-    score = _number(plugin, Point.SCORE, _ask(plugin, Point.SCORE, question, cpus))
-    _tell(observer, plugin, Point.SCORE, cpus, score)
+def _call_score(plugin: CpuPlugin, question: Question, cpus: CpuSet, observer: PickObserver | None) -> int:
+    score = _check_number(plugin, Point.SCORE, _call_point(plugin, Point.SCORE, question, cpus))
+    _report_answer(observer, plugin, Point.SCORE, cpus, score)
     return score
 
 
-def _number(plugin: CpuPlugin, point: Point, answer: object) -> int:
-    number = _of(plugin, point, answer, int)
+def _check_number(plugin: CpuPlugin, point: Point, answer: object) -> int:
+    number = _check_type(plugin, point, answer, int)
     if not -HIGHEST <= number <= HIGHEST:
         raise PluginFailedError(plugin.name, point, f"its numbers must be between {-HIGHEST} and {HIGHEST}")
     return number
 
 
-def _words(plugin: CpuPlugin, point: Point, answer: object) -> str | None:
+def _check_text(plugin: CpuPlugin, point: Point, answer: object) -> str | None:
     if answer is None:
         return None
-    words = _of(plugin, point, answer, str)
+    words = _check_type(plugin, point, answer, str)
     if not words or len(words) > MOST_CHARACTERS or not words.isprintable():
         why = f"its words must be one line of at most {MOST_CHARACTERS} characters"
         raise PluginFailedError(plugin.name, point, why)

@@ -41,18 +41,18 @@ def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
             shared = shared or amount == 0
             exclusive += amount
         elif amount > left:
-            return _empty_pool(
+            return _refuse_empty_pool(
                 f"pod rejected, largest exclusive init container requests {amount} cpus, but only {left} available"
             )
         elif amount == 0 and left <= 0:
-            return _empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
+            return _refuse_empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
         elif shared and amount > all_exclusive - exclusive and _keeps_pool_apart(manager):
-            return _empty_pool(
+            return _refuse_empty_pool(
                 f"pod rejected, exclusive init container requests {amount} cpus beside a shared sidecar, but only "
                 f"{all_exclusive - exclusive} available outside the pod's shared pool"
             )
     if shared and exclusive >= pod.cpus:
-        return _empty_pool(
+        return _refuse_empty_pool(
             "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
         )
     return None
@@ -62,7 +62,7 @@ def _keeps_pool_apart(manager: CpuManager) -> bool:
     return Erratum.INIT_SLICE_IN_SHARED_POOL not in manager.quirks
 
 
-def _empty_pool(message: str) -> Refusal:
+def _refuse_empty_pool(message: str) -> Refusal:
     return Refusal(Reason.EMPTY_POD_SHARED_POOL, message)
 
 
@@ -92,7 +92,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
     # These promises don't contain the pod yet, so the per-NUMA gauge doesn't count its CPUs.
     deltas = allocation_deltas(manager, promises, chosen.bits)
-    parts = _partition(manager, asked, chosen.bits)
+    parts = _divide_pod_set(manager, asked, chosen.bits)
     deltas += parts.deltas
     if parts.shortage is not None:
         return _refuse(after, deltas, wrap_unexpected(parts.shortage.message))
@@ -114,7 +114,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
 
 
-class _Parts(Struct, frozen=True):
+class _Partition(Struct, frozen=True):
     """A pod's CPU set, divided among its containers."""
 
     slices: tuple[tuple[str, CpuMask], ...]
@@ -123,7 +123,7 @@ class _Parts(Struct, frozen=True):
     shortage: CpuShortage | None = None
 
 
-def _partition(manager: CpuManager, asked: Question, whole: CpuMask) -> _Parts:
+def _divide_pod_set(manager: CpuManager, asked: Question, whole: CpuMask) -> _Partition:
     """Divide the pod's set among its containers."""
     slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
@@ -154,12 +154,12 @@ def _partition(manager: CpuManager, asked: Question, whole: CpuMask) -> _Parts:
         else:
             chosen = given(container.name, container.cpus, pool)
             if isinstance(chosen, CpuShortage):
-                return _Parts((), tuple(deltas), chosen)
+                return _Partition((), tuple(deltas), chosen)
             if container.kind is not ContainerKind.INIT:
                 pool = CpuMask(pool & ~chosen)
     for name, count, at_hand in waiting:
         chosen = given(name, count, CpuMask(at_hand & ~pool))
         if isinstance(chosen, CpuShortage):
-            return _Parts((), tuple(deltas), chosen)
+            return _Partition((), tuple(deltas), chosen)
     deltas += [assignments("cpu", "pod_shared")] * len(sharing)
-    return _Parts((*slices, *((name, pool) for name in sharing)), tuple(deltas))
+    return _Partition((*slices, *((name, pool) for name in sharing)), tuple(deltas))

@@ -119,7 +119,7 @@ class Deallocate(Protocol):
         """Return a note for the log about released CPUs. None means no note."""
 
 
-_MOST_CHARACTERS = 1000
+_MAX_CHARACTERS = 1000
 """Limit on the text of a failure, which may quote CPU sets or the plugin's own text."""
 
 
@@ -128,5 +128,5 @@ class PluginFailedError(Exception):
 
     def __init__(self, plugin: str, point: Point | None, why: str) -> None:
         where = "" if point is None else f", {point.value}"
-        text = why if len(why) <= _MOST_CHARACTERS else f"{why[:_MOST_CHARACTERS]}…"
+        text = why if len(why) <= _MAX_CHARACTERS else f"{why[:_MAX_CHARACTERS]}…"
         super().__init__(printable(f"CPU plugin {plugin}{where}: {text}"))

@@ -45,7 +45,7 @@ def resize_cpus(
         if now.cpus < len(own)
         else _choose_more(manager, topology, promises, pod, now, own)
     )
-    return chosen if isinstance(chosen, NotResized) else _hold_cpus(promises, pod.uid, now.name, own, chosen)
+    return chosen if isinstance(chosen, NotResized) else _store_chosen_cpus(promises, pod.uid, now.name, own, chosen)
 
 
 def _choose_fewer(
@@ -86,7 +86,10 @@ def _choose_more(
         return refuse_resize_for_good(
             f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{where}{stays}"
         )
-    missing, left = now.cpus - len(own), CpuSet(free) | (_cpus_left_by_init(promises, pod, now) & CpuSet(all_cpus))
+    missing, left = (
+        now.cpus - len(own),
+        CpuSet(free) | (_find_cpus_of_ended_inits(promises, pod, now) & CpuSet(all_cpus)),
+    )
     asked = Question(manager.topology, promises, pod, now.name, own | left, now.cpus)
     if manager.chooser is not None:
         asked = replace(manager.offered(over(asked, left.bits, missing)), count=now.cpus)
@@ -104,7 +107,7 @@ def _choose_more(
     return chosen if veto is None else defer_resize(veto.message)
 
 
-def _cpus_left_by_init(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
+def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
     """Return CPUs of init containers that end before this container starts. The pod still holds these CPUs, but no other container uses
     them.
     """
@@ -147,7 +150,7 @@ def _refuse_split_cores(manager: CpuManager, asked: Question) -> NotResized | No
     return (defer_resize if is_possible else refuse_resize_for_good)(f"container {asked.container}: {refusal.message}")
 
 
-def _hold_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
+def _store_chosen_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
     of_cpus = held.of(CpuHoldings)
     first = (of_cpus.first_set(name) or own) & chosen

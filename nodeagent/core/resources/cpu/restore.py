@@ -26,7 +26,7 @@ def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> 
     if record is None:
         promises = Promises()
     else:
-        loaded = _load(manager, record)
+        loaded = _parse_record(manager, record)
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the CPU manager "
@@ -37,7 +37,7 @@ def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> 
     return validate_cpus(manager, promises)
 
 
-def _load(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
+def _parse_record(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
         return StartRefused(record.message, _FILE)
     policy = "static" if manager.static else "none"

@@ -1,7 +1,7 @@
-"""NUMA hints of the device manager, as kubelet makes them (devicemanager/topology_hints.go).
+"""NUMA hints of the device manager, by kubelet's rules (devicemanager/topology_hints.go).
 
-A set of NUMA nodes is a hint if enough allocatable devices are near one of its nodes. Preferred are sets with as few nodes as would be
-needed if all devices were free.
+A set of NUMA nodes is a hint if enough allocatable devices are near its nodes. Sets are preferred if they have as few nodes as the request
+would need if all devices were free.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from nodeagent.core.numa.node_search import Cover
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 
 _MOST_LISTED = 8
-"""Limit on NUMA nodes whose sets are listed if devices are near several nodes each: 255 sets."""
+"""Limit on NUMA nodes for listing all sets if some devices are near several nodes: 255 sets."""
 
 
 def pool_hints(
@@ -23,14 +23,14 @@ def pool_hints(
     available: Iterable[PoolDevice],
     reusable: Iterable[PoolDevice] = (),
 ) -> Hints:
-    """Return the hints for some devices of a pool.
+    """Return the hints for a number of devices from a pool.
 
     Args:
         pool: all devices of the resource.
         every: all NUMA nodes of the machine.
         request: the number of requested devices.
         available: devices that can be allocated, or that the container already has.
-        reusable: devices of the pod's init containers, which are allocated first. The set must contain their nodes.
+        reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of them.
     """
     if not pool.has_topology:
         return DONT_CARE
@@ -42,14 +42,16 @@ def pool_hints(
     if len(ids) <= (MAX_LISTED_NODES if not several or is_additive else _MOST_LISTED):
         return _list_hints(pool, ids, request, givable, kept) or UNSATISFIABLE
     if is_additive:
-        return _describe_hints(every, ids, request, [_any_of(pool.devices, every)], [_any_of(givable, every)], [])
+        return _describe_hints(
+            every, ids, request, [_union_nodes(pool.devices, every)], [_union_nodes(givable, every)], []
+        )
     return _describe_hints(
         every,
         ids,
         request,
-        _count_at_lowest(pool.devices, every),
-        _count_at_lowest(givable, every),
-        _count_at_lowest(kept, every),
+        _list_lowest_nodes(pool.devices, every),
+        _list_lowest_nodes(givable, every),
+        _list_lowest_nodes(kept, every),
     )
 
 
@@ -69,22 +71,24 @@ def _list_hints(
     )
 
 
-def _any_of(devices: Iterable[PoolDevice], every: NumaMask) -> int:
+def _union_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> int:
     nodes = 0
     for device in devices:
         nodes |= device.nodes or 0
     return nodes & every
 
 
-def _count_at_lowest(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
-    """Count a device near several nodes only at its lowest node. The hints miss some sets with other nodes, but none of them is wrong."""
+def _list_lowest_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
+    """Return the lowest NUMA node of each device, as a bit. Hints made from these nodes are correct, but some sets with other nodes are
+    missing.
+    """
     return [(nodes & -nodes) for device in devices if (nodes := (device.nodes or 0) & every)]
 
 
 def _describe_hints(
     every: NumaMask, ids: Sequence[int], request: int, there: Sequence[int], given: Sequence[int], kept: Sequence[int]
 ) -> Hints:
-    """Describe the hints if listing them takes too long. Each entry has the nodes where a device counts."""
+    """Describe the hints if there are too many to list. Each number in the sequences has the nodes at which one device counts."""
 
     def counts(devices: Sequence[int]) -> list[int]:
         return [sum(1 for nodes in devices if nodes >> node & 1) for node in ids]

@@ -1,4 +1,4 @@
-"""Devices that pods hold, by number or by a claim."""
+"""Devices that pods hold as extended resources or by claims."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,24 +14,24 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class HeldDevice(Struct, frozen=True):
-    """A device of a container: of an extended resource, or of a claim."""
+    """A container's device, of an extended resource or of a claim."""
 
     resource: str
-    """Extended resource, or driver of a claimed device."""
+    """Extended resource of the device, or driver of a claimed device."""
     id: str
-    """ID of the device. It is the PCI address of a discovered device."""
+    """ID of the device. For a discovered device this is its PCI address."""
     nodes: NumaSet = NumaSet()
-    """NUMA nodes near the device at its allocation. Empty means unknown."""
+    """NUMA nodes near the device when it was allocated. Empty means unknown."""
     kind: str = ""
-    """Kind of a discovered device (core/model/devices.py)."""
+    """Kind of the device if it was discovered (core/model/devices.py)."""
     names: tuple[str, ...] = ()
-    """Names of the device at its allocation."""
+    """Names of the device when it was allocated."""
     claim: str = ""
-    """Claim that has the device, which several containers may share. Empty means that the device belongs to one container."""
+    """Claim that the device belongs to. Several containers may share it. Empty means that the device belongs to one container."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identify the device. A PCI function is the same device under any resource."""
+        """Key that identifies the device. A PCI function has the same key under any resource."""
         return ("", self.id) if _PCI_ADDRESS.fullmatch(self.id) else (self.resource, self.id)
 
 
@@ -39,9 +39,9 @@ class DeviceHoldings(Struct, frozen=True):
     """Devices of one pod. Every tuple is sorted by container name."""
 
     devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
-    """Devices of each container, by resource and ID. Later containers may have the devices of plain init containers, too."""
+    """Devices of each container, by resource and ID. Later containers may also have the devices of plain init containers."""
     answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
-    """Answers of device plugins by container and resource: what the container needs for its devices (formats/wire/device_plugins.py)."""
+    """Device plugins' answers by container and resource: what the container needs to use its devices (formats/wire/device_plugins.py)."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -55,12 +55,12 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(remove_item(self.devices, container), remove_item(self.answers, container))
 
     def of_container(self, container: str) -> "DeviceHoldings":
-        """Return what one container holds."""
+        """Return the holdings of one container only."""
         devices = tuple(item for item in self.devices if item[0] == container)
         return DeviceHoldings(devices, tuple(item for item in self.answers if item[0] == container))
 
     def plus(self, other: "DeviceHoldings") -> "DeviceHoldings":
-        """Return the holdings with the containers of other holdings."""
+        """Return the holdings, with containers from other holdings added or replaced."""
         devices, answers = self.devices, self.answers
         for name, own in other.devices:
             devices = put_item(devices, name, own)
@@ -69,17 +69,17 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(devices, answers)
 
     def with_devices(self, container: str, devices: Iterable[HeldDevice]) -> "DeviceHoldings":
-        """Return the holdings with other devices of a container."""
+        """Return the holdings with these devices for a container instead of its present ones."""
         own = tuple(sorted(devices, key=lambda one: (one.resource, one.id)))
         return DeviceHoldings(put_item(self.devices, container, own), self.answers)
 
     def with_answer(self, container: str, resource: str, answer: bytes) -> "DeviceHoldings":
-        """Return the holdings with a device plugin's answer for a container."""
+        """Return the holdings with a device plugin's answer for a container added."""
         own = put_item(next((answers for key, answers in self.answers if key == container), ()), resource, answer)
         return DeviceHoldings(self.devices, put_item(self.answers, container, own))
 
     def devices_of(self, name: str, resource: str | None = None) -> tuple[HeldDevice, ...]:
-        """Return a container's devices, of one resource or of all."""
+        """Return a container's devices. Without a resource, return the devices of all resources."""
         own = next((devices for key, devices in self.devices if key == name), ())
         return own if resource is None else tuple(device for device in own if device.resource == resource)
 
@@ -93,7 +93,7 @@ def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:
     """Return the keys of all devices that pods hold."""
     taken: frozenset[tuple[str, str]] = promises.pods.fold(_DEVICES)
     unrecovered = promises.unrecovered
-    return taken.union(*(_keys_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else taken
+    return taken.union(*(_list_keys_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else taken
 
 
 def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]]:
@@ -104,7 +104,7 @@ def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]
 
 
 def count_devices(promises: Promises) -> dict[str, int]:
-    """Count the devices of each resource that pods hold, without claimed devices."""
+    """Count the held devices of each resource, without claimed devices."""
     given: dict[str, set[str]] = {}
     for _, held in pods_with_devices(promises):
         for _, devices in held.devices:
@@ -115,8 +115,8 @@ def count_devices(promises: Promises) -> dict[str, int]:
     return {resource: len(ids) for resource, ids in given.items()}
 
 
-def _keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
+def _list_keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]:
     return frozenset(device.key for _, devices in pod.of(DeviceHoldings).devices for device in devices)
 
 
-_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _keys_of_pod, frozenset.__or__)
+_DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _list_keys_of_pod, frozenset.__or__)

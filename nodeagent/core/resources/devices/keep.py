@@ -1,4 +1,4 @@
-"""Devices that pods keep after a start, whether or not the devices still exist."""
+"""Devices that pods keep after a start. Pods also keep devices that no longer exist."""
 
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
@@ -6,12 +6,12 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return the devices that a pod keeps: all except those that another container keeps already. Devices of plain init containers may also
-    belong to later containers of the pod.
+    """Return the devices that a pod keeps: all devices that no other container already keeps. Later containers may share devices of plain
+    init containers.
     """
     kinds, mine = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
-    """Claims by the key of a device. Empty for an unclaimed device."""
+    """Claims by device key. Empty text means that the device is not claimed."""
     own: dict[tuple[str, str], str] = {}
     for uid, held in promises.pods:
         for name, devices in held.of(DeviceHoldings).devices:

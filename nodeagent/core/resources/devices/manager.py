@@ -1,6 +1,6 @@
 """Allocation of devices to a container, in kubelet's order (devicemanager/manager.go). Where kubelet's order is random, IDs decide.
 
-The devices of the pod's init containers come first, then devices near the nodes of the merged hint, then others. A device that is gone
+Devices of the pod's init containers come first, then devices near the nodes of the merged hint, then other devices. A device that is gone
 stays allocated, so no other pod gets it.
 """
 
@@ -34,7 +34,9 @@ class DeviceManager(Struct, frozen=True):
 
 
 def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDevice]:
-    """Return the devices that only plain init containers of the pod hold. These have ended when the other containers run."""
+    """Return the devices that only plain init containers of the pod hold. Later containers can reuse them, because init containers end
+    first.
+    """
     kinds = {container.name: container.kind for container in pod.containers}
     lent: list[str] = []
     lasting: set[str] = set()
@@ -80,7 +82,7 @@ def allocate_container(
 def _choose_devices(
     manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
 ) -> tuple[tuple[HeldDevice, ...], bytes | None] | str:
-    """Choose devices and call the plugin's Allocate, or return kubelet's message if there are too few.
+    """Choose devices and call the plugin's Allocate. If there are too few devices, return kubelet's message.
 
     Raises:
         DevicePluginFailedError: the plugin has given no answer.
@@ -111,7 +113,7 @@ def _pick_devices(
     needed: int,
     affinity: NumaMask | None,
 ) -> list[PoolDevice]:
-    """Pick devices by the hint, and by the plugin's preference among equally near ones (kubelet: devicesToAllocate)."""
+    """Pick devices by the hint. Among devices that are equally near, the plugin's preference decides (kubelet: devicesToAllocate)."""
     ordered = sort_devices(pool, available, affinity)
     if pool.plugin is None or not needed:
         return ordered[:needed]
@@ -129,7 +131,7 @@ def _pick_devices(
 
 
 def sort_devices(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
-    """Sort devices in the order of allocation: near the hint's nodes, near other nodes, without known nodes."""
+    """Sort devices in the order of allocation: near the hint's nodes, then near other nodes, then without known nodes."""
     if affinity is None or not pool.has_topology:
         return list(available)
 
@@ -138,4 +140,4 @@ def sort_devices(pool: DevicePool, available: Iterable[PoolDevice], affinity: Nu
             return 2
         return 0 if device.nodes & affinity else 1
 
-    return sorted(available, key=rank)  # a stable sort keeps the pool's order
+    return sorted(available, key=rank)  # stable, so devices of the same rank keep the pool's order

@@ -1,4 +1,4 @@
-"""Calls to a device plugin when its devices are allocated (kubelet's device plugin API, v1beta1), without the protocol."""
+"""Calls to a device plugin when its devices are allocated (kubelet's device plugin API, v1beta1). The protocol itself is not here."""
 
 from typing import Protocol
 
@@ -8,17 +8,18 @@ class DevicePluginFailedError(Exception):
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
-    """A device plugin is not called in this turn, because device plugins have used up its time. The next turn calls it."""
+    """A device plugin is not called in this turn, because device plugins have used up the turn's time. The next turn calls the plugin."""
 
 
 class DevicePlugin(Protocol):
-    """A registered device plugin. Its calls take a bounded time."""
+    """A registered device plugin. Each call takes a limited time."""
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
-        """Return the preferred devices among the available ones, including those that are already chosen. Empty means no preference.
+        """Return the plugin's preferred choice from the available devices. It includes the devices that are already chosen. Empty means no
+        preference.
 
         Args:
-            pod_uid: UID of the pod that the devices are for. A decision that was postponed continues with the answers it already has.
+            pod_uid: UID of the pod that gets the devices. A postponed decision on this pod continues with the answers so far.
             available: IDs of the devices to choose from.
             must: IDs of the devices that are already chosen.
             size: the number of devices to choose.
@@ -28,7 +29,8 @@ class DevicePlugin(Protocol):
         """
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
-        """Allocate these devices to a container of a pod (see `preferred`). Return what the container needs for them, as it is saved.
+        """Allocate these devices to a container of a pod (see `preferred`). Return the encoded answer with what the container needs to use
+        them.
 
         Raises:
             DevicePluginFailedError: the devices can't be allocated.

@@ -1,4 +1,4 @@
-"""Device pools: the devices of each extended resource, with NUMA nodes and health."""
+"""Device pools: the devices of each extended resource, with their NUMA nodes and health."""
 
 from msgspec import Struct
 
@@ -11,17 +11,17 @@ from nodeagent.core.resources.devices.plugins import DevicePlugin
 
 class PoolDevice(Struct, frozen=True):
     id: str
-    """ID of the device. It is the PCI address of a discovered device."""
+    """ID of the device. For a discovered device this is its PCI address."""
     nodes: NumaMask | None = None
-    """NUMA nodes near the device. None means that its plugin doesn't report any."""
+    """NUMA nodes near the device. None means unknown."""
     is_healthy: bool = True
     """Whether the device can be allocated."""
     kind: str = ""
-    """Kind of a discovered device."""
+    """Kind of the device if it was discovered."""
     names: tuple[str, ...] = ()
 
     def held(self, resource: str) -> HeldDevice:
-        """Return the device as allocated from this resource."""
+        """Return the device as a pod holds it under this resource."""
         return HeldDevice(resource, self.id, NumaSet(self.nodes or NumaMask(0)), self.kind, self.names)
 
 
@@ -31,7 +31,7 @@ class DevicePool(Struct, frozen=True):
     resource: str
     devices: tuple[PoolDevice, ...]
     plugin: DevicePlugin | None = None
-    """Plugin that is called at an allocation. None for discovered devices, and for trials."""
+    """Plugin to call at an allocation. None for discovered devices, and in trials."""
 
     @property
     def has_topology(self) -> bool:

@@ -36,9 +36,9 @@ def owned(
     every: NumaMask,
     elsewhere: frozenset[str] = frozenset(),
 ) -> "DeviceResource":
-    """Create the device manager from discovered devices and those of device plugins. Without a scan it has only the latter.
+    """Create the device manager for discovered devices and devices of plugins. Without a scan, only plugins' devices are included.
 
-    A resource that the configuration names no longer belongs to a plugin that has registered it before.
+    If the configuration names a resource, a plugin's devices of this resource are ignored.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -47,11 +47,11 @@ def owned(
 
 
 class DeviceResource(Struct, frozen=True):
-    """See `Resource` (core/resources/resource.py)."""
+    """Implements `Resource` for devices (core/resources/resource.py)."""
 
     manager: DeviceManager
     plugged: tuple[DevicePool, ...] = ()
-    """Pools of device plugins."""
+    """Pools of devices from device plugins."""
     elsewhere: frozenset[str] = frozenset()
     """Extended resources that other managers allocate."""
     name: ClassVar[str] = "devices"
@@ -125,7 +125,7 @@ class DeviceResource(Struct, frozen=True):
         return tuple(
             (
                 resource,
-                self._hints(
+                self._find_hints(
                     promises, held, pod, resource, wanted, held.of(DeviceHoldings).devices_of(container.name, resource)
                 ),
             )
@@ -139,7 +139,7 @@ class DeviceResource(Struct, frozen=True):
         return tuple(
             (
                 resource,
-                self._hints(
+                self._find_hints(
                     promises,
                     held,
                     pod,
@@ -152,7 +152,7 @@ class DeviceResource(Struct, frozen=True):
             if resource not in self.elsewhere
         )
 
-    def _hints(
+    def _find_hints(
         self,
         promises: Promises,
         held: PodPromises,
@@ -176,13 +176,13 @@ class DeviceResource(Struct, frozen=True):
         return pool_hints(pool, self.manager.every, wanted, available, lent)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        return allocate_container(self.manager, promises, pod, self._without_foreign(container))
+        return allocate_container(self.manager, promises, pod, self._drop_foreign_resources(container))
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return allocate_each(self, promises, pod)
 
-    def _without_foreign(self, container: ContainerDemand) -> ContainerDemand:
-        """Return a container without extended resources that other managers allocate."""
+    def _drop_foreign_resources(self, container: ContainerDemand) -> ContainerDemand:
+        """Return the container without extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
             return container
         return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
@@ -237,7 +237,7 @@ class DeviceResource(Struct, frozen=True):
         yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Yield allocated devices that are gone or unhealthy. Their containers keep them."""
+        """Yield allocated devices that are gone or unhealthy. Containers keep such devices."""
         if not taken_devices(promises):
             return
         there = {
@@ -252,12 +252,12 @@ class DeviceResource(Struct, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def tried_out(self) -> "DeviceResource":
-        """Return the device manager for trials: no plugin is called."""
+        """Return the device manager for trials, which calls no plugins."""
         quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
         return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
-        """Return the allocatable number of each resource: healthy devices, and at least the allocated ones (kubelet:
+        """Return the allocatable number of each resource: its healthy devices, or its allocated devices if these are more (kubelet:
         sanitizeNodeAllocatable).
         """
         given: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Allocations of the device manager as steps of an explanation."""
+"""Allocations of devices as steps of an explanation."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The memory manager: kubelet's policies None and Static, what each NUMA node has left, and from which nodes memory comes.
+"""The memory manager: kubelet's policies None and Static, the free memory of each NUMA node, and the choice of nodes.
 
-Knows nothing of CPUs, nor of the cgroup files that bind memory to nodes.
+Knows neither CPUs nor the cgroup files that bind memory to nodes.
 """

@@ -1,6 +1,6 @@
-"""The memory manager's accounting: what each NUMA node has, what is allocated from a group of nodes, what is released.
+"""The memory manager's accounting: the memory of each NUMA node, allocations from groups of nodes, and releases.
 
-A node is used either by blocks on it alone, or by blocks on exactly one group of nodes.
+All blocks on a node are either on this node alone or on the same group of nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
-"""In kubelet, sums and differences wrap around here. Without errata nothing comes near this limit."""
+"""In kubelet, sums and differences wrap around at this limit. Without errata, no amount comes near it."""
 
 NodeAccounts = tuple[MemoryNode, ...]
-"""All NUMA nodes, ascending."""
+"""Accounts of all NUMA nodes, in ascending order."""
 
 
 def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> NodeAccounts:
@@ -29,24 +29,24 @@ def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int])
     nodes = []
     for node in topology.numa:
         pages = sum(size for _, size in node.hugepages)
-        tables = [(name, _table(size, reserved.get((node.id, name), 0), 0)) for name, size in node.hugepages]
-        tables.append((MEMORY, _table(node.memory_bytes, reserved.get((node.id, MEMORY), 0), pages)))
+        tables = [(name, _make_table(size, reserved.get((node.id, name), 0), 0)) for name, size in node.hugepages]
+        tables.append((MEMORY, _make_table(node.memory_bytes, reserved.get((node.id, MEMORY), 0), pages)))
         nodes.append(MemoryNode(node.id, 0, NumaSet.of(node.id), tuple(sorted(tables))))
     return tuple(nodes)
 
 
-def _table(total: int, reserved: int, pages: int) -> MemoryTable:
+def _make_table(total: int, reserved: int, pages: int) -> MemoryTable:
     allocatable = total - reserved - pages & UINT64
     return MemoryTable(total, reserved, allocatable, 0, allocatable)
 
 
 def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Move up to `size` bytes from free to reserved, lowest node first. Every node of the group counts one assignment more."""
-    return _take(machine, nodes, resource, size)[0]
+    """Move up to `size` bytes from free to reserved, lowest node first. Each node of the group gets one more assignment."""
+    return _take_free(machine, nodes, resource, size)[0]
 
 
-def _take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
-    """Do the same as `take`, and return the bytes that were not free."""
+def _take_free(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
+    """Do the same as `take`, and also return the number of bytes that were not free."""
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -55,19 +55,19 @@ def _take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tu
         table = node.table(resource)
         moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
-        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _moved_tables(node.tables, resource, moved)))
+        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _move_bytes(node.tables, resource, moved)))
     return tuple(changed), size
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Move all `size` bytes. Bytes that no node has free overdraw the group's lowest node. Nodes that are gone are skipped."""
-    machine, short = _take(machine, nodes, resource, size)
+    """Move `size` bytes from free to reserved. Bytes that aren't free overdraw the group's lowest node. Missing nodes are skipped."""
+    machine, short = _take_free(machine, nodes, resource, size)
     if short <= 0:
         return machine
     changed = []
     for node in machine:
         if short > 0 and node.id in nodes and node.table(resource) is not None:
-            changed.append(replace(node, tables=_moved_tables(node.tables, resource, short)))
+            changed.append(replace(node, tables=_move_bytes(node.tables, resource, short)))
             short = 0
         else:
             changed.append(node)
@@ -75,7 +75,7 @@ def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> N
 
 
 def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
-    """Move the blocks' bytes back from reserved to free, lowest node first. Only the sums of a group are meaningful."""
+    """Move the blocks' bytes back from reserved to free, lowest node first. In a group of several nodes, only the sums are meaningful."""
     for block in blocks:
         size = block.size_bytes
         changed = []
@@ -88,12 +88,12 @@ def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
             size -= moved
             assignments = node.assignments - 1
             cells = node.cells if assignments else NumaSet.of(node.id)
-            changed.append(MemoryNode(node.id, assignments, cells, _moved_tables(node.tables, block.resource, -moved)))
+            changed.append(MemoryNode(node.id, assignments, cells, _move_bytes(node.tables, block.resource, -moved)))
         machine = tuple(changed)
     return machine
 
 
-def _moved_tables(
+def _move_bytes(
     tables: tuple[tuple[str, MemoryTable], ...], resource: str, size: int
 ) -> tuple[tuple[str, MemoryTable], ...]:
     if size == 0:
@@ -110,17 +110,17 @@ def _moved_tables(
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
     """Return the free bytes of the resource on the group."""
-    # Overdrawn nodes, whose capacity has shrunk, have nothing free.
+    # Nodes whose capacity has shrunk can be overdrawn. They have nothing free.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
     )
 
 
 def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
-    """Tell whether a block on these nodes would share a node with blocks on a different group."""
+    """Tell whether a block on these nodes would share a node with blocks of a different group."""
     return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
 
 
 def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
-    """Yield (a node in use, the group it is used in)."""
+    """Yield (a used node, the group in which it is used) as bitmasks."""
     return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -1,6 +1,6 @@
-"""Groups of NUMA nodes that could provide an amount of memory: the memory manager's hints, as a table over all groups.
+"""Groups of NUMA nodes that could provide an amount of memory: the memory manager's hints, computed from a table of all nodes.
 
-Knows the accounting, and the memory that a pod may reuse from its init containers.
+Uses the accounting, and the memory that a pod may reuse from its init containers.
 """
 
 from collections.abc import Mapping
@@ -25,30 +25,32 @@ class NodeGroups(Struct, frozen=True):
 
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
-        # kubelet's sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). Up to its limit of 8 nodes they do so here.
+        # kubelet's sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). They do so here on up to 8 nodes, which is kubelet's limit.
         absurd = any(t.allocatable > t.total for node in machine for _, t in node.tables)
         few = len(machine) <= (8 if absurd else hint_family.MAX_LISTED_NODES)
         return cls(masks_by_size([node.id for node in machine]) if few else ())
 
 
 def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
-    """Return the groups that could provide the amounts. Preferred are groups with as few nodes as would be needed on an empty machine.
+    """Return the groups that could provide the amounts. Groups are preferred if they have as few nodes as an empty machine would need.
 
-    All resources have the same hints. Empty means that no group could.
+    The hints apply to all resources together. Empty means that no group could provide the amounts.
     """
     if not amounts:
         return ()
-    books = _books(promises, uid, amounts)
+    books = _build_table(promises, uid, amounts)
     return _list_groups(groups, books) if groups.masks else _describe_groups(books)
 
 
 def best_group(
     groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts, inside: NumaSet = NumaSet()
 ) -> tuple[NumaSet, bool] | None:
-    """Choose the best of these groups that contain the given nodes, and return whether it is preferred. None means that there is none."""
+    """Choose the best group that contains the given nodes, and return whether the group is preferred. None means that there is no such
+    group.
+    """
     hints = calculate_hints(groups, promises, uid, amounts)
     if isinstance(hints, HintFamily):
-        candidates = [*hints.listed, *_best_covered(hints, inside.bits)]
+        candidates = [*hints.listed, *_find_best_covered(hints, inside.bits)]
     else:
         candidates = [(mask, preferred) for mask, preferred in hints if mask is not None]
     wider = [(mask, preferred) for mask, preferred in candidates if not inside.bits & ~mask]
@@ -57,12 +59,12 @@ def best_group(
 
 
 def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
-    """Return how many nodes the amounts need on an empty machine; all nodes if even they have too little."""
-    return _fewest(_books(promises, "", amounts)) if amounts else 0
+    """Return how many nodes the amounts need on an empty machine. If the machine has too little, return all nodes."""
+    return _count_fewest_nodes(_build_table(promises, "", amounts)) if amounts else 0
 
 
-class _Books(Struct, frozen=True):
-    """The table for one request."""
+class _RequestTable(Struct, frozen=True):
+    """The accounting, arranged for one request."""
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
@@ -74,11 +76,11 @@ class _Books(Struct, frozen=True):
     """Nodes that belong to a group of several nodes."""
 
     def could_hold(self, mask: NumaMask) -> bool:
-        """Tell whether the group is large enough on an empty machine."""
+        """Tell whether an empty group would be large enough."""
         return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
 
     def fits(self, mask: NumaMask) -> bool:
-        """Tell whether the group overlaps no other group and has enough free memory."""
+        """Tell whether the group overlaps no other group in use, and has enough free memory."""
         if mask & self.grouped if mask.bit_count() == 1 else any(mask & bit and c != mask for bit, c in self.used):
             return False
         return all(
@@ -87,7 +89,7 @@ class _Books(Struct, frozen=True):
         )
 
 
-def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
+def _build_table(promises: Promises, uid: str, amounts: Amounts) -> _RequestTable:
     machine = memory_accounts(promises)
     reuse = promises.of(MemoryBooks).reuse
     reusable = {} if reuse is None or reuse.pod_uid != uid else {(n.bits, r): size for (n, r), size in reuse.amounts}
@@ -103,10 +105,10 @@ def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
     for node in machine:
         if len(node.cells) > 1:
             grouped |= 1 << node.id
-    return _Books(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
+    return _RequestTable(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
 
 
-def _list_groups(groups: NodeGroups, books: _Books) -> Hints:
+def _list_groups(groups: NodeGroups, books: _RequestTable) -> Hints:
     best = len(books.machine)
     fitting = []
     for mask in groups.masks:
@@ -118,10 +120,12 @@ def _list_groups(groups: NodeGroups, books: _Books) -> Hints:
     return tuple((mask, count == best) for mask, count in fitting)
 
 
-def _describe_groups(books: _Books) -> Hints:
-    """Describe the same groups: single nodes and existing groups are listed, and unused nodes can form any new group."""
+def _describe_groups(books: _RequestTable) -> Hints:
+    """Describe the hints when there are too many groups to list. Single nodes and groups in use are listed. Unused nodes can form any new
+    group.
+    """
     every = [NumaMask(1 << node.id) for node in books.machine]
-    best = _fewest(books)
+    best = _count_fewest_nodes(books)
     in_use = 0
     for bit, _ in books.used:
         in_use |= bit
@@ -129,21 +133,21 @@ def _describe_groups(books: _Books) -> Hints:
     listed = tuple(
         (mask, mask.bit_count() == best) for mask in sorted(known) if books.could_hold(mask) and books.fits(mask)
     )
-    cover = _cover(books, [bit for bit in every if not bit & in_use], allocatable=False)
+    cover = _make_cover(books, [bit for bit in every if not bit & in_use], allocatable=False)
     if not cover.is_empty:
         return HintFamily(listed, cover, best)
     return HintFamily(listed, None, best) if listed else ()
 
 
-def _fewest(books: _Books) -> int:
+def _count_fewest_nodes(books: _RequestTable) -> int:
     every = [NumaMask(1 << node.id) for node in books.machine]
-    narrow = narrowest(_cover(books, every, allocatable=True), Steps(MAX_STEPS))
+    narrow = narrowest(_make_cover(books, every, allocatable=True), Steps(MAX_STEPS))
     return len(every) if narrow is None else narrow.bit_count()
 
 
-def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """Return all sets of these nodes (bits) with enough memory: allocatable memory counts for a single node, and free memory for
-    several.
+def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
+    """Return all sets of these nodes with enough memory. With `allocatable`, all allocatable memory counts, and a single node may be
+    enough. Otherwise only free memory counts, in sets of at least two nodes.
     """
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(
@@ -154,8 +158,8 @@ def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
     )
 
 
-def _best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
-    """Return the best preferred set of the cover that contains these nodes, or else its narrowest one."""
+def _find_best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
+    """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the narrowest one."""
     if family.cover is None:
         return []
     cover = family.cover.within(family.cover.universe, forced=inside)

@@ -1,4 +1,4 @@
-"""NUMA hints of the memory manager, for a container or a pod: calculated, or regenerated from allocated memory."""
+"""NUMA hints of the memory manager for a container or a pod. They are calculated, or regenerated from allocated memory."""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
@@ -11,7 +11,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""Hints by resource. Empty means no preference, which is also kubelet's answer if nothing fits."""
+"""Hints by resource. Empty means no preference. kubelet also gives this answer if no group has enough memory."""
 
 
 def container_hints(
@@ -22,8 +22,8 @@ def container_hints(
         return ()
     held = promises.of_pod(pod.uid)
     if held.of(MemoryHoldings).blocks(container.name) is not None:
-        return _regenerated(held, container.name, amounts)
-    return _calculated(manager, promises, pod.uid, amounts)
+        return _regenerate_hints(held, container.name, amounts)
+    return _calculate_hints(manager, promises, pod.uid, amounts)
 
 
 def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> MemoryHints:
@@ -36,15 +36,15 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
         return ()
     held = promises.of_pod(pod.uid)
     if held.of(MemoryHoldings).memory and Erratum.POD_HINTS_FROM_FIRST_CONTAINER not in manager.quirks:
-        return _from_all_blocks(held, amounts)
+        return _make_hints_from_blocks(held, amounts)
     for container in pod.containers:
         if held.of(MemoryHoldings).blocks(container.name) is not None:
-            return _regenerated(held, container.name, amounts)
-    return _calculated(manager, promises, pod.uid, amounts)
+            return _regenerate_hints(held, container.name, amounts)
+    return _calculate_hints(manager, promises, pod.uid, amounts)
 
 
-def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Return hints for the nodes of the pod's allocated blocks, by resource."""
+def _make_hints_from_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
+    """Return hints, by resource, for the nodes on which the pod already has blocks."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:
@@ -52,11 +52,11 @@ def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
     return tuple((resource, ((nodes[resource].bits, True),)) for resource, _ in amounts if resource in nodes)
 
 
-def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:
+def _regenerate_hints(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:
     nodes = regenerated(held, name, amounts)
     return () if nodes is None else tuple((resource, ((each.bits, True),)) for resource, each in nodes)
 
 
-def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> MemoryHints:
+def _calculate_hints(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> MemoryHints:
     hints = calculate_hints(manager.groups, promises, uid, amounts)
     return tuple((resource, hints) for resource, _ in amounts) if hints else ()

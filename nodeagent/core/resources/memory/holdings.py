@@ -28,7 +28,7 @@ class MemoryHoldings(Struct, frozen=True):
     memory: tuple[tuple[str, Blocks], ...] = ()
     """Blocks by container, sorted."""
     pod_memory: Blocks | None = None
-    """Blocks of a pod with pod-level resources."""
+    """Blocks of the pod as a whole, if it has pod-level resources."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -69,9 +69,9 @@ class MemoryNode(Struct, frozen=True):
 
     id: int
     assignments: int
-    """Number of blocks that use the node, each counted once per node and resource."""
+    """Number of assignments: blocks count once per node and resource."""
     cells: NumaSet
-    """Group of nodes that it is used in: only itself if it is free or used alone."""
+    """Group in which the node is used. An unused node is its own group."""
     tables: tuple[tuple[str, MemoryTable], ...]
     """Tables by resource, sorted."""
 
@@ -80,11 +80,11 @@ class MemoryNode(Struct, frozen=True):
 
 
 class MemoryReuse(Struct, frozen=True):
-    """Bytes that later containers of a pod may reuse from its init containers. Only one pod has some at a time."""
+    """Memory of a pod's init containers that its later containers may reuse. Only one pod at a time has such memory."""
 
     pod_uid: str
     amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
-    """Bytes by (nodes, resource)."""
+    """Bytes by (NUMA nodes, resource)."""
 
     def amount(self, nodes: NumaSet, resource: str) -> int:
         return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
@@ -109,5 +109,5 @@ def with_memory_accounts(promises: Promises, nodes: tuple[MemoryNode, ...]) -> P
 
 
 def memory_nodes_of(promises: Promises, uid: str, name: str) -> NumaSet | None:
-    """Return the NUMA nodes that the container's memory must come from. None means that it may come from anywhere."""
+    """Return the NUMA nodes that the container's memory must come from. None means that it may come from any node."""
     return promises.of_pod(uid).of(MemoryHoldings).nodes(name) or None

@@ -1,4 +1,4 @@
-"""Memory after a start: what pods keep on this machine, and the differences from before."""
+"""Memory after a start: which memory pods keep on this machine, and the differences from before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -24,16 +24,18 @@ def find_memory_in_cgroups(
     entry: PodEntry, demand: PodDemand, groups: Mapping[str, ObservedCgroup | None], *, by_pod: bool
 ) -> MemoryHoldings:
     """Return the blocks of a running pod according to its cgroups."""
-    nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
+    nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _get_mems(group))}
     if by_pod:
-        return _found_by_pod(demand, nodes)
-    return MemoryHoldings(tuple(sorted(_blocks_by_container(entry, demand, nodes))))
+        return _find_blocks_by_pod(demand, nodes)
+    return MemoryHoldings(tuple(sorted(_find_blocks_by_container(entry, demand, nodes))))
 
 
-def _blocks_by_container(
+def _find_blocks_by_container(
     entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]
 ) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. Memory of init containers that later ones didn't reuse counts once, for the first of them."""
+    """Return each container's blocks. Memory that only init containers need is counted once, for the first init container that still
+    holds memory.
+    """
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in demand.containers:
@@ -47,12 +49,12 @@ def _blocks_by_container(
         amounts = container.memory
         if container.kind is ContainerKind.INIT:
             if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # released when the container after it started
+                continue  # its memory was released when a later container started
             amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
-        yield container.name, _blocks(nodes[container.name], amounts)
+        yield container.name, _make_blocks(nodes[container.name], amounts)
 
 
-def _found_by_pod(demand: PodDemand, nodes: Mapping[str, NumaSet]) -> MemoryHoldings:
+def _find_blocks_by_pod(demand: PodDemand, nodes: Mapping[str, NumaSet]) -> MemoryHoldings:
     groups = set(nodes.values())
     if len(groups) != 1 or len(nodes) != len(demand.containers) or not demand.memory:
         return MemoryHoldings()
@@ -64,23 +66,23 @@ def _found_by_pod(demand: PodDemand, nodes: Mapping[str, NumaSet]) -> MemoryHold
         for resource, size in container.memory or () if container.kind is not ContainerKind.INIT else ():
             left[resource] = max(0, left.get(resource, 0) - size)
     pool = tuple(sorted((resource, size) for resource, size in left.items() if size))
-    parts = [(c.name, _blocks(group, c.memory or pool)) for c in demand.containers]
-    return MemoryHoldings(tuple(sorted(parts)), _blocks(group, demand.memory))
+    parts = [(c.name, _make_blocks(group, c.memory or pool)) for c in demand.containers]
+    return MemoryHoldings(tuple(sorted(parts)), _make_blocks(group, demand.memory))
 
 
-def _mems(group: ObservedCgroup) -> NumaSet:
+def _get_mems(group: ObservedCgroup) -> NumaSet:
     value = group.get(Attribute.CPUSET_MEMS)
     return value if isinstance(value, NumaSet) else NumaSet()
 
 
-def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
+def _make_blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
     return tuple(Block(nodes, resource, size) for resource, size in sorted(amounts))
 
 
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Allocate a pod's memory where it is, if the amounts are unchanged and fit with what other pods keep."""
+    """Allocate a pod's memory on its present nodes, if its amounts are unchanged and its groups don't overlap those of other pods."""
     held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
@@ -110,13 +112,13 @@ def _choose_kept(
     whole, wanted = before.pod_memory, {c.name: c for c in demand.containers}
     if whole is not None:
         parts = tuple((name, blocks) for name, blocks in before.memory if name in wanted and fits(blocks))
-        if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
+        if not whole or not fits(whole) or _list_amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
             return nothing
         return MemoryHoldings(parts, whole), whole
     parts = tuple(
         (name, blocks)
         for name, blocks in before.memory
-        if name in wanted and fits(blocks) and _is_asked_for(wanted[name], _amounts(blocks))
+        if name in wanted and fits(blocks) and _matches_request(wanted[name], _list_amounts(blocks))
     )
     groups = {block.nodes for _, blocks in parts for block in blocks}
     if len(groups) > 1 and any(not a.isdisjoint(b) for a in groups for b in groups if a != b):
@@ -124,15 +126,15 @@ def _choose_kept(
     return MemoryHoldings(parts), tuple(block for _, blocks in parts for block in blocks)
 
 
-def _amounts(blocks: Blocks) -> dict[str, int]:
+def _list_amounts(blocks: Blocks) -> dict[str, int]:
     return {block.resource: block.size_bytes for block in blocks}
 
 
-def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
+def _matches_request(container: ContainerDemand, held: dict[str, int]) -> bool:
     if container.memory is None:
         return False
     wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # later containers may have reused some of it
+    if container.kind is ContainerKind.INIT:  # later containers may have reused part of the memory
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
 
@@ -140,7 +142,7 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
 def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
 ) -> Iterator[HoldingChange]:
-    """Return how the NUMA nodes of a container's memory differ from before."""
+    """Return how the NUMA nodes of a container's memory differ from its earlier nodes."""
     stood, stands = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
     if stood == stands:
         return

@@ -1,7 +1,6 @@
 """The memory manager's policies None and Static: allocation of memory from NUMA nodes, and its release.
 
-A decision takes promises and returns new ones, with the metric deltas. pods.py handles pods with pod-level resources, and accounting.py the
-accounting.
+A decision takes promises and returns new ones, with the changes of metrics. Pods with pod-level resources are in pods.py.
 """
 
 from collections.abc import Iterable
@@ -57,7 +56,9 @@ class MemoryManager(Struct, frozen=True):
     """Accounting of the machine without allocations."""
     groups: NodeGroups
     keeps_one_node: bool
-    """Whether the topology manager's policy is strict about its hint: then a group is never widened to avoid an overlap."""
+    """Whether the topology manager's policy is strict about its hint. A single-node hint is then never widened to avoid an overlap of
+    groups.
+    """
     quirks: frozenset[Erratum]
 
 
@@ -141,14 +142,14 @@ def allocate_container(
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
-    """Choose the group of nodes, or return an error text if there is none."""
+    """Choose the group of nodes for the amounts. If there is none, return an error text."""
     machine = memory_accounts(promises)
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
-            # kubelet panics here.
+            # kubelet panics in this case
             return f"[memorymanager] no NUMA node has {resource}"
 
-    # kubelet checks only the list of type memory. All lists are equal.
+    # kubelet uses only the hints of regular memory. All resources have the same hints, so this matters only without regular memory.
     only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
     has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred
@@ -185,7 +186,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
 
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:
-    """Return the bytes that the pod's next container may reuse from its init containers on exactly this group."""
+    """Return the bytes of init containers that the pod's next container may reuse on exactly this group."""
     reuse = promises.of(MemoryBooks).reuse
     return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
 
@@ -208,7 +209,7 @@ def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blo
 def _deduct_reuse(
     memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
 ) -> tuple[tuple[str, Blocks], ...]:
-    """Deduct what a container reuses from the blocks of init containers, so that a pod's blocks add up to its allocated memory."""
+    """Deduct a container's reused bytes from the blocks of init containers, so that the pod's blocks add up to its allocated memory."""
     lenders = []
     for container in pod.containers:
         if container.name == name or container.kind is ContainerKind.APP:
@@ -236,7 +237,7 @@ def _deduct_reuse(
 
 
 def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Release the memory of the plain init containers before a starting container, because they have run."""
+    """Release the memory of the plain init containers before a starting container. These init containers have run."""
     for container in pod.containers:
         if container.name == name:
             break
@@ -246,7 +247,7 @@ def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: 
 
 
 def release_container(manager: MemoryManager, promises: Promises, uid: str, name: str) -> Promises:
-    """Release one container's blocks, and a pod's own blocks with its last container."""
+    """Release one container's blocks. With the last container, also release the blocks of the pod as a whole."""
     if not manager.static:
         return promises
     pod = promises.of_pod(uid)
@@ -263,7 +264,7 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Release a pod's blocks that have no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release the pod-level blocks of a pod without container blocks (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(MemoryHoldings)
     if not manager.static or held.pod_memory is None or held.memory:
@@ -273,7 +274,7 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Return the nodes of a container's blocks by resource, if the blocks are exactly what is requested."""
+    """Return the nodes of a container's blocks by resource. None means that the blocks differ from the request."""
     blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):

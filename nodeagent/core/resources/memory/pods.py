@@ -1,6 +1,6 @@
-"""Pods with pod-level resources in the memory manager (KEP-5526): one block for the pod, divided among its containers.
+"""Pods with pod-level resources in the memory manager (KEP-5526): blocks for the pod, divided among its containers.
 
-The accounting has only the pod's total. The containers' blocks overlap on purpose.
+The accounting contains only the pod's total, because the containers' blocks overlap on purpose.
 """
 
 from msgspec.structs import replace
@@ -35,8 +35,8 @@ _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or whose amounts can't be provided. None means no
-    refusal.
+    """Refuse a pod if its exclusive containers leave no memory for its sharing containers, or if its amounts can't be provided. None
+    means no refusal.
     """
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
@@ -44,7 +44,7 @@ def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
     shared = False
     for container in pod.containers:
         if container.memory is None:
-            return _empty_pool(NOT_REPRESENTABLE)
+            return _refuse_empty_pool(NOT_REPRESENTABLE)
         amounts = dict(container.memory)
         if container.kind is not ContainerKind.INIT:
             shared = shared or not amounts
@@ -54,22 +54,24 @@ def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
         for resource, size in total:
             left = size - taken[resource] & UINT64
             if amounts.get(resource, 0) > left:
-                return _empty_pool(
+                return _refuse_empty_pool(
                     f"pod rejected, largest exclusive init container requests {amounts[resource]} of {resource}, "
                     f"but only {left} available"
                 )
             if not amounts and taken[resource] >= size:
-                return _empty_pool(f"pod rejected, pod has shared init containers but no {resource} available for them")
+                return _refuse_empty_pool(
+                    f"pod rejected, pod has shared init containers but no {resource} available for them"
+                )
     for resource, size in total:
         if shared and taken[resource] >= size:
-            return _empty_pool(
+            return _refuse_empty_pool(
                 f"pod rejected, sum of exclusive container {resource} requests equals pod budget, "
                 "leaving no memory for shared containers"
             )
-    return None if Erratum.ABSURD_AMOUNTS in manager.quirks else _over_budget(total, taken)
+    return None if Erratum.ABSURD_AMOUNTS in manager.quirks else _refuse_over_budget(total, taken)
 
 
-def _over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
+def _refuse_over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
     budget = dict(total)
     for resource, size in sorted(taken.items()):
         if size > budget.get(resource, 0):
@@ -80,12 +82,12 @@ def _over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
     return None
 
 
-def _empty_pool(message: str) -> Refusal:
+def _refuse_empty_pool(message: str) -> Refusal:
     return Refusal(Reason.EMPTY_POD_SHARED_POOL, message)
 
 
 def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate the pod's memory, under the hint of its first container, and divide it."""
+    """Allocate the pod's memory under the hint of its first container, and divide it among the containers."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
@@ -101,7 +103,7 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
     held = promises.of_pod(pod.uid).having(
         MemoryHoldings(
             pod_memory=tuple(Block(nodes, resource, size) for resource, size in pod.memory),
-            memory=tuple(sorted(_partition(pod, nodes))),
+            memory=tuple(sorted(_divide_pod_memory(pod, nodes))),
         )
     )
     deltas: MetricDeltas = (requests,)
@@ -117,8 +119,8 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
     return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "pod")), refusal)
 
 
-def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
-    """Divide the pod's memory among its containers. Sizes of zero create no block."""
+def _divide_pod_memory(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
+    """Divide the pod's memory among its containers. A size of zero creates no block."""
     assert pod.memory is not None, _REPRESENTABLE
     left = dict(pod.memory)
     parts: list[tuple[str, dict[str, int]]] = []
@@ -133,7 +135,7 @@ def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
         else:
             parts.append((container.name, amounts))
             for resource, size in amounts.items():
-                # A resource without a pod-level amount: an app's amount wraps around, a sidecar's doesn't count.
+                # If the pod has no amount of the resource, an app's amount wraps around, and a sidecar's amount doesn't count.
                 if resource in left or container.kind is ContainerKind.APP:
                     left[resource] = left.get(resource, 0) - size & UINT64
     parts += [(name, left) for name in sharing]

@@ -1,4 +1,4 @@
-"""Reserved memory of each NUMA node: configured per node, with the same sum as the node's total reservation."""
+"""Reserved memory of each NUMA node. It is configured per node and must add up to the node's total reservation."""
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
@@ -7,15 +7,15 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 
 _FIELD = "reservedMemory"
-_SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
-_LEAST = Quantity.of_bytes(512 * 2**20)
-"""Example to suggest when nothing is reserved."""
+_SUMMED_FIELDS = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
+_EXAMPLE_AMOUNT = Quantity.of_bytes(512 * 2**20)
+"""Example amount to suggest when nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
 
 def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
-    """Judge `reservedMemory` against the machine and the node's total reservation, with kubelet's texts in kubelet's order."""
+    """Judge `reservedMemory` against the machine and the node's total reservation, with kubelet's texts and in kubelet's order."""
     invalid = invalid_entries(placement)
     refused = [] if invalid is None else [invalid]
     refused += [
@@ -29,8 +29,8 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
         if node not in topology.node_ids
     ]
     if invalid is None:
-        # An invalid amount has no sum.
-        refused += _wrong_sums(topology, placement)
+        # an invalid amount has no sum
+        refused += _find_wrong_sums(topology, placement)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -40,10 +40,14 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
                 return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
             reserved[entry.numa_node, resource] = size
     if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
-        plain = f"memoryManagerPolicy Static needs reserved memory: add systemReserved: {{memory: {_LEAST}}} and {_lines(topology, _LEAST)}"
+        example = _format_reservation(topology, _EXAMPLE_AMOUNT)
+        plain = f"memoryManagerPolicy Static needs reserved memory: add systemReserved: {{memory: {_EXAMPLE_AMOUNT}}} and {example}"
         refused.append(
             StartRefused(
-                "[memorymanager] you should specify the system reserved memory", _FIELD, rests_on=_SUMMED, plain=plain
+                "[memorymanager] you should specify the system reserved memory",
+                _FIELD,
+                rests_on=_SUMMED_FIELDS,
+                plain=plain,
             )
         )
     return tuple(refused) or reserved
@@ -75,7 +79,7 @@ def invalid_entries(placement: Placement) -> StartRefused | None:
     return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]", _FIELD)
 
 
-def _wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused, ...]:
+def _find_wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused, ...]:
     totals: dict[str, Quantity] = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -92,22 +96,24 @@ def _wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused,
                     f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
                     "determined by Node Allocatable feature",
                     _FIELD,
-                    rests_on=_SUMMED,
-                    plain=_sum_text(topology, placement, resource, configured, wanted),
+                    rests_on=_SUMMED_FIELDS,
+                    plain=_explain_wrong_sum(topology, placement, resource, configured, wanted),
                 )
             )
     return tuple(refused)
 
 
-def _sum_text(topology: Topology, placement: Placement, resource: str, configured: Quantity, wanted: Quantity) -> str:
+def _explain_wrong_sum(
+    topology: Topology, placement: Placement, resource: str, configured: Quantity, wanted: Quantity
+) -> str:
     parts = "the sum of systemReserved, kubeReserved and evictionHard"
     if resource == MEMORY and not placement.reserved_memory:
-        return f"add {_lines(topology, wanted)} (memoryManagerPolicy Static needs {wanted}, {parts})"
+        return f"add {_format_reservation(topology, wanted)} (memoryManagerPolicy Static needs {wanted}, {parts})"
     return f"the reserved {resource} must add up to {wanted}, not {configured} ({parts})"
 
 
-def _lines(topology: Topology, amount: Quantity) -> str:
-    """Return YAML that reserves this amount: on the first node with enough memory, or else on several nodes."""
+def _format_reservation(topology: Topology, amount: Quantity) -> str:
+    """Return YAML that reserves this amount on the first node with enough memory, or else on several nodes."""
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]
     enough = next((node for node in nodes if node.memory_bytes >= whole), None)

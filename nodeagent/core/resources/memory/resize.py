@@ -1,4 +1,4 @@
-"""Memory of a running container whose request changes. It stays on its NUMA nodes."""
+"""Memory of a running container whose request changes. The memory stays on its NUMA nodes."""
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ def resize_memory(
     was: ContainerDemand,
     now: ContainerDemand,
 ) -> Promises | NotResized:
-    """Give a running container more or less memory on the NUMA nodes of its memory."""
+    """Give a running container more or less memory on its present NUMA nodes."""
     held = promises.of_pod(pod.uid)
     blocks = held.of(MemoryHoldings).blocks(now.name)
     if blocks is None or was.memory == now.memory:
@@ -32,7 +32,7 @@ def resize_memory(
         return defer_resize(f"init containers of the pod hold memory that {name} takes over when they have ended")
     nodes = memory_nodes_of(promises, pod.uid, now.name) or NumaSet()
     hint = held.hint(now.name)
-    if topology.is_strict and (what := _beyond(manager.machine, nodes, now)):
+    if topology.is_strict and (what := _find_excess_resource(manager.machine, nodes, now)):
         return refuse_resize_for_good(f"{name} would have more {what} than there is on NUMA {nodes}{topology.stays}")
     without = release_container(manager, promises, pod.uid, now.name)
     left = without.of_pod(pod.uid)
@@ -53,8 +53,8 @@ def resize_memory(
     return with_pod(after, pod.uid, replace(given, hints=hints)).having(books)
 
 
-def _beyond(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
-    """Return a resource of which a container requests more than these NUMA nodes can allocate. None means that there is none."""
+def _find_excess_resource(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
+    """Return a resource that these NUMA nodes can't provide even if they were empty. None means that the nodes are large enough."""
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)
         if size > sum(table.allocatable for table in tables if table is not None):

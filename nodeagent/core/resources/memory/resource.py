@@ -36,11 +36,11 @@ from nodeagent.core.resources.memory.restore import validate_memory
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
 
 BytesByNode = Mapping[int, int]
-"""Regular memory of blocks on a single NUMA node, by that node."""
+"""Bytes of regular memory by NUMA node, for blocks on a single node."""
 
 
 class MemoryResource(Struct, frozen=True):
-    """See `Resource` (core/resources/resource.py)."""
+    """Implements `Resource` for memory (core/resources/resource.py)."""
 
     manager: MemoryManager
     name: ClassVar[str] = "memory"
@@ -67,10 +67,10 @@ class MemoryResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Return the share of regular memory in containers' blocks on this node alone."""
+        """Return the percentage of a node's regular memory that is allocated in blocks on this node alone."""
         if not self.manager.static:
             return None
-        assigned = promises.pods.fold(_ALONE).get(node, 0)
+        assigned = promises.pods.fold(_SINGLE_NODE_BYTES).get(node, 0)
         accounting = next((n for n in memory_accounts(promises) if n.id == node), None)
         table = None if accounting is None else accounting.table(MEMORY)
         return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
@@ -83,7 +83,7 @@ class MemoryResource(Struct, frozen=True):
         return self.manager.static and bool(container.memory)
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        # A plain init container returns its memory when the next one starts.
+        # a plain init container releases its memory when a later container starts
         is_back = container.kind is ContainerKind.INIT
         return is_back or held.of(MemoryHoldings).blocks(container.name) is not None or not self.is_asked(container)
 
@@ -180,11 +180,11 @@ class MemoryResource(Struct, frozen=True):
 
 
 def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
-    # No opinion is one list that accepts any node. An empty list can't be satisfied.
+    # Without an opinion there is one list that accepts any node. An empty list means that the request can't be met.
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 
 
-def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
+def _sum_single_node_blocks(_uid: str, pod: PodPromises) -> BytesByNode:
     found: dict[int, int] = {}
     for _, blocks in pod.of(MemoryHoldings).memory:
         for block in blocks:
@@ -194,8 +194,8 @@ def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
     return found
 
 
-def _summed(a: BytesByNode, b: BytesByNode) -> BytesByNode:
+def _add_bytes(a: BytesByNode, b: BytesByNode) -> BytesByNode:
     return {node: a.get(node, 0) + b.get(node, 0) for node in a.keys() | b.keys()} if a and b else a or b
 
 
-_ALONE: Fold[PodPromises, BytesByNode] = Fold({}, _alone, _summed)
+_SINGLE_NODE_BYTES: Fold[PodPromises, BytesByNode] = Fold({}, _sum_single_node_blocks, _add_bytes)

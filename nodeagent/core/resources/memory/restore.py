@@ -1,4 +1,4 @@
-"""From a memory checkpoint to promises: what the Static policy accepts at startup, and the messages that refuse the rest."""
+"""Conversion of a memory checkpoint into promises, and the messages that refuse content which the Static policy doesn't accept."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 def restore_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
-    """Judge the content of the file and add it to the restored CPUs.
+    """Judge the content of kubelet's file, and add its memory to the restored promises.
 
     Args:
         manager: the manager as configured now.
@@ -35,7 +35,7 @@ def restore_memory(
         record: the content. None means that there is no file.
     """
     if record is not None:
-        loaded = _load(manager, promises, record)
+        loaded = _parse_record(manager, promises, record)
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the memory manager "
@@ -46,7 +46,9 @@ def restore_memory(
     return validate_memory(manager, promises)
 
 
-def _load(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
+def _parse_record(
+    manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable
+) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
         return StartRefused(record.message, _FILE)
     policy = "Static" if manager.static else "None"
@@ -77,26 +79,26 @@ def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | St
         return (
             promises
             if books_differ(manager, promises) is None
-            else with_memory_accounts(promises, _charged(manager, promises))
+            else with_memory_accounts(promises, _charge_all_blocks(manager, promises))
         )
     difference = books_differ(manager, promises)
     return promises if difference is None else StartRefused(difference, _FILE)
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Describe how the accounting differs from allocating all blocks on this machine. None means that it doesn't."""
-    expected = _replay(manager, promises)
+    """Describe how the stored accounting differs from an accounting of all blocks on this machine. None means that it doesn't differ."""
+    expected = _rebuild_accounts(manager, promises)
     if isinstance(expected, str):
         return expected
-    if _differ(memory_accounts(promises), expected):
+    if _have_differences(memory_accounts(promises), expected):
         return "[memorymanager] the expected machine state is different from the real one"
     return None
 
 
-def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
-    """Allocate all blocks on the current machine, or return an error text if kubelet would refuse that."""
+def _rebuild_accounts(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
+    """Return the accounting of all blocks on the current machine, or an error text if kubelet would refuse the blocks."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
-        return _charged(manager, promises)
+        return _charge_all_blocks(manager, promises)
     machine = manager.machine
     known = NumaSet.from_ids(node.id for node in machine)
     for uid, name, block in list_charged_blocks(manager, promises):
@@ -108,7 +110,7 @@ def _replay(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
     return machine
 
 
-def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
+def _charge_all_blocks(manager: MemoryManager, promises: Promises) -> NodeAccounts:
     machine = manager.machine
     for _, _, block in list_charged_blocks(manager, promises):
         machine = charge(machine, block.nodes, block.resource, block.size_bytes)
@@ -116,18 +118,20 @@ def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
 
 
 def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
-    """Yield the blocks that are charged to the accounting: those of a pod (without a container name), or else those of its containers."""
+    """Yield (UID, container name, block) for the blocks charged to the accounting: a pod's own blocks (with no name), or else its
+    containers' blocks.
+    """
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
         by_pod = held.pod_memory is not None
-        # kubelet iterates over the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
+        # kubelet iterates over the containers' entries, so it skips a pod entry without container entries (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (held.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in held.pod_memory or ())
         elif not by_pod:
             yield from ((uid, name, block) for name, blocks in held.memory for block in blocks)
 
 
-def _differ(stored: NodeAccounts, expected: NodeAccounts) -> bool:
+def _have_differences(stored: NodeAccounts, expected: NodeAccounts) -> bool:
     if len(stored) != len(expected):
         return True
     real = {node.id: node for node in stored}
@@ -151,12 +155,12 @@ def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], no
             table.allocatable,
         ):
             return True
-        # The order of releases decides where a group's bytes lie, so only their sums over the group count.
-        if _sums(real, other.cells, resource) != _sums(wanted, other.cells, resource):
+        # The order of releases decides on which node of a group the free bytes are. So only the sums over the group count.
+        if _sum_group(real, other.cells, resource) != _sum_group(wanted, other.cells, resource):
             return True
     return False
 
 
-def _sums(nodes: dict[int, MemoryNode], cells: NumaSet, resource: str) -> tuple[int, int]:
+def _sum_group(nodes: dict[int, MemoryNode], cells: NumaSet, resource: str) -> tuple[int, int]:
     tables = [t for node_id in cells if node_id in nodes and (t := nodes[node_id].table(resource)) is not None]
     return sum(t.free for t in tables), sum(t.reserved for t in tables)

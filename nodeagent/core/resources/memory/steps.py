@@ -1,4 +1,4 @@
-"""Allocations of the memory manager as steps of an explanation."""
+"""Allocations of memory as steps of an explanation."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class MemoryStep(Struct, frozen=True):
     blocks: Blocks
     """Allocated blocks. Empty after a refusal."""
     taken: tuple[tuple[int, str, int], ...]
-    """(NUMA node, resource, bytes) that were newly allocated. The rest of the blocks is reused from init containers."""
+    """(NUMA node, resource, bytes) for newly allocated memory. The rest of the blocks is reused from init containers."""
     refused: bool
 
     @property

@@ -1,4 +1,4 @@
-"""Files of the cgroups below the pods' cgroup, by paths relative to it. An absolute path leads to any other cgroup."""
+"""Cgroup files. Paths are relative to the pods' cgroup, or absolute for other cgroups."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 
 class CgroupError(NodeAgentError):
-    """A cgroup file or directory could not be read or changed. `errno` is None if the file's text is the problem."""
+    """A cgroup file or directory could not be read or changed. `errno` is None if the kernel reported no error."""
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -25,12 +25,12 @@ class CgroupError(NodeAgentError):
 
     @property
     def failure(self) -> WriteFailure:
-        """Return the class of the failed write."""
+        """Return the kind of failure."""
         return classify_failure(self.errno)
 
 
 class MemoryInUseError(CgroupError):
-    """A memory limit would be below the memory in use. It is not set."""
+    """A memory limit would be below the memory in use. The limit stays unchanged."""
 
     @property
     def failure(self) -> WriteFailure:
@@ -74,7 +74,7 @@ def is_cgroup(directory: Path) -> bool:
 
 
 class CgroupFiles:
-    """Files of cgroups. All methods raise CgroupError if the kernel refuses, or if a file has a content that it would not write.
+    """Files of cgroups. All methods raise CgroupError if the kernel refuses, or if a file has content that the kernel would not write.
 
     Args:
         root: directory of the pods' cgroup.

@@ -11,7 +11,7 @@ from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
 
 HELD_AT_ONCE = 512
-"""Number of pidfds that are open at once: half of the default limit of open files."""
+"""Limit on pidfds that are open at once, half of the default limit on open files."""
 
 
 class CgroupProcesses:
@@ -21,7 +21,7 @@ class CgroupProcesses:
         self._files = files
 
     def list_pids(self, path: str) -> tuple[int, ...]:
-        """List the processes of a cgroup and of those below it."""
+        """List the processes of a cgroup and its descendants."""
         own = [int(line) for line in (self._files.read(path, "cgroup.procs") or "").split()]
         return tuple(dict.fromkeys((*own, *self._list_pids_below(path))))
 
@@ -30,14 +30,14 @@ class CgroupProcesses:
             try:
                 yield from self.list_pids(f"{path}/{child}")
             except CgroupError as err:
-                # the kernel lists the processes of a threaded cgroup in its domain (cgroup-v2.rst, Threads)
+                # the processes of a threaded cgroup are listed in its domain's cgroup (cgroup-v2.rst, Threads)
                 if err.errno != errno.EOPNOTSUPP:
                     raise
 
     def find_misplaced(self, path: str) -> int | None:
         """Return a process that is in a container's cgroup itself instead of its payload.
 
-        The kernel allows such a process while the payload has none, and then allows none in the payload.
+        The kernel allows such a process only while the payload has no processes, and then lets no process enter the payload.
         """
         if payload_path(path) not in (f"{path}/{child}" for child in self._files.list_children(path)):
             return None
@@ -45,12 +45,12 @@ class CgroupProcesses:
         return int(pids[0]) if pids else None
 
     def list_threads(self, path: str) -> frozenset[int]:
-        """List the threads of a cgroup and of those below it."""
+        """List the threads of a cgroup and its descendants."""
         own = frozenset(int(line) for line in (self._files.read(path, "cgroup.threads") or "").split())
         return own.union(*(self.list_threads(f"{path}/{child}") for child in self._files.list_children(path)))
 
     def list_cgroup_ids(self, path: str) -> frozenset[int]:
-        """List the ids of a cgroup and of those below it, as trace events of the kernel have them."""
+        """List the ids of a cgroup and its descendants, as they appear in the kernel's trace events."""
         directory = self._files.root / path
         try:
             own = frozenset({directory.stat().st_ino})
@@ -61,7 +61,7 @@ class CgroupProcesses:
         return own.union(*(self.list_cgroup_ids(f"{path}/{child}") for child in self._files.list_children(path)))
 
     def kill(self, path: str) -> None:
-        """Kill all processes of a cgroup and of those below it (`cgroup.kill`, kernel 5.14)."""
+        """Kill all processes of a cgroup and its descendants (`cgroup.kill`, kernel 5.14)."""
         try:
             self._files.write(path, "cgroup.kill", "1")
         except CgroupError as err:
@@ -69,9 +69,9 @@ class CgroupProcesses:
                 raise
 
     def terminate(self, path: str) -> None:
-        """Send SIGTERM to all processes of a cgroup and of those below it. An error is raised after all others have got the signal.
+        """Send SIGTERM to all processes of a cgroup and its descendants. Signal all others before raising an error.
 
-        A pid may be reused. A process therefore gets the signal by a pidfd, and only if it is listed again after the pidfd was opened.
+        A pid may be reused. A process therefore gets the signal by a pidfd, and only if its pid is still listed after the pidfd was opened.
         """
         pids = self.list_pids(path)
         failed: CgroupError | None = None
@@ -98,7 +98,7 @@ class CgroupProcesses:
         Args:
             path: path of the cgroup.
             pid: id of the process.
-            start_ticks: start time as in /proc/PID/stat, which excludes another process with the same id.
+            start_ticks: start time as in /proc/PID/stat, which rules out a later process with the same id.
         """
         from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
 
@@ -121,7 +121,7 @@ class CgroupProcesses:
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
         """Move a process into a container's cgroup. Return False if the process has ended.
 
-        If the process ends at that moment, another process may have got its pid, and is then moved back.
+        If the process ends meanwhile, a new process with its pid may be moved instead. That process is moved back.
 
         Args:
             path: path of the container's cgroup, which has no other process.

@@ -1,4 +1,4 @@
-"""The cgroup v2 tree below the pods' cgroup: read as a whole, and changed one change at a time."""
+"""The cgroup v2 tree below the pods' cgroup: read as a whole, and changed step by step."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ from nodeagent.formats.kernel.cgroup_values import (
 )
 
 MAX_DEPTH = 3
-"""Depth of QoS class, pod and container. Cgroups below belong to the containers that create them."""
+"""Number of managed levels: QoS class, pod and container. Deeper cgroups belong to the containers that created them."""
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
@@ -44,8 +44,8 @@ class CgroupTree:
 
     Args:
         root: directory of the pods' cgroup. Of the cgroups above it, only `cpuset.cpus.exclusive` is ever written (D27).
-        begin_partition: writes `cpuset.cpus.partition`, which takes CAP_SYS_ADMIN. None means that this process writes it.
-        gather: moves threads of a cgroup back to all of its CPUs. None means that this process does.
+        begin_partition: writes `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. None means that this process writes the file.
+        gather: lets the threads of a cgroup run on all its CPUs again. None means that this process does so itself.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class CgroupTree:
         """Read the pods' cgroup and every managed cgroup below it.
 
         Args:
-            own: names of the directories directly below the root that are no pods (`burstable`, …).
+            own: names of the agent's directories directly below the root that aren't pods (`burstable`, …).
         """
         found = {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
         kinds = (seen.get(Attribute.CPUSET_CPUS_PARTITION) for seen in found.values())
         if any(isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER for kind in kinds):
-            # beside partitions, the kernel may fail to move threads off a CPU that goes offline
+            # with partitions, the kernel may fail to move threads off a CPU that goes offline
             for path, seen in found.items():
                 if seen.is_populated and seen.get(Attribute.FALLBACK_CPUS) is not None and self._find_outside(path):
-                    # CPUs may have come or gone meanwhile: only CPUs of a second reading count
+                    # CPUs may have come or gone meanwhile, so only the CPUs of a second reading count
                     again, outside = self._read_one(path), self._find_outside(path)
                     if again is not None and outside:
                         found[path] = replace(again, elsewhere=outside)
@@ -132,7 +132,7 @@ class CgroupTree:
         """Return the effective CPUs of unknown populated cgroups of another program, by path below the root cgroup.
 
         Args:
-            top: path below the root cgroup of the first cgroup, which need not exist.
+            top: path of the topmost cgroup, below the root cgroup. The cgroup need not exist.
             is_known: tells whether a cgroup is known. Cgroups below a known one are skipped.
         """
         found: dict[str, CpuSet] = {}
@@ -150,7 +150,7 @@ class CgroupTree:
         return found
 
     def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
-        """Read the effective CPUs of the pods' cgroup and of all above it, as (path, CPUs) from the root cgroup down.
+        """Read the effective CPUs of the pods' cgroup and of all cgroups above it, as (path, CPUs) from the root cgroup down.
 
         None means that a cgroup doesn't exist or lacks the controller cpuset, perhaps only while systemd enables it.
         """
@@ -206,7 +206,7 @@ class CgroupTree:
         values = ((attribute, self._files.read_value(path, attribute)) for attribute in Attribute)
         attributes = tuple((attribute, value) for attribute, value in values if value is not None)
         events = self._files.read_numbers(path, "cgroup.events")
-        # If memory.oom.group kills a cgroup, `oom_kill` counts the process that was chosen first twice, unless it had ended before
+        # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless that process had already ended
         # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
         memory = self._files.read_numbers(path, "memory.events")
         group_kills = memory.get("oom_group_kill", 0)
@@ -223,7 +223,7 @@ class CgroupTree:
         )
 
     def _find_outside(self, path: str) -> CpuSet:
-        """Return the CPUs outside of the effective ones that threads of a cgroup, or of those below it, may run on."""
+        """Return the CPUs outside of a cgroup's effective CPUs on which threads of the cgroup or its descendants may run."""
         effective = frozenset(self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet) or ())
         if not effective:
             return CpuSet()
@@ -236,7 +236,7 @@ class CgroupTree:
     def _gather(self, path: str) -> None:
         """Let each thread that may run on other CPUs run on all CPUs of its cgroup, even if it had set its own affinity.
 
-        If an id is reused meanwhile, the kernel still keeps the other thread to the CPUs of its own cgroup.
+        If a thread's id is reused meanwhile, the kernel still restricts the new thread to the CPUs of its own cgroup.
         """
         directory = self.root / path
         try:
@@ -288,7 +288,7 @@ class CgroupTree:
             raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
 
     def _check_memory(self, path: str, limit_bytes: int) -> None:
-        """Refuse a limit below the memory in use, for which the kernel would kill. kubelet refuses it, too (KEP-1287)."""
+        """Refuse a limit below the memory in use, because the kernel would kill processes. kubelet refuses such a limit, too (KEP-1287)."""
         text = self._files.read(path, "memory.current")
         if text is not None and int(text) > limit_bytes:
             file = self.root / path / "memory.max"
@@ -324,7 +324,9 @@ class CgroupTree:
                 pass
 
     def _adjust_for_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
-        """Return the CPUs to compare: of a partition only its own CPUs, and of a cgroup above partitions also theirs."""
+        """Return the wanted and the granted CPUs in comparable form. For a partition, only exclusive CPUs are wanted. For other cgroups,
+        their exclusive CPUs count as granted, because partitions below may have them.
+        """
         kind = self._files.read(path, Attribute.CPUSET_CPUS_PARTITION.value)
         name = Attribute.CPUSET_CPUS_EXCLUSIVE
         exclusive = self._files.parse(path, name, self._files.read(path, name.value) or "")
