@@ -117,7 +117,7 @@ def flushing_output() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as err:
-        # An error with a file name is no failure of stdout, and the edges report those themselves.
+        # An error with a file name isn't a failure of stdout. The edges report such errors.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
         discard_output(sys.stdout)

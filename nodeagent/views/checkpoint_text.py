@@ -17,12 +17,12 @@ def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
     """Summarise a checkpoint in a few lines, with whether it is intact."""
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
-    said = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
-    said += [format_count(len(pods), "pod"), format_count(containers, "container")]
+    lines = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
+    lines += [format_count(len(pods), "pod"), format_count(containers, "container")]
     if checkpoint.version == DEVICES:
-        said.append(format_count(len(taken_devices(checkpoint.promises)), "device"))
+        lines.append(format_count(len(taken_devices(checkpoint.promises)), "device"))
     whole = "whole" if checkpoint.problem is None else "DAMAGED"
-    yield printable(f"{checkpoint.version}, {whole}: {', '.join(said)}")
+    yield printable(f"{checkpoint.version}, {whole}: {', '.join(lines)}")
     yield from (printable(f"  {text}") for text in (checkpoint.problem, checkpoint.note) if text is not None)
 
 

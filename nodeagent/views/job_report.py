@@ -15,49 +15,51 @@ class JobLocation(Struct, frozen=True):
     exclusive_cpus: CpuSet
     shared_cpus: CpuSet
     nodes: NumaSet
-    """NUMA nodes of its CPUs."""
+    """NUMA nodes of the job's CPUs."""
 
 
-def format_report(place: JobLocation, elapsed_us: int, first: JobUsage, last: JobUsage, most_remote: int | None) -> str:
+def format_report(
+    location: JobLocation, elapsed_us: int, first: JobUsage, last: JobUsage, peak_remote_bytes: int | None
+) -> str:
     """Format the report as a line.
 
     Args:
-        place: the location of the job.
+        location: the location of the job.
         elapsed_us: the time between the two samples.
         first: the usage before the command started.
-        last: the usage after its end, before its cgroup was removed.
-        most_remote: the largest number of bytes that a sample found on nodes other than those of the job's CPUs. None
+        last: the usage after the command's end, before the job's cgroup was removed.
+        peak_remote_bytes: the largest number of bytes that a sample found on nodes other than those of the job's CPUs. None
             means unknown.
     """
-    cpus = f"CPUs {place.exclusive_cpus}" if place.exclusive_cpus else f"shared CPUs {place.shared_cpus}"
+    cpus = f"CPUs {location.exclusive_cpus}" if location.exclusive_cpus else f"shared CPUs {location.shared_cpus}"
     usage, time = last.usage.cpu, "its CPU time is unknown"
     if usage is not None:
         time = f"{_format_seconds(usage.usage_us)} of CPU time, throttled for {_format_seconds(usage.throttled_us)}"
     peak = "unknown" if last.peak_bytes is None else f"at most {_format_bytes(last.peak_bytes)}"
-    remote = "unknown" if most_remote is None else _format_bytes(most_remote)
+    remote = "unknown" if peak_remote_bytes is None else _format_bytes(peak_remote_bytes)
     parts = (
-        f"{place.pod}: {_format_seconds(elapsed_us)} on {cpus} of NUMA {place.nodes}",
+        f"{location.pod}: {_format_seconds(elapsed_us)} on {cpus} of NUMA {location.nodes}",
         time,
         f"memory: {peak}, {remote} on other nodes",
-        _format_others(place, first, last),
+        _format_time_of_others(location, first, last),
     )
     return f"nodeagent: {'; '.join(parts)}\n"
 
 
-def measure_remote_bytes(place: JobLocation, usage: JobUsage) -> int | None:
+def measure_remote_bytes(location: JobLocation, usage: JobUsage) -> int | None:
     """Return the job's bytes on nodes other than those of its CPUs. None means unknown."""
-    return remote_bytes(usage.usage, place.nodes)
+    return remote_bytes(usage.usage, location.nodes)
 
 
-def _format_others(place: JobLocation, first: JobUsage, last: JobUsage) -> str:
+def _format_time_of_others(location: JobLocation, first: JobUsage, last: JobUsage) -> str:
     """Format the time of other tasks on the job's CPUs, which is the time of all tasks there without the job's CPU time."""
-    if place.shared_cpus:
+    if location.shared_cpus:
         return "others share these CPUs"
     was, now, used = first.usage.cpu, last.usage.cpu, (first.run_ns, last.run_ns)
     before, after = used
     if was is None or now is None or before is None or after is None:
         return "unknown how long others ran there"
-    ran_ns = sum(after.get(cpu, 0) - before.get(cpu, 0) for cpu in place.exclusive_cpus)
+    ran_ns = sum(after.get(cpu, 0) - before.get(cpu, 0) for cpu in location.exclusive_cpus)
     others_us = max(0, ran_ns // 1000 - (now.usage_us - was.usage_us))
     return f"others ran there for {_format_seconds(others_us)} (`nodeagent interference` tells which tasks)"
 

@@ -80,11 +80,11 @@ def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
     """Yield the groups of containers that are stopped together, in order. Containers that can't have processes are left out."""
-    there = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
-    first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
+    stoppable = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
+    first = [c.name for c in stoppable if c.kind is not ContainerKind.SIDECAR]
     if first:
         yield first
-    for container in reversed(there):
+    for container in reversed(stoppable):
         if container.kind is ContainerKind.SIDECAR:
             yield [container.name]
 

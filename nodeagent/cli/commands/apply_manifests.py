@@ -75,7 +75,9 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     check_wait(options, place)
     hint = format_unwritable_hint(place, "nodeagent", *words)
     with lock_manifests(place.directory, hint):
-        place, node = read_manifest_node(options)  # read again, because they may have changed before the lock
+        place, node = read_manifest_node(
+            options
+        )  # read again, because manifests may have changed before the directory was locked
         changes, document = _try_changes("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
@@ -97,7 +99,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
 def _try_changes(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Try the decisions on manifests, after those on installed pods that still wait for one, because their CPUs aren't free."""
+    """Try the decisions on manifests. Installed pods that await a decision are decided first, because they will take CPUs."""
     held = read_installed(place)
     files = resolve_claims(files, (document for file in held for document in file.claims))
     changes = plan_changes(files, held, place)
@@ -107,9 +109,9 @@ def _try_changes(
     pods = [describe_applied(pod) for pod in try_changes(changes, decide_undecided(what_if, before))]
     names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
     document = {"kind": kind, "version": VERSION, "undecided": names}
-    there = {(one.kind, one.name): replace(one, line=None) for file in held for one in file.claims}
+    installed = {(one.kind, one.name): replace(one, line=None) for file in held for one in file.claims}
     documents = [
-        {"change": _compare_document(one, there), "file": change.path, "kind": one.kind, "name": one.name}
+        {"change": _compare_document(one, installed), "file": change.path, "kind": one.kind, "name": one.name}
         for change in changes
         for one in change.claims
     ]
@@ -118,8 +120,8 @@ def _try_changes(
     return changes, document | {"pods": [pod | {"admitted": None} for pod in pods]}
 
 
-def _compare_document(document: "ClaimDocument", there: Mapping[tuple[str, str], "ClaimDocument"]) -> str:
-    before = there.get((document.kind, document.name))
+def _compare_document(document: "ClaimDocument", installed: Mapping[tuple[str, str], "ClaimDocument"]) -> str:
+    before = installed.get((document.kind, document.name))
     if before is None:
         return "created"
     return "unchanged" if before == replace(document, line=None) else "changed"
@@ -179,7 +181,7 @@ def _find_exit_status(options: argparse.Namespace, pods: list[Document]) -> int:
 
 
 def _leaves_running_pod(pod: Document) -> bool:
-    """Whether the refused pod leaves the running one in place: the agent tries a changed manifest before it ends the pod (D7)."""
+    """Whether the running pod stays although the changed pod was refused. The agent tries a change before it ends a pod (D7)."""
     return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
 

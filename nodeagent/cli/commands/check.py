@@ -86,8 +86,8 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
             write_setting(write.path, write.text, root)
         if verdict.writes:
             count = len(verdict.writes)
-            said = f"/{verdict.writes[0].path}" if count == 1 else f"{count} files such as /{verdict.writes[0].path}"
-            print(f"fixed {verdict.check}: wrote {verdict.writes[0].text} to {said}", file=sys.stderr)
+            written = f"/{verdict.writes[0].path}" if count == 1 else f"{count} files such as /{verdict.writes[0].path}"
+            print(f"fixed {verdict.check}: wrote {verdict.writes[0].text} to {written}", file=sys.stderr)
 
 
 def _find_facts(options: argparse.Namespace) -> NodeFacts:

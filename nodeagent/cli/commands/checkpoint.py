@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the action.
 
     Raises:
-        NodeAgentError: the file cannot be read, is no checkpoint, or can't be expressed in the requested version.
+        NodeAgentError: the file cannot be read, isn't a checkpoint, or can't be expressed in the requested version.
     """
     checkpoint = _read_file(options.file)
     if options.action == "convert":
@@ -107,9 +107,9 @@ def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
 
 def _compare_with_state(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disagreement, ...]:
     state = _read_file(options.state)
-    with _naming_file(options.state):
+    with _prefix_errors(options.state):
         check_state(state)
-    with _naming_file(options.file):
+    with _prefix_errors(options.file):
         return find_disagreements(checkpoint, state)
 
 
@@ -119,12 +119,12 @@ def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]
 
 def _read_file(path: str) -> Checkpoint:
     content = _read_content(path)
-    with _naming_file(path):
+    with _prefix_errors(path):
         return read_checkpoint(content)
 
 
 @contextmanager
-def _naming_file(path: str) -> Iterator[None]:
+def _prefix_errors(path: str) -> Iterator[None]:
     """Prefix errors with the path of the file."""
     try:
         yield
@@ -143,7 +143,7 @@ def _read_content(path: str) -> bytes:
 
 def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     containers = {} if options.containers is None else _read_containers(options.containers)
-    with _naming_file(options.file):
+    with _prefix_errors(options.file):
         content = convert_checkpoint(checkpoint, options.to, containers, lossy=options.lossy)
     write_out(options.out, content, replaces=False)
     return 0

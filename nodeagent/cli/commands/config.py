@@ -247,10 +247,10 @@ def _migrate(options: argparse.Namespace) -> int:
         what = "the input" if is_pipe(options.file) else options.file
         raise StartError(err.message, hint=f"fix these fields of {what}, then migrate it again") from err
     write_out(options.out, migration.text.encode(), mode=0o644)
-    said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
+    lines = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
     if migration.commented:
-        said.append(f"commented out: {', '.join(migration.commented)}")
+        lines.append(f"commented out: {', '.join(migration.commented)}")
     if migration.partly_used:
-        said.append(f"kept without effect: {', '.join(migration.partly_used)}")
-    print("\n".join(said), file=sys.stderr)
+        lines.append(f"kept without effect: {', '.join(migration.partly_used)}")
+    print("\n".join(lines), file=sys.stderr)
     return 0

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the CPUs or memory nodes.
 
     Raises:
-        NodeAgentError: the state is unknown, or the container has no such CPUs now.
+        NodeAgentError: the state is unknown, or the container lacks these CPUs now.
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
         options.parser.error(f"-o {options.output} prints all CPUs in each form: leave out the other options")
@@ -85,7 +85,7 @@ def find_container(entry: PodEntry, name: str | None) -> str:
     """Return the named container, or the pod's only one.
 
     Raises:
-        NodeAgentError: the pod has no such container, or several.
+        NodeAgentError: the pod has no such container, or has several and none is named.
     """
     if name is not None:
         check_container(entry, name)

@@ -1,4 +1,4 @@
-"""`nodeagent delete`: finds the files that contain the pods, and the other pods that would end with them."""
+"""`nodeagent delete`: finds the files that contain the pods, and the other pods that would end with these files."""
 
 import argparse
 import os
@@ -61,7 +61,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     check_wait(options, place)
     hint = format_unwritable_hint(place, "nodeagent", *typed)
     with lock_manifests(place.directory, hint):
-        place = _find_place(options)  # read again, because they may have changed before the lock
+        place = _find_place(options)  # read again, because manifests may have changed before the directory was locked
         held = read_installed(place)
         files = _find_files(choose(held, place), held, place)
         for file in files:
@@ -101,7 +101,7 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
 def _find_files(
     words: Sequence[NamedFile], held: Sequence[InstalledFile], place: ManifestPlace
 ) -> tuple[InstalledFile, ...]:
-    """Find the files that contain the named pods and no others."""
+    """Find the files that contain the named pods and no other pods."""
     chosen: dict[str, InstalledFile] = {}
     names: set[str] = set()
     for word in words:
@@ -217,10 +217,10 @@ def _find_ending_pods(document: Document, place: ManifestPlace) -> dict[str, Pod
 
 
 def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone, and return those that are left."""
+    """Wait until the pods have gone, and return the pods that are left."""
 
     def left(state: NodeState) -> list[str]:
-        there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}
-        return [name for name, entry in ending.items() if (entry.pod.uid, entry.decided_at_ms) in there]
+        present = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}
+        return [name for name, entry in ending.items() if (entry.pod.uid, entry.decided_at_ms) in present]
 
     return left(wait_for_agent(options, place, ending.values(), lambda state: not left(state)))

@@ -54,7 +54,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         if options.pod is not None
         else _explain_new(node, pods)
     )
-    with_headroom = options.output != "text"  # text output shows no headroom
+    with_headroom = options.output != "text"  # the text doesn't show free resources
     document = describe_explanation(
         explained,
         config=node.config,
@@ -113,11 +113,11 @@ def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[st
 
 
 def _explain_new(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
-    """Decide on each pod in addition to those before it."""
+    """Decide on each pod in addition to the pods before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
         for found in pods:
-            pod, there = found.pod, len(what_if.pods)
+            pod, former_count = found.pod, len(what_if.pods)
             old = resized_by(node.state, pod)
             tried = None if old is None else resizing(what_if, old, pod, progress.tick)
             if tried is not None and not moves_instead(pod, tried.answer):
@@ -126,7 +126,7 @@ def _explain_new(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Ex
                 progress.step()
                 continue
             what_if = what_if.making_way(pod)
-            replaced = (_REPLACED,) if len(what_if.pods) < there else ()
+            replaced = (_REPLACED,) if len(what_if.pods) < former_count else ()
             explained = (
                 explain_pod(what_if, pod, progress.tick) if len(pods) > 1 else explain_with_progress(what_if, pod)
             )

@@ -115,8 +115,8 @@ def _capacity(options: argparse.Namespace) -> int:
                 unread = (*unread, UnreadNode(node.source, "its file contains no configuration", hint))
             else:
                 devices = None if node.capture is None else node.capture.devices
-                there = add_captured_devices(create_what_if_node(node.view).what_if, pods, devices)
-                found.append((node, search_capacity(there, pods, progress.step)))
+                what_if = add_captured_devices(create_what_if_node(node.view).what_if, pods, devices)
+                found.append((node, search_capacity(what_if, pods, progress.step)))
     document = describe_capacity(found, pods, unread)
     _print_document(document, options, unread)
     return _find_exit_status(unread, 0 if document["summary"]["fitting"] else EXIT_REFUSED)
@@ -134,7 +134,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _print_document(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
-    """Print the document, and below it the nodes that could not be read, where they aren't overlooked."""
+    """Print the document. The nodes that could not be read come last, so that they aren't overlooked."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
         width = find_terminal_width() or WIDTH
@@ -145,7 +145,7 @@ def _print_document(document: Document, options: argparse.Namespace, unread: Seq
         reasons.setdefault((one.why, one.hint.replace(one.source, "HOST")), []).append(one)
     for (why, of_all), those in reasons.items():
         hint = those[0].hint if len(those) == 1 else of_all
-        named = [one.source for one in those if one.source not in why]  # a file's error may name it
+        named = [one.source for one in those if one.source not in why]  # a file's error may already name the file
         print(
             f"nodeagent: not read: {': '.join([*([', '.join(named)] if named else []), why])}\nhint: {hint}",
             file=sys.stderr,

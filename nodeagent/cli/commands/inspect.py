@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class NothingComparedError(NodeAgentError):
-    """The allocated values are known, but not the actual ones."""
+    """The allocated values are known, but not the actual values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Check that the allocated values were compared with actual ones. A copied node may lack these.
+    """Check that the allocated values were compared with actual values, which a copied node may lack.
 
     Raises:
         NothingComparedError: the pods' cgroups can't be read.

@@ -124,7 +124,7 @@ def _count(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpu
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block signals that would end the command before tracing is restored. Only the wait in between ends at once."""
+    """Block signals that would end the command before tracing is restored. A signal ends only the wait during the count at once."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
         yield

@@ -17,7 +17,7 @@ from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiErro
 from nodeagent.errors import NodeAgentError
 
 _LONGEST_STEM = 40
-"""Longest part of a generated name that comes from the command. With the process id, the name is well below a pod's 253 characters."""
+"""Limit on the command's part of a generated name. With the process id, the name is well below a pod's 253 characters."""
 
 
 class JobError(NodeAgentError):

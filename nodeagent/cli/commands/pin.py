@@ -72,11 +72,11 @@ def run(options: argparse.Namespace) -> int:
     file = PodFile(path, content, parse_pods(path, content))
     status = install(options, (file,), ("pin", options.unit))
     if options.wait and not status:
-        _wait_until_given(options, file.pods[0].pod)
+        _wait_until_pinned(options, file.pods[0].pod)
     return status
 
 
-def _wait_until_given(options: argparse.Namespace, pod: Pod) -> None:
+def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
     """Wait until the unit has its allocated CPUs, which other tasks have to leave first."""
     from nodeagent.cli.support.entering import EntryError, find_placement
     from nodeagent.cli.support.manifest_changes import read_manifest_node

@@ -223,7 +223,7 @@ def check_free(view: NodeView, cpus: CpuSet) -> None:
     """Check that no pod has one of these CPUs exclusively.
 
     Raises:
-        ProbeError: a pod has one of them.
+        ProbeError: a pod has one of these CPUs exclusively.
     """
     owners = [claim for claim in find_exclusive_owners(view) if not claim.cpus.isdisjoint(cpus)]
     if owners:

@@ -101,14 +101,14 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("either name pods, or use --all" if options.all else "which pods? name them, or use --all")
     if options.purge and not options.all:
         options.parser.error("--purge needs --all")
-    elsewhere = is_elsewhere(options)
-    if elsewhere and (options.purge or not options.dry_run):
+    is_other_node = is_elsewhere(options)
+    if is_other_node and (options.purge or not options.dry_run):
         options.parser.error(
             "another node's pods can't be released from here: add --dry-run to see the steps, without --purge"
         )
     known = _read_state(options)
     is_live = not isinstance(known, NodeAgentError) and known.is_live
-    if options.pods and not is_live and not elsewhere:
+    if options.pods and not is_live and not is_other_node:
         raise ReleaseError(
             "the agent is not running, and only the agent can release single pods",
             hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
@@ -131,7 +131,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
     try:
         config = load_config(options.config or DEFAULT_CONFIG)
     except NodeAgentError as err:
-        # Only the state directory is needed here. Restoring the host's settings is worth guessing the default one.
+        # Only the state directory is needed here. Restoring the host's settings is important enough to try the default directory.
         print(f"{err.message}; using the default state directory", file=sys.stderr)
         config = Config()
     count = releasing.restore_host_settings(config)

@@ -90,14 +90,14 @@ def _decide_all(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple
     return Simulation(node.config, source, node.what_if, what_if, tuple(decisions), ended=ended, resizes=tuple(resizes))
 
 
-def _find_replaced(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
+def _find_replaced(existing: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
     """Return the node's pods that the given pods replace."""
     taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
-    return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
+    return tuple(pod for pod in existing if not taken.isdisjoint(keys_of(pod)))
 
 
 def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
-    """Decide under both configurations on the existing pods, then on the given ones."""
+    """Under each configuration, decide on the existing pods and then on the given pods."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = read_what_if_machine(options, otherwise=options.compare[0])
     ended = _find_replaced(machine.pods, pods)

@@ -34,9 +34,9 @@ from nodeagent.views.simulate.scenario_text import (
 )
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Largest size of a scenario. One with a thousand CPUs and as many pods takes a tenth of it."""
+"""Largest size of a scenario. A scenario with a thousand CPUs and as many pods takes a tenth of this size."""
 IN_FULL = 10
-"""Number of scenarios that are reported in full. Each further one gets one line."""
+"""Number of scenarios that are reported in full. Each further scenario gets one line."""
 
 
 class SimulateInputError(NodeAgentError):
@@ -61,7 +61,7 @@ class Replacements(Struct, frozen=True):
         """Decode a scenario, and replace its values.
 
         Raises:
-            ScenarioError: the line is no scenario.
+            ScenarioError: the line isn't a scenario.
         """
         scenario = scenario_from_text(line, where, None if self.machine is None else self.machine.topology)
         placement = replace(
@@ -70,7 +70,7 @@ class Replacements(Struct, frozen=True):
         if self.config is not None:
             config = replace(self.config, placement=replace(self.config.placement, errata=placement.errata))
             node = on_machine(config, scenario.topology)
-            # A configuration that doesn't fit the machine is refused when the scenario starts, in kubelet's words.
+            # A configuration that is invalid for the machine is refused when the scenario starts, in kubelet's words.
             complete = with_machine(config, scenario.topology.memory_bytes)
             placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
         return replace(scenario, placement=_load_plugins(placement, where))
@@ -85,7 +85,7 @@ def _load_plugins(placement: Placement, where: str) -> Placement:
 
 
 class _TextReport:
-    """Text reports of scenarios, with the first ones in full."""
+    """Text reports of scenarios. Only the first scenarios are reported in full."""
 
     def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
@@ -115,7 +115,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     """Print the outcome of each scenario as soon as it is known.
 
     Raises:
-        NodeAgentError: scenarios, machine or configuration can't be read, or don't fit each other.
+        NodeAgentError: scenarios, machine or configuration can't be read, or machine and configuration don't match.
     """
     instead = _read_replacements(options)
     words = _TextReport(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
@@ -147,7 +147,7 @@ def _read_replacements(options: argparse.Namespace) -> Replacements:
         return Replacements(None, config, errata)
     machine = read_what_if_machine(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        # fails once for all scenarios if they don't fit each other
+        # fails once for all scenarios if machine and configuration don't match
         create_empty_node(machine, config, options.config, find_errata(options))
     return Replacements(machine, config, errata)
 

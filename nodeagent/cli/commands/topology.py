@@ -88,14 +88,16 @@ def run(args: argparse.Namespace) -> int:
             from nodeagent.tools.export.svg import render_svg
 
             text = format_xml(
-                render_svg(topology, _owners(args, topology), devices=_find_device_sections(args, topology, devices))
+                render_svg(
+                    topology, _find_cpu_owners(args, topology), devices=_find_device_sections(args, topology, devices)
+                )
             )
         case "hwloc-xml":
             from nodeagent.tools.export.hwloc_xml import render_hwloc_xml
 
-            text = format_xml(render_hwloc_xml(topology, _owners(args, topology)))
+            text = format_xml(render_hwloc_xml(topology, _find_cpu_owners(args, topology)))
         case _:
-            owner = _owners(args, topology)
+            owner = _find_cpu_owners(args, topology)
             sections = _find_device_sections(args, topology, devices)
             if owner and wants_colour(args.color):
                 write_coloured(render_topology(topology, owner, paint=make_terminal_paint(owner), devices=sections))
@@ -114,8 +116,8 @@ def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
     return read_selected_devices(args)
 
 
-def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
-    """Return the owners of devices. Empty if unknown; `_owners` reports the reason."""
+def _find_device_find_cpu_owners(args: argparse.Namespace) -> "OwnersByAddress":
+    """Return the owners of devices. Empty if unknown; `_find_cpu_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
     try:
@@ -132,7 +134,7 @@ def _describe_machine(
         return document
     from nodeagent.views.topology.devices import describe_devices
 
-    return document | {"devices": describe_devices(devices, topology, _find_device_owners(args))}
+    return document | {"devices": describe_devices(devices, topology, _find_device_find_cpu_owners(args))}
 
 
 def _find_device_sections(
@@ -142,7 +144,7 @@ def _find_device_sections(
         return None
     from nodeagent.views.topology.devices import describe_device_sections
 
-    return describe_device_sections(devices, topology, _find_device_owners(args))
+    return describe_device_sections(devices, topology, _find_device_find_cpu_owners(args))
 
 
 def _format_node_resource_topology(args: argparse.Namespace) -> str:
@@ -181,7 +183,7 @@ def _find_node_name(known: NodeView, why: str) -> str:
     return known.hostname.lower()
 
 
-def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
+def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
     """Return the owner of each CPU. None means unknown; stderr then has the reason."""
     if args.topology is None:
         try:

@@ -44,16 +44,16 @@ def watch(options: argparse.Namespace) -> int:
     try:
         with LiveCount() if options.interference else nullcontext() as count:
             watcher = Watcher(lambda read: read_this_node_for_display(options.config, options.socket, read), count)
-            look = watcher.look()
+            poll = watcher.look()
             if options.frames is None:
-                return _draw_until_quit(watcher, look, interval)
-            return _print_frames(watcher, look, options.frames, interval)
+                return _draw_until_quit(watcher, poll, interval)
+            return _print_frames(watcher, poll, options.frames, interval)
     except KeyboardInterrupt:
         return 0
 
 
 class Watcher:
-    """Reader of the node that compares each observation with the previous one, and on request counts interference in between."""
+    """Observer of the node. It compares each observation with the previous one, and on request counts interference in between."""
 
     def __init__(self, known: Callable[[ViewReader], NodeView], count: LiveCount | None = None) -> None:
         self._known = known
@@ -73,15 +73,15 @@ class Watcher:
         document = inspect_node(known)
         sample = _read_sample(known)
         since = None if self._last is None else compute_rates(self._last.sample, sample)
-        look = Poll(document, known.node.topology, sample)
+        poll = Poll(document, known.node.topology, sample)
         if self._count is not None:
             found = self._count.begin(known, counted)
-            look = replace(look, interference=JUST_BEGUN if found is None else found)
-        look = replace(
-            look, rates=look.rates if since is None else since, cost_ms=round(1000 * (time.monotonic() - began))
+            poll = replace(poll, interference=JUST_BEGUN if found is None else found)
+        poll = replace(
+            poll, rates=poll.rates if since is None else since, cost_ms=round(1000 * (time.monotonic() - began))
         )
-        self._last = look
-        return look
+        self._last = poll
+        return poll
 
     def try_again(self) -> Poll:
         """Observe the node. If that fails, return the last observation with the reason."""
@@ -103,31 +103,31 @@ def _read_sample(known: NodeView) -> UsageSample:
     )
 
 
-def _print_frames(watcher: Watcher, look: Poll, frames: int, interval: float) -> int:
+def _print_frames(watcher: Watcher, poll: Poll, frames: int, interval: float) -> int:
     view = DisplaySettings(_PLAIN_WIDTH, is_utf8=_is_utf8())
     for number in range(frames):
         if number:
             print()
             time.sleep(interval)
-            look = watcher.try_again()
-        print("\n".join(render_frame(look, view).lines), flush=True)
+            poll = watcher.try_again()
+        print("\n".join(render_frame(poll, view).lines), flush=True)
     return 0
 
 
-def _draw_until_quit(watcher: Watcher, look: Poll, interval: float) -> int:
+def _draw_until_quit(watcher: Watcher, poll: Poll, interval: float) -> int:
     with Terminal() as terminal:
         view = DisplaySettings(*terminal.size(), is_utf8=_is_utf8())
         due = time.monotonic() + interval
         while True:
             width, height = terminal.size()
-            shown = render_frame(look, replace(view, width=width, height=height))
+            shown = render_frame(poll, replace(view, width=width, height=height))
             terminal.draw(shown.lines, shown.heading)
             key = terminal.key(due - time.monotonic())
             if key == "q":
                 return 0
             view = _apply_key(view, shown, key)
             if time.monotonic() >= due:
-                look = watcher.try_again()
+                poll = watcher.try_again()
                 due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
 
 

@@ -23,7 +23,7 @@ def wants_colour(choice: str) -> bool:
 
 
 def find_terminal_width() -> int | None:
-    """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout is no terminal, or that its width is
+    """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout isn't a terminal, or that its width is
     unknown.
     """
     return (shutil.get_terminal_size((0, 0)).columns or None) if sys.stdout.isatty() else None

@@ -39,7 +39,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     """Count while the `with` block runs. The yielded function ends the count and returns the result.
 
     Raises:
-        NodeAgentError: the kernel cannot count, or the pods' processes are unknown. The yielded function raises it, too.
+        NodeAgentError: the kernel cannot count, or the pods' processes are unknown. The yielded function raises this error, too.
     """
     if view.cgroup_root is None:
         raise InterferenceError(
@@ -50,7 +50,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     leave_cpus(all_exclusive_cpus(view.state.promises))
-    # Read twice, because a task that is just ending is in no cgroup any more, but its last switch is counted.
+    # Read twice, because an ending task has already left its cgroup, but its last switch is counted.
     ending = _read_threads(tree, cgroups)
     with record(cpus) as counters:
         before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _read_threads(tree, cgroups).items()}
@@ -68,7 +68,7 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
     """Decode the kernel's counts.
 
     Raises:
-        InterferenceError: this kernel writes them in an unknown form.
+        InterferenceError: this kernel writes the counts in an unknown form.
     """
     try:
         return derive_cpu_use(record, cpus)
@@ -77,7 +77,7 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Count that starts again at each refresh while the `with` block runs. A failure is returned, and the next count is tried."""
+    """Count that restarts at each refresh while the `with` block runs. After a failure, the reason is returned and a new count is tried."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()

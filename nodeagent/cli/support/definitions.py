@@ -13,7 +13,7 @@ class Argument(Struct, frozen=True):
     spellings: tuple[str, ...]
     dest: str
     metavar: str
-    """Placeholder of the value. Empty means that the option takes none."""
+    """Placeholder of the value. Empty means that the option takes no value."""
     choices: tuple[str, ...]
     help: str | None
     """Help text, or None if the argument is hidden."""

@@ -45,7 +45,7 @@ def render_document(document: Document, output: str, render: Callable[[Document]
 def format_document(document: Document, output: str) -> str:
     """Format a document as `json` or `yaml`, including its last newline.
 
-    Everything but printable ASCII is escaped, so that the output is the same whatever characters stdout supports.
+    Everything except printable ASCII is escaped, so that the output is the same whatever characters stdout supports.
     """
     as_json = ascii_json(document, indent=2)
     if output == "json":

@@ -33,7 +33,7 @@ def check_container(entry: PodEntry, name: str) -> None:
 
 
 def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
-    """Return the expected CPUs of a command in an existing container.
+    """Return the CPUs that a command in an existing container should have.
 
     Raises:
         NodeAgentError: the container can't be entered now.

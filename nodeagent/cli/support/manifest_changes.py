@@ -98,7 +98,7 @@ class PodChange(Struct, frozen=True):
 
     @property
     def decided(self) -> PodEntry | None:
-        """The agent's final decision on this very pod, or None while it is still deciding."""
+        """The agent's final decision on this very pod, or None while the agent is still deciding."""
         is_in_place = self.before is None or self.before == self.pod
         return _find_final_decision(self.entry, self.pod) if is_in_place else None
 
@@ -131,7 +131,7 @@ def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on this very pod. A decision on a refused change gets the form of an entry of its own."""
+    """Return the decision on this very pod. A refused change gets an entry of its own."""
     if entry is None or entry.deleting_since_ms is not None:
         return None
     if _is_same(entry.pod, pod):
@@ -191,7 +191,7 @@ def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
     """Read the installed manifests in the order of their names.
 
     Raises:
-        NodeAgentError: some of them can't be read.
+        NodeAgentError: a manifest can't be read.
     """
     found = require_complete(scan_manifests(place.directory), place.directory)
     with Progress("installed manifests read", len(found)) as progress:
@@ -230,7 +230,7 @@ def _parse_installed(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
 
 
 def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace) -> tuple[Pod, ...]:
-    """Return the installed pods, except those of these files, that still wait for the agent's decision, in the order of decision."""
+    """Return the installed pods that still await the agent's decision, in order of decision, leaving out the pods in `files`."""
     given = {found.pod.full_name for file in files for found in file.pods}
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
     others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
@@ -257,7 +257,7 @@ def plan_changes(
         place: location to install them.
 
     Raises:
-        NodeAgentError: a pod can't be installed without ending another one.
+        NodeAgentError: a pod can't be installed without ending another pod.
     """
     _check_unique_pods(files)
     given = {found.pod.full_name for file in files for found in file.pods}
@@ -304,7 +304,7 @@ def _find_mode(path: str) -> int:
 def _is_writable_by_others(path: str) -> bool:
     try:
         mode = Path(path).lstat().st_mode
-    except OSError:  # removed meanwhile, so it is written again
+    except OSError:  # the file was removed meanwhile, so it is written again
         return True
     return stat.S_ISREG(mode) and bool(mode & 0o022)
 
@@ -324,7 +324,7 @@ def _check_unique_pods(files: Sequence[PodFile]) -> None:
 
 
 def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: set[str]) -> None:
-    """Refuse a UID of another pod, because the agent would ignore the later of the two."""
+    """Refuse a UID of another pod, because the agent would ignore the later of the two pods."""
     owners: dict[str, tuple[str, str]] = {}
     for old in held:
         owners |= {pod.uid: (name, old.path) for name, pod in old.pods.items() if name not in given}
@@ -372,9 +372,9 @@ def _check_replaceable(old: InstalledFile) -> None:
 def _shared_file_error(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlaceError:
     own = {found.pod.full_name for found in file.pods}
     others = old.names - own
-    elsewhere = sorted(others & given) or sorted(others)
+    lost_pods = sorted(others & given) or sorted(others)
     return ManifestPlaceError(
-        f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(elsewhere)}, which {file.path} doesn't contain: "
+        f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(lost_pods)}, which {file.path} doesn't contain: "
         "replacing it would end them",
         hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
     )
@@ -413,7 +413,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
         hint: next step if a write fails; see `format_unwritable_hint`.
 
     Raises:
-        StateFileError: a file could not be written. Those before it are installed.
+        StateFileError: a file could not be written. The files before it are installed.
     """
     for change in changes:
         if change.is_written:

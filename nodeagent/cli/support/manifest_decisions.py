@@ -26,7 +26,7 @@ _PAUSES_SECONDS = (0.05, 1.0)
 
 
 class WaitError(NodeAgentError):
-    """No agent runs to wait for, or it took too long."""
+    """There is no running agent to wait for, or the wait took too long."""
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
@@ -43,7 +43,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 
 
 def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
-    """Decide on each pod that awaits a decision, each in addition to those before it."""
+    """Decide on each pod that awaits a decision, in addition to the pods before it."""
     pods = [change for file in changes for change in file.pods]
     # Pods that are changed together may take over each other's units.
     moving = frozenset(

@@ -146,13 +146,13 @@ def is_pipe(path: str) -> bool:
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:
-    """Read a path of the command line in its own way, and any other path as a regular file."""
+    """Read a NamedFile, which may be a pipe, or any other path as a regular file."""
     if isinstance(path, NamedFile):
         return path.read(max_bytes)
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
 def count_stdin_readers(options: argparse.Namespace) -> int:
-    """Count the arguments that name stdin, which only one of them can read."""
+    """Count the arguments that name stdin. Only one argument can read it."""
     given = [one for value in vars(options).values() for one in (value if isinstance(value, list) else [value])]
     return sum(isinstance(one, NamedFile) and one.is_stdin for one in given)

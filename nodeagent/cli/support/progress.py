@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _DELAY_SECONDS = 1.0
 _COLUMNS, _LINES = 79, 24
 BEGUN = time.monotonic()
-"""Start of the command. Its total time decides when a bar is shown, because it may have several parts of less than a second each."""
+"""Start of the command. The command's total time decides when a bar is shown, because each of its parts may take less than a second."""
 
 
 class Progress:

@@ -142,7 +142,7 @@ class _XmlWriter:
         self._given = 0
 
     def render_object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
-        """Render a box and its contents. `outer` are the NUMA nodes attached to the boxes around it, which are local to the box, too."""
+        """Render a box and its contents. `outer` are the NUMA nodes of the boxes around it. These nodes are local to this box, too."""
         indent = "  " * depth
         here = outer | NumaSet.from_ids(node.id for node in box.memory)
         local = here | box.find_numa_nodes()

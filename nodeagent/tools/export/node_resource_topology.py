@@ -1,7 +1,8 @@
 """A node's resources per NUMA node, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
 
-The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like those that exporters create from kubelet's PodResources: use by shared
-containers counts for no zone. A resource that no manager allocates by NUMA node is listed with nothing allocatable. If a zone lacked it,
+The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like the objects that exporters create from kubelet's PodResources. Shared
+containers don't count in any zone. A resource that no manager allocates by NUMA node is listed with the allocatable amount 0. If a zone
+lacked it,
 the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there, even without alignment.
 """
 
@@ -43,11 +44,11 @@ def node_resource_topology(name: str, topology: Topology, rules: NodeRules, prom
 
 def _list_attributes(rules: NodeRules) -> list[tuple[str, str]]:
     placement = rules.placement
-    most = dict(placement.topology_manager_policy_options).get(_MAX_NODES)
+    max_nodes = dict(placement.topology_manager_policy_options).get(_MAX_NODES)
     return [
         ("topologyManagerPolicy", placement.topology_manager_policy),
         ("topologyManagerScope", placement.topology_manager_scope),
-        *([] if most is None else [("topologyManagerMaxNUMANodes", most)]),
+        *([] if max_nodes is None else [("topologyManagerMaxNUMANodes", max_nodes)]),
     ]
 
 
@@ -89,8 +90,8 @@ def _describe_memory(node: NumaNode, promises: Promises) -> list[Document]:
         table = None if accounts is None else accounts.table(name)
         allocatable, free = (0, 0) if table is None else (table.allocatable, max(0, table.free))
         # Memory allocated before a reboot with less memory still counts.
-        most = Quantity.of_bytes(max(capacity, allocatable))
-        found.append(_describe_resource(name, most, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
+        shown_capacity = Quantity.of_bytes(max(capacity, allocatable))
+        found.append(_describe_resource(name, shown_capacity, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
     return found
 
 

@@ -1,7 +1,8 @@
 """A node's devices for Kubernetes' dynamic resource allocation: `nodeagent topology -o resourceslice`.
 
 ResourceSlices (resource.k8s.io/v1) with the names and attributes of existing drivers: single CPUs, as dra-driver-cpu lists them in its
-individual mode, memory by NUMA node, cards by PCI address. Slices don't show what is in use, because claims contain the allocations.
+individual mode, memory by NUMA node, cards by PCI address. Slices don't show which devices are in use, because the claims show the
+allocations.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,15 +26,17 @@ def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: It
     Args:
         name: the node's name in Kubernetes.
         topology: the current machine.
-        reserved: CPUs that are never exclusive, and are in no slice.
+        reserved: CPUs that are never exclusive. Slices don't list them.
         devices: PCI devices.
     """
-    there = claimable(topology, reserved, ((device, find_node_of(device, topology).node) for device in devices))
+    claimable_devices = claimable(
+        topology, reserved, ((device, find_node_of(device, topology).node) for device in devices)
+    )
     return [
         document
         for driver in DRIVERS
         for document in _describe_pool(
-            name, driver, [_describe_device(device) for device in there if device.driver == driver]
+            name, driver, [_describe_device(device) for device in claimable_devices if device.driver == driver]
         )
     ]
 

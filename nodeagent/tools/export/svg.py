@@ -112,7 +112,7 @@ def _draw_devices(sections: Sequence[DeviceSection] | None) -> list[_Box]:
             for row in section.rows
             for line in _draw_paragraph(" · ".join(filter(None, row)), _TEXT, _WIDTH - 2 * _PAD)
         ]
-        boxes.append(_frame(section.title, _place_in_column(rows, gap=2), _Border("#f5f2fa", "#a594c4")))
+        boxes.append(_frame_box(section.title, _place_in_column(rows, gap=2), _Border("#f5f2fa", "#a594c4")))
     return boxes or _draw_paragraph(NO_DEVICES, _TEXT, _WIDTH)
 
 
@@ -133,8 +133,8 @@ class _Painter:
         largest = max((len(cpus) for cpus in sockets.values()), default=1)
         columns = max(1, min(len(sockets), 4, 144 // largest))
         width = (_WIDTH - 2 * _GAP * (columns - 1)) / columns
-        boxes = _draw_alike(
-            lambda least: [self.draw_socket(socket, cpus, width, least) for socket, cpus in sockets.items()]
+        boxes = _draw_equally_large(
+            lambda min_box: [self.draw_socket(socket, cpus, width, min_box) for socket, cpus in sockets.items()]
         )
         return _place_in_rows(boxes, _WIDTH, gap=2 * _GAP)
 
@@ -142,38 +142,42 @@ class _Painter:
         """Draw NUMA nodes without CPUs, and offline CPUs."""
         blank = _Box(0, 0, "")
         boxes = [
-            _frame(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in list_nodes_without_cpus(self.topology)
+            _frame_box(title, blank, _Border("#f3f8fd", "#8fb3d9")) for title in list_nodes_without_cpus(self.topology)
         ]
         if self.topology.offline:
             cells = [self.draw_cell(cpu, OFFLINE) for cpu in self.topology.offline]
             boxes.append(
-                _frame("offline CPUs", _place_in_rows(cells, _WIDTH - 2 * _PAD, gap=2), _Border(PAPER, "#9aa5b1"))
+                _frame_box("offline CPUs", _place_in_rows(cells, _WIDTH - 2 * _PAD, gap=2), _Border(PAPER, "#9aa5b1"))
             )
         return _place_in_rows(boxes, _WIDTH, gap=2 * _GAP)
 
-    def draw_socket(self, socket: int, cpus: CpuSet, width: float, least: _Box) -> _Box:
+    def draw_socket(self, socket: int, cpus: CpuSet, width: float, min_box: _Box) -> _Box:
         inner = width - 2 * _PAD
         parts = [(n, part) for n in self.topology.numa if (part := self.topology.nodes.get(n.id, CpuSet()) & cpus)]
         columns = max(1, min(len(parts), int(inner // 250)))
         column = (inner - _GAP * (columns - 1)) / columns
-        nodes = _draw_alike(lambda least: [self.draw_node(node, part, column, least) for node, part in parts])
+        nodes = _draw_equally_large(
+            lambda min_box: [self.draw_node(node, part, column, min_box) for node, part in parts]
+        )
         frame = _Border("#fbfbfc", "#7b8794", bold=True)
-        return _frame(f"Socket {socket}", _place_in_rows(nodes, inner, gap=_GAP), frame, least)
+        return _frame_box(f"Socket {socket}", _place_in_rows(nodes, inner, gap=_GAP), frame, min_box)
 
-    def draw_node(self, node: NumaNode, part: CpuSet, width: float, least: _Box) -> _Box:
+    def draw_node(self, node: NumaNode, part: CpuSet, width: float, min_box: _Box) -> _Box:
         inner = width - 2 * _PAD
         groups = [
             self.draw_group(group, inner - 2 * _PAD) for group in group_cores(self.topology, node.id, part, self.caches)
         ]
         frame = _Border("#f3f8fd", "#8fb3d9")
-        return _frame(format_node_title(self.topology, node), _place_in_rows(groups, inner, gap=_GAP), frame, least)
+        return _frame_box(
+            format_node_title(self.topology, node), _place_in_rows(groups, inner, gap=_GAP), frame, min_box
+        )
 
     def draw_group(self, group: CoreGroup, width: float) -> _Box:
         cores = [self.draw_core(cpus) for cpus in group.cores]
         each = max(core.width for core in cores)
         fitting = max(1, int((width + _GAP) // (each + _GAP)))
         columns = min(fitting, len(cores) if len(cores) <= 4 else max(4, math.ceil(math.sqrt(2 * len(cores)))))
-        return _frame(
+        return _frame_box(
             group.title, _place_in_rows(cores, columns * (each + _GAP), gap=_GAP), _Border("#fff9ec", "#dcc48e")
         )
 
@@ -232,13 +236,13 @@ class _Painter:
             return _place_in_column(
                 [heading, _draw_line(f"{len(ids)} nodes: too many to draw, see -o json", _TEXT)], gap=4
             )
-        most = max(number for node in known for number in node.distances or ())
-        least = min(number for node in known for number in node.distances or ())
+        farthest = max(number for node in known for number in node.distances or ())
+        nearest = min(number for node in known for number in node.distances or ())
         cells = [_draw_matrix_text(column + 1, 0, str(node), bold=True) for column, node in enumerate(ids)]
         for row, node in enumerate(known, 1):
             cells.append(_draw_matrix_text(0, row, str(node.id), bold=True))
             for column, number in enumerate(node.distances or (), 1):
-                share = (number - least) / max(1, most - least)
+                share = (number - nearest) / max(1, farthest - nearest)
                 cells.append(
                     f'<rect x="{column * 34}" y="{row * 22}" width="32" height="20" rx="2" fill="{_mix_colour(share)}"/>'
                 )
@@ -263,16 +267,16 @@ class _Border(Struct, frozen=True):
     bold: bool = False
 
 
-def _frame(title: str, inside: _Box, frame: _Border, least: _Box = _NOTHING) -> _Box:
-    """Frame a box with a title above its contents, at least as large as `least`."""
-    room = max(inside.width, least.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
+def _frame_box(title: str, inside: _Box, frame: _Border, min_box: _Box = _NOTHING) -> _Box:
+    """Frame a box with a title above its contents, at least as large as `min_box`."""
+    room = max(inside.width, min_box.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
     lines = _draw_paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)
     content = _place_in_column([*lines, *([inside] if inside.height else [])], gap=4)
-    width, height = max(content.width, least.width - 2 * _PAD), max(content.height, least.height - 2 * _PAD)
+    width, height = max(content.width, min_box.width - 2 * _PAD), max(content.height, min_box.height - 2 * _PAD)
     return _draw_border(_Box(width, height, content.body), _PAD, fill=frame.fill, stroke=frame.stroke, radius=6)
 
 
-def _draw_alike(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
+def _draw_equally_large(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
     """Draw boxes of one size: first to measure them, then as large as the largest."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []

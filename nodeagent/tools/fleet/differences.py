@@ -81,12 +81,12 @@ def _compare_fact(
 
 def _format_values(found: Sequence[Fact]) -> list[str]:
     """Format each fact's value. Nearly equal sizes are shown as the smallest of them."""
-    least = 0
+    smallest = 0
     like: dict[int, int] = {}
     for size_bytes in sorted({size_bytes for fact in found for _, size_bytes in fact.sizes}):
-        if not like or size_bytes - least > least // _TOLERANCE:
-            least = size_bytes
-        like[size_bytes] = least
+        if not like or size_bytes - smallest > smallest // _TOLERANCE:
+            smallest = size_bytes
+        like[size_bytes] = smallest
     return [
         format_by_numa_node([(node, format_size(like[size_bytes])) for node, size_bytes in fact.sizes])
         if fact.sizes

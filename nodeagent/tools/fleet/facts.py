@@ -67,7 +67,7 @@ def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
 
 
 def absent_fact(about: str, name: str) -> Fact:
-    """Return the fact of a node that has other facts of the kind, but not this one."""
+    """Return the value of a fact that a node lacks, although it has other facts of this kind."""
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 
 
@@ -136,7 +136,7 @@ def _find_service_facts(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each value with its full name. Null and empty values are not set."""
+    """Yield each value with its full name. Null and empty values count as not set."""
     for name, value in sorted(document.items()):
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")

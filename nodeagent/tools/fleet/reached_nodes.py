@@ -19,14 +19,14 @@ CAPTURE = "nodeagent capture"
 
 
 def is_host(word: NamedFile) -> bool:
-    """Whether a word names a host: it has no slash, doesn't end in .json, and is no existing file."""
+    """Whether a word names a host: it has no slash, doesn't end in .json, and isn't an existing file."""
     if word.startswith("ssh://"):
         return True
     return not (word.is_stdin or "/" in word or word.endswith(".json") or Path(word).exists())
 
 
 def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tuple[UnreadNode, ...]]:
-    """Read all nodes in the order in which they are named. Returns the nodes, and those that can't be read with the reason."""
+    """Read all nodes in the order in which they are named. Returns the readable nodes, and the unreadable nodes with the reason."""
     words: Sequence[NamedFile] = options.nodes
     found: dict[int, FleetNode | UnreadNode] = {}
     with Progress("nodes", len(words)) as progress:
@@ -71,7 +71,7 @@ def _read_file(path: NamedFile) -> bytes | NodeAgentError:
 
 def _decode_node(word: NamedFile, content: bytes | NodeAgentError, config: str | None) -> FleetNode | UnreadNode:
     if isinstance(content, NodeAgentError):
-        return _unread_node(word, content)
+        return _create_unread_node(word, content)
     try:
         topology, capture = decode_machine_file(content, word)
         agent = None if capture is None else capture.agent
@@ -79,11 +79,11 @@ def _decode_node(word: NamedFile, content: bytes | NodeAgentError, config: str |
         if agent is not None or config is not None:
             view = view_capture(topology, capture, word, config if agent is None else None)
     except NodeAgentError as err:
-        return _unread_node(word, err)
+        return _create_unread_node(word, err)
     hostname = "" if capture is None else capture.hostname
     name = hostname or (word if is_host(word) else Path(word).name.removesuffix(".json"))
     return FleetNode(name, word, topology, capture, view)
 
 
-def _unread_node(word: NamedFile, err: NodeAgentError) -> UnreadNode:
+def _create_unread_node(word: NamedFile, err: NodeAgentError) -> UnreadNode:
     return UnreadNode(word, err.message.removeprefix(f"{word}: "), err.hint)

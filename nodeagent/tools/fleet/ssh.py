@@ -51,14 +51,14 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
     if status == 0:
         return printed
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
-    said = next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")
+    last_line = next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")
     if status == _OWN_STATUS:
         raise SshError(
-            f"{host}: {said or 'ssh failed'}",
+            f"{host}: {last_line or 'ssh failed'}",
             hint=f"this must work without a password: ssh -o BatchMode=yes {host} true",
         )
     raise SshError(
-        f"{host}: `{command}` ended with status {status}{f': {said}' if said else ''}",
+        f"{host}: `{command}` ended with status {status}{f': {last_line}' if last_line else ''}",
         hint=f"try it: ssh {host} {command}; --remote names another command, such as 'sudo -n nodeagent capture'",
     )
 

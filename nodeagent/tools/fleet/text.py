@@ -62,7 +62,7 @@ def _format_verdict(document: Document) -> str:
 
 
 def render_capacity(document: Document, width: int = WIDTH) -> str:
-    """Render the copies that fit on each node, the placement of the first one, and the reasons for the limit."""
+    """Render the copies that fit on each node, the placement of the first copy, and the reasons for the limit."""
     summary, names = document["summary"], " + ".join(document["of"])
     fitting = f"{summary['fitting']} of {format_count(summary['nodes'], 'node')}"
     copies = format_count(summary["copies"], "copy", "copies") + ("" if summary["complete"] else " and more")

@@ -33,7 +33,7 @@ class Delays(Struct, frozen=True):
         return sum(times for found_us, times in self.histogram if found_us >= us) + self.beyond
 
     def quantile(self, permille: int) -> int | None:
-        """Return the duration that so many thousandths of the delays don't exceed. None if it is beyond the histogram."""
+        """Return the duration that `permille` thousandths of the delays don't exceed. None means that it is beyond the histogram."""
         rest = -(-self.samples * permille // 1000)
         for us, times in self.histogram:
             rest -= times
@@ -95,7 +95,7 @@ def decode_histogram(value: JsonValue) -> tuple[tuple[int, int], ...]:
     """Decode the number of delays by duration, in the tools' reports and in earlier documents.
 
     Raises:
-        MisfitError: the value is no histogram.
+        MisfitError: the value isn't a histogram.
     """
     return tuple(
         sorted((_parse_microseconds(value, name), times) for name, times in value.by_name(JsonValue.whole) if times)

@@ -14,7 +14,7 @@ from nodeagent.errors import NodeAgentError
 _MOST_REPORT_BYTES = 64 * 2**20
 _SHOWN_BYTES = 2000
 _MORE_SECONDS = 120.0
-"""Time in addition to the test's, because it first starts and calibrates itself on CPUs that may be busy."""
+"""Time allowed in addition to the test's duration, because the program first calibrates itself, perhaps on busy CPUs."""
 _STACK_BYTES = 2**18
 """Stack of each thread, which rt-tests lock in memory. It counts as the container's memory."""
 # The program is killed when this process ends: setpriv(1), prlimit(1).
@@ -63,24 +63,24 @@ def run_tool(
     Raises:
         LatencyToolError: the program failed, or ended too early or too late.
     """
-    report, said = os.memfd_create("report"), os.memfd_create("said")
+    report, output_fd = os.memfd_create("report"), os.memfd_create("said")
     try:
         os.set_inheritable(report, True)
         # -P: don't import modules from the working directory
         elsewhere = (sys.executable, "-P", "-m", "nodeagent", *entering) if entering else ()
         command = (*elsewhere, *_CHILD, *program, f"--json=/proc/self/fd/{report}")
         began = time.monotonic()
-        status = _run(command, report, said, seconds + more_seconds, program[0])
+        status = _run(command, report, output_fd, seconds + more_seconds, program[0])
         if status != 0 or time.monotonic() - began < seconds:
             raise LatencyToolError(
-                f"{program[0]} {_describe_end(status, said)}",
+                f"{program[0]} {_describe_end(status, output_fd)}",
                 hint="did the pod end meanwhile? see `nodeagent inspect`; or run the program by hand: "
                 + " ".join(program),
             )
         return os.pread(report, min(os.fstat(report).st_size, _MOST_REPORT_BYTES), 0)
     finally:
         os.close(report)
-        os.close(said)
+        os.close(output_fd)
 
 
 def _describe_end(status: int, said: int) -> str:
@@ -90,13 +90,15 @@ def _describe_end(status: int, said: int) -> str:
     return how + _read_last_output(said)
 
 
-def _run(command: Sequence[str], report: int, said: int, seconds: float, name: str) -> int:
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, pass_fds=(report,))
+def _run(command: Sequence[str], report: int, output_fd: int, seconds: float, name: str) -> int:
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output_fd, stderr=output_fd, pass_fds=(report,)
+    )
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired as err:
         raise LatencyToolError(
-            f"{name} has not ended after {seconds:g} s{_read_last_output(said)}",
+            f"{name} has not ended after {seconds:g} s{_read_last_output(output_fd)}",
             hint="does the container get CPU time? see `nodeagent inspect`, its cpu.max and cgroup.freeze",
         ) from err
     finally:
@@ -104,7 +106,7 @@ def _run(command: Sequence[str], report: int, said: int, seconds: float, name: s
         process.wait()
 
 
-def _read_last_output(said: int) -> str:
-    size = os.fstat(said).st_size
-    text = os.pread(said, _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(errors="backslashreplace").strip()
+def _read_last_output(output_fd: int) -> str:
+    size = os.fstat(output_fd).st_size
+    text = os.pread(output_fd, _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(errors="backslashreplace").strip()
     return f": {text}" if text else ""

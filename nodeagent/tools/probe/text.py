@@ -40,9 +40,9 @@ def _format_memory(one: ContainerMemory) -> Row:
     if one.promised is None:
         return one.pod, one.container, promised, nodes, _NOTHING, _NOTHING
     whole, elsewhere = sum(one.by_node.values()), one.elsewhere
-    # rounded down, so that memory elsewhere doesn't disappear
-    there = f"{1000 * (whole - elsewhere) // whole / 10:.1f}%" if elsewhere else "100%"
-    return one.pod, one.container, promised, nodes, there, _format_amount(elsewhere) if elsewhere else _NOTHING
+    # rounded down, so that 100% is only shown if no memory is on other nodes
+    share = f"{1000 * (whole - elsewhere) // whole / 10:.1f}%" if elsewhere else "100%"
+    return one.pod, one.container, promised, nodes, share, _format_amount(elsewhere) if elsewhere else _NOTHING
 
 
 def _format_amount(size: int) -> str:

@@ -17,7 +17,7 @@ _INDENT = "  "
 _POD_STAYS = "; the running pod stays unchanged"
 _CHANGE_VERBS = {"created": "does not exist yet", "changed": "changes"}
 _MAX_LISTED = 4
-"""Limit on a pod's containers, or on pods, that are listed in a line."""
+"""Largest number of containers or pods that a line lists."""
 
 
 def format_applied(document: Document) -> str:

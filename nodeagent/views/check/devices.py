@@ -1,4 +1,4 @@
-"""Check whether the configured extended resources have devices. Loaded only if some are configured; pure."""
+"""Check whether the configured extended resources have devices. Loaded only if such resources are configured; pure."""
 
 from collections.abc import Iterator
 

@@ -162,7 +162,7 @@ def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def check_kubelet(facts: NodeFacts) -> CheckResult:
-    """Check that kubelet allocates no CPUs. With `nriSocket`, its managers have to be off even while it is stopped."""
+    """Check that kubelet allocates no CPUs. With `nriSocket`, kubelet's managers must be off even while kubelet is stopped."""
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _CGROUPS_MISSING)
     policy, has_assignments = _read_kubelet_state(facts)
@@ -199,8 +199,8 @@ def check_kubelet(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Return the CPU manager policy and whether CPUs are assigned, according to kubelet's checkpoint. An unreadable
-    checkpoint has neither.
+    """Return the CPU manager policy and whether CPUs are assigned, according to kubelet's checkpoint. For an unreadable checkpoint, return
+    None and False.
     """
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")

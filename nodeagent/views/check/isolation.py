@@ -141,7 +141,7 @@ def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet 
     Returns:
         The CPUs. None means unknown.
     """
-    # A kernel without tickless CPUs has no file nohz_full, but always the file isolated.
+    # Every kernel has the file `isolated`, but a kernel without tickless CPUs lacks the file `nohz_full`.
     if seen or facts.text(f"{CPUS}/isolated") is not None:
         return seen & facts.topology.online
     cmdline = facts.text("proc/cmdline")

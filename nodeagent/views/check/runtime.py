@@ -1,6 +1,4 @@
-"""Checks of the container runtime behind `nriSocket`. One function per check; pure. Nothing is checked if it isn't
-configured.
-"""
+"""Checks of the container runtime behind `nriSocket`. One function per check; pure. Nothing is checked if no runtime is configured."""
 
 from collections.abc import Iterator
 

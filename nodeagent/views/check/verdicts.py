@@ -30,7 +30,7 @@ class Level(enum.Enum):
 
 
 class SettingWrite(Struct, frozen=True):
-    """A setting that may be changed and reverted at any time. It moves no process and lasts until the next boot."""
+    """A setting that may be changed and reverted at any time. The change doesn't move processes, and lasts until the next boot."""
 
     path: str
     """Path below the root."""

@@ -15,9 +15,9 @@ from nodeagent.views.wording.words import format_bytes, format_count
 
 _MOST_HOLDERS = 8
 FEW_SETS = 3
-"""Limit on NUMA nodes with the same shortage that are all named."""
+"""Largest number of NUMA nodes with the same shortage that are all named."""
 MOST_NODES = 8
-"""Limit on NUMA nodes listed one by one, of which the closest ones are listed."""
+"""Largest number of NUMA nodes listed one by one: the nodes with the smallest shortages."""
 
 
 class ResourceDemand(Struct, frozen=True):
@@ -82,7 +82,7 @@ def format_node_count(demands: Iterable[ResourceDemand]) -> str:
 
 
 def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe the shortages of all nodes together, then those of each node, the closest ones first."""
+    """Describe the shortages of all nodes together, then the shortages of each node, smallest first."""
     yield from describe_total_shortages([demand for demand in demands if demand.nodes > 1], nodes)
     described = []
     for node in nodes:
@@ -102,13 +102,13 @@ def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[
     """Describe the shortages of all nodes together, or of as many as are needed."""
     for demand in demands:
         free = sorted((demand.free_on(node) for node in nodes), reverse=True)
-        total, most = sum(free), sum(free[: demand.nodes])
+        total, largest = sum(free), sum(free[: demand.nodes])
         if total < demand.amount:
             missing = demand.format_missing(demand.amount - total)
             yield f"{demand.format_free(total)} can still be allocated in total: {missing}"
-        elif demand.nodes > 1 and most < demand.amount:
-            missing = demand.format_missing(demand.amount - most)
-            yield f"no {demand.nodes} NUMA nodes together have more than {demand.format_free(most)} free: {missing}"
+        elif demand.nodes > 1 and largest < demand.amount:
+            missing = demand.format_missing(demand.amount - largest)
+            yield f"no {demand.nodes} NUMA nodes together have more than {demand.format_free(largest)} free: {missing}"
 
 
 def _describe_node(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:

@@ -220,12 +220,12 @@ def format_container(container: Document) -> list[str]:
     level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
         container["isolation"]
     ]
-    beside = " + shared pool" if container["isolation"] == "mixed" else ""
+    pool = " + shared pool" if container["isolation"] == "mixed" else ""
     memory = "" if container["memoryNodes"] is None else f"memory NUMA {container['memoryNodes']}"
     cores = " and ".join(container["coreClasses"])
     where = f"NUMA {container['numaNodes']}{cores and f', {cores}'}" if container["numaNodes"] else ""
     why = "" if container["whyShared"] is None else container["whyShared"]
-    return [container["name"], f"{level} {container['cpus']}{beside}", where, memory, why]
+    return [container["name"], f"{level} {container['cpus']}{pool}", where, memory, why]
 
 
 def _format_isolation(closed: Document) -> str:
@@ -246,9 +246,9 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
     match step["step"]:
         case "merge":
             title = f"{owner}: which NUMA nodes? {_format_merge_result(step, config)}"
-            if step["candidates"] and not _is_open(step):
+            if step["candidates"] and not _has_no_preference(step):
                 rows = [["NUMA", *step["candidates"][0]["opinions"], ""]]
-                rows += [[format_node_sets(nodes), *cells] for cells, nodes in _group_alike(step).items()]
+                rows += [[format_node_sets(nodes), *cells] for cells, nodes in _group_equal_sets(step).items()]
         case "cpus":
             title = f"{owner}: which CPUs? {step['cpus'] or 'refused'}"
         case "devices":
@@ -264,7 +264,7 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
         yield from _format_answers(step, inner, width)
     if rows:
         yield from (f"{inner}{line}" for line in format_table(rows, width - len(inner)))
-        if any(len(nodes) > FEW_SETS for nodes in _group_alike(step).values()):
+        if any(len(nodes) > FEW_SETS for nodes in _group_equal_sets(step).values()):
             yield f"{inner}(-o json lists every set)"
         if step["silent"]:
             names = " and ".join(step["silent"])
@@ -290,7 +290,7 @@ def format_device(device: Document) -> str:
 
 def _format_merge_result(step: Document, config: Document) -> str:
     policy = config["topologyManagerPolicy"]
-    if step["admitted"] and _is_open(step):
+    if step["admitted"] and _has_no_preference(step):
         return "any: none of its resources depends on NUMA nodes"
     nodes = "any" if step["nodes"] is None else f"NUMA {step['nodes']}"
     if step["overruled"]:
@@ -303,12 +303,12 @@ def _format_merge_result(step: Document, config: Document) -> str:
     return f"{nodes} is the best, but not preferred by all: {policy} refuses it"
 
 
-def _is_open(step: Document) -> bool:
+def _has_no_preference(step: Document) -> bool:
     """Tell whether no resource prefers any NUMA nodes."""
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
-def _group_alike(step: Document) -> dict[tuple[str, ...], list[str]]:
+def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
     """Group the sets of NUMA nodes by their cells of the table."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:

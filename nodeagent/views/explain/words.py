@@ -65,20 +65,23 @@ def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
     own = limit_to_pod(before.managers.providers, trace.demand)
     before = replace(before, managers=replace(before.managers, providers=own))
     last = trace.steps[-1] if trace.steps else None
-    there = decision.attempted  # including the allocations of the pod's earlier containers
-    reuse = there.of(CpuBooks).reuse
+    promises = decision.attempted  # including the allocations of the pod's earlier containers
+    reuse = promises.of(CpuBooks).reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
-    nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent, trace.demand.core_class)
+    nodes = headroom(before.managers, promises, (*before.pods, trace.pod), lent, trace.demand.core_class)
     if trace.demand.numa_node is not None:
         nodes = tuple(node for node in nodes if node.id == trace.demand.numa_node)
     if isinstance(last, MergeTrace):
-        return [*_explain_merge(before, trace, last, nodes), *_explain_reuse(before, there, trace.pod.uid, lent)]
+        return [*_explain_merge(before, trace, last, nodes), *_explain_reuse(before, promises, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
-        return [*_explain_cpus(before, trace, last, nodes), *_explain_reuse(before, there, trace.pod.uid, lent)]
+        return [*_explain_cpus(before, trace, last, nodes), *_explain_reuse(before, promises, trace.pod.uid, lent)]
     if isinstance(last, DeviceStep):
         return ["see the message"]
     if isinstance(last, MemoryStep):
-        return [*_explain_memory(before, trace, last, nodes), *_explain_reuse(before, there, trace.pod.uid, CpuSet())]
+        return [
+            *_explain_memory(before, trace, last, nodes),
+            *_explain_reuse(before, promises, trace.pod.uid, CpuSet()),
+        ]
     shared = [(c.name, why_shared(before.managers.placement, trace.pod, c)) for c in trace.pod.containers]
     return [f"container {name} has no exclusive CPUs: {why.value}" for name, why in shared if why is not None] or [
         "see the message"
@@ -124,10 +127,10 @@ def _explain_budget(trace: Trace) -> Iterator[str]:
     for name, amount in (("CPUs", demand.cpus), *(demand.memory or ())):
         taken = [(c.name, c.cpus if name == "CPUs" else dict(c.memory or ()).get(name, 0)) for c in staying]
         alone = [(container, size) for container, size in taken if size]
-        said = ", ".join(f"{container} {_format_size(name, size)}" for container, size in alone)
+        exclusive_amounts = ", ".join(f"{container} {_format_size(name, size)}" for container, size in alone)
         left = max(0, amount - sum(size for _, size in alone))
         yield (
-            f"of the pod's {_format_size(name, amount)} {name} its containers take exclusively: {said or 'nothing'}; "
+            f"of the pod's {_format_size(name, amount)} {name} its containers take exclusively: {exclusive_amounts or 'nothing'}; "
             f"left: {_format_size(name, left)}"
         )
     sharing = [c.name for c in demand.containers if not c.cpus]
@@ -148,9 +151,9 @@ def _find_request(trace: Trace, container: str | None) -> tuple[str, int, Amount
 
 
 def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
-    over = _explain_invalid_budget(before, trace) if merge.container is None else None
-    if over is not None:
-        yield over
+    budget_error = _explain_invalid_budget(before, trace) if merge.container is None else None
+    if budget_error is not None:
+        yield budget_error
         yield from _explain_budget(trace)
         return
     name, cpus, memory = _find_request(trace, merge.container)
@@ -167,8 +170,8 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
     largest = {demand: max((demand.capacity_of(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
-        those = "no NUMA node is large enough: the largest" if len(nodes) > 1 else "the node is not large enough: it"
-        yield from (f"{those} has {demand.format_amount(largest[demand])}" for demand in too_large)
+        subject = "no NUMA node is large enough: the largest" if len(nodes) > 1 else "the node is not large enough: it"
+        yield from (f"{subject} has {demand.format_amount(largest[demand])}" for demand in too_large)
         return
     yield from describe_shortages(demands, nodes)
     yield from _explain_devices(trace, merge)
@@ -178,8 +181,8 @@ def _explain_merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple
     }
     suited = {resource: found for resource, found in fitting.items() if found}
     if len(suited) > 1:
-        said = "; ".join(f"{resource} would be on {format_node_sets(found)}" for resource, found in suited.items())
-        yield f"no set of NUMA nodes suits all resources: {said}"
+        locations = "; ".join(f"{resource} would be on {format_node_sets(found)}" for resource, found in suited.items())
+        yield f"no set of NUMA nodes suits all resources: {locations}"
 
 
 def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
@@ -197,14 +200,14 @@ def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
             yield f"{resource}: too few are free on all NUMA nodes together"
 
 
-def _explain_reuse(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
+def _explain_reuse(before: WhatIf, promises: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
     """Describe the resources of the pod's init containers, which count as free for the pod."""
     if lent:
         yield (
             f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
             f"{'counts' if len(lent) == 1 else 'count'} as free for the pod, which must run there"
         )
-    reuse = there.of(MemoryBooks).reuse
+    reuse = promises.of(MemoryBooks).reuse
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
         if size:
             yield (
@@ -238,9 +241,11 @@ def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Node
         split = [str(node.split) for node in nodes if node.split]
         of = _format_class(trace.demand.core_class)
         yield f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
-        odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
+        unaligned = [
+            (f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)
+        ]
         if cpus % (layout.per_core or 1):
-            also = [f"{count} ({other})" for other, count in odd if other != name]
+            also = [f"{count} ({other})" for other, count in unaligned if other != name]
             yield f"{cpus} is not a multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
         halves = f"; {','.join(split)} are in partly used cores" if split else ""
@@ -252,12 +257,12 @@ def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Node
     with_cpus = [node for node in nodes if node.cpus]
     for node in with_cpus[:MOST_NODES]:
         yield f"NUMA {node.id}: {len(node.free)} of {len(node.cpus)} free{format_holders(node)}"
-    yield from _format_further(with_cpus)
+    yield from _format_other_nodes(with_cpus)
     if before.managers.placement.isolated_cpus == "only":
         yield "isolatedCPUs is only: only isolated CPUs are allocated"
 
 
-def _format_further(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
+def _format_other_nodes(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     if len(nodes) > MOST_NODES:
         yield f"and {format_count(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
@@ -276,7 +281,7 @@ def _explain_memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple
         amounts = ", ".join(f"{_format_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
         group = "" if node.group is None else f", allocated only together with the memory of NUMA {node.group}"
         yield f"NUMA {node.id}: {amounts} free{group}"
-    yield from _format_further(nodes)
+    yield from _format_other_nodes(nodes)
     total = {r: sum(m.free_bytes for node in nodes for m in node.memory if m.resource == r) for r, _ in memory}
     if len(nodes) > 1 and all(total[resource] >= size for resource, size in memory):
         yield "there is enough in total, but a NUMA node whose memory is already in use alone or in a group can't join another group"
@@ -299,7 +304,7 @@ def _format_amounts(amounts: tuple[Amount, ...]) -> str:
 
 
 def format_remedy(remedy: Remedy) -> str:
-    """Describe the change of a remedy."""
+    """Describe the change that a remedy proposes."""
     match remedy.change:
         case RequestChange.REQUEST:
             return f"let {_format_amounts(remedy.amounts)}"

@@ -39,7 +39,7 @@ class ContainerView(Struct, frozen=True):
     container: Container
     status: ContainerStatus
     desired: DesiredCgroup | None
-    """Desired values of the cgroup. None if the agent wants none or cgroups were not observed."""
+    """Desired values of the cgroup. None if the agent wants no such cgroup, or if cgroups were not observed."""
     is_different: bool
     """Whether the cgroup differs from the desired values."""
     closing: Closing | None = None
@@ -83,7 +83,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     own = own_set_of(observed.promises, uid, container.name)
     level = isolation(observed.rules, observed.promises, entry.pod, container.name) if entry.is_active else None
     usable = own & topology.online if own is not None else CpuSet()
-    lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
+    used_cpus = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
@@ -109,7 +109,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
         "partition": partition,
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
-        "places": [dict(place) for place in places.find(lie)] if lie else [],
+        "places": [dict(place) for place in places.find(used_cpus)] if used_cpus else [],
         "processes": observed.process_count,
         "promised": promised_fields(held, container.name),
         "restarts": status.restarts,
@@ -121,11 +121,11 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
 
 
 def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the cpuset partition of the container or its pod. None means that there is none."""
+    """Return the cpuset partition of the container or its pod. None means that neither is a partition."""
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
-        there = cgroups.get(path)
-        found = there.get(Attribute.CPUSET_CPUS_PARTITION) if there else None
+        cgroup = cgroups.get(path)
+        found = cgroup.get(Attribute.CPUSET_CPUS_PARTITION) if cgroup else None
         if isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER:
             return format_value(found)
     return None

@@ -245,7 +245,7 @@ def _describe_pod(
 
 
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
-    """Describe a request of a pod that isn't met, with the reason and the events that let the agent retry it."""
+    """Describe a pod's unmet request, with the reason and the events that let the agent retry it."""
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None

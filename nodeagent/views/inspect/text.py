@@ -305,7 +305,7 @@ def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
         yield from break_text(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
-        # A break elsewhere would change the effect of the command.
+        # A line break elsewhere would change the effect of the command.
         for part in orphan["nextStep"].replace(" && ", " &&\n").splitlines():
             yield from break_text(f"    {part}", width)
     yield ""
@@ -364,7 +364,7 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
 
 
 def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
-    at_ms, there = document["atMs"], pod["effective"]
+    at_ms, effective = document["atMs"], pod["effective"]
     rows = [
         ("pod", f"{pod['namespace']}/{pod['name']}"),
         ("phase", _format_phase(pod, at_ms)),
@@ -389,7 +389,7 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
     if pod.get("claims"):
         rows += [("claim", format_claim(claim)) for claim in pod["claims"]]
     if pod["cgroup"] is not None:
-        values = "" if there is None else f": {_format_limits(there)}"
+        values = "" if effective is None else f": {_format_limits(effective)}"
         rows.append(("cgroup", f"{pod['cgroup']}{values}"))
     if pod["estimates"]:
         from nodeagent.views.wording.runtime_pods import format_estimate  # noqa: PLC0415 - most nodes have no container runtime

@@ -89,7 +89,7 @@ def describe_comparison(first: Simulation, second: Simulation, where: str) -> Do
         "differing": [
             f"{a['namespace']}/{a['name']}"
             for a, b in pairs
-            if not a["replaced"] and _without_shared_cpus(a) != _without_shared_cpus(b)
+            if not a["replaced"] and _remove_shared_cpus(a) != _remove_shared_cpus(b)
         ],
         "kind": "Comparison",
         "machine": _describe_machine(first, where),
@@ -102,7 +102,7 @@ def _describe_machine(run: Simulation, where: str) -> Document:
     return describe_machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
-def _without_shared_cpus(pod: Document) -> Document:
+def _remove_shared_cpus(pod: Document) -> Document:
     """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
@@ -136,7 +136,7 @@ def _describe_side(run: Simulation) -> Document:
 
 
 def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Tell for each pod whether a later one replaces it."""
+    """Tell for each pod whether a later pod replaces it."""
     taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):

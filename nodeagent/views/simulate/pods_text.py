@@ -59,7 +59,7 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
         outcomes = [_format_decision(pod) for pod in (a, b)]
         rows.append([f"{mark}{name}", *(f"replaced: {text}" if a["replaced"] else text for text in outcomes)])
     verdict = (
-        f"{format_count(len(differing), 'pod')} of {_count_staying(one)}, marked with *, "
+        f"{format_count(len(differing), 'pod')} of {_count_remaining_pods(one)}, marked with *, "
         f"{'is' if len(differing) == 1 else 'are'} decided differently."
         if differing
         else "Both make the same decision on every pod."
@@ -71,15 +71,15 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
         "",
         *break_text(verdict, width),
     ]
-    lines += _format_ended(one, width)
+    lines += _format_replaced_pods(one, width)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _format_share(side: Document) -> str:
-    return f"{side['summary']['admitted']} of {_count_staying(side)}"
+    return f"{side['summary']['admitted']} of {_count_remaining_pods(side)}"
 
 
-def _count_staying(side: Document) -> int:
+def _count_remaining_pods(side: Document) -> int:
     """Count the pods that are not replaced by a later one."""
     return len(side["pods"]) - int(side["summary"]["replaced"])
 
@@ -104,15 +104,15 @@ def format_placed(container: Document) -> str:
 
 def _format_pods(document: Document, width: int) -> Iterator[str]:
     summary = document["summary"]
-    there = summary["before"] - len(document["ended"])
-    said = [
+    existing = summary["before"] - len(document["ended"])
+    parts = [
         f"{format_count(summary['admitted'], 'pod')} admitted",
         f"{summary['refused']} refused",
         *([f"{summary['replaced']} replaced"] if summary["replaced"] else []),
-        *([f"{format_count(there, 'pod')} already on the node"] if there else []),
+        *([f"{format_count(existing, 'pod')} already on the node"] if existing else []),
     ]
-    yield from break_text(", ".join(said), width)
-    yield from _format_ended(document, width)
+    yield from break_text(", ".join(parts), width)
+    yield from _format_replaced_pods(document, width)
     staying = [pod for pod in document["pods"] if not pod["replaced"]]
     placed = list(format_placements(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
     if placed:
@@ -165,8 +165,8 @@ def _format_devices(pod: Document) -> Iterator[str]:
             yield f", claim {format_claim(claim)}"
 
 
-def _format_ended(side: Document, width: int) -> Iterator[str]:
-    """Yield the pods of the node that are replaced by others."""
+def _format_replaced_pods(side: Document, width: int) -> Iterator[str]:
+    """Yield the node's pods that other pods replace."""
     names = side["ended"]
     if names:
         more = [f"and {len(names) - _MAX_ENDED} more (-o json has all)"] if len(names) > _MAX_ENDED else []

@@ -82,8 +82,8 @@ def describe_device_sections(
     devices: Sequence[Device], topology: Topology, owners: OwnersByAddress = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
     """Describe the devices of each NUMA node. Unallocated virtual functions are only counted at their physical function."""
-    there = {device.address for device in devices}
-    shown = tuple(d for d in devices if d.physical_function not in there or d.address in owners)
+    addresses = {device.address for device in devices}
+    shown = tuple(d for d in devices if d.physical_function not in addresses or d.address in owners)
     return tuple(
         DeviceSection(
             "devices of unknown NUMA node (not reported by the firmware)"

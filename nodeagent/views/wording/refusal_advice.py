@@ -86,7 +86,7 @@ def describe_retries(retries: Iterable[str]) -> str:
 
 
 def advise_next_step(reason: str, pod: str) -> str:
-    """Return the advice how to get the pod admitted.
+    """Return advice on getting the pod admitted.
 
     Args:
         reason: the reason of the refusal.

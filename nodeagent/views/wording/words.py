@@ -64,14 +64,14 @@ def format_processes(count: int | None) -> str:
 def format_isolation(container: Document) -> str:
     """Describe the locations of exclusive CPUs, or the reason why CPUs are shared."""
     cores = " and ".join(container["coreClasses"])
-    lie = ", ".join(filter(None, (format_places(container["places"]), cores and f"{cores} cores")))
+    locations = ", ".join(filter(None, (format_places(container["places"]), cores and f"{cores} cores")))
     match container["isolation"]:
         case "container":
             alone = "exclusive, closed to the host" if is_closed_to_host(container) else "exclusive"
-            return f"{alone}: {lie}" if lie else alone
+            return f"{alone}: {locations}" if locations else alone
         case "mixed":
-            beside = f"exclusive {container['promised']['cpus']} and the shared pool"
-            return f"{beside}: {lie}" if lie else beside
+            both = f"exclusive {container['promised']['cpus']} and the shared pool"
+            return f"{both}: {locations}" if locations else both
         case "pod" | "host":
             return f"shared: {container['whyShared']}"
         case _:
@@ -104,22 +104,22 @@ def is_closed_to_host(container: Document) -> bool:
 
 def list_remarks(container: Document, at_ms: int) -> list[str]:
     """Describe all unusual facts, one sentence each."""
-    state, said = container["state"], []
+    state, remarks = container["state"], []
     if container["differs"]:
-        said.append("NOT AS ALLOCATED: see the differences below")
+        remarks.append("NOT AS ALLOCATED: see the differences below")
     if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_EXPECTED_MS:
-        said.append(
+        remarks.append(
             f"killed {format_age(at_ms - state['killAtMs'])} ago but still running, so it keeps its CPUs: a process may hang in the kernel"
         )
     if state["nextStartAtMs"] is not None:
-        said.append(f"next start {format_time_until(state['nextStartAtMs'] - at_ms)}")
+        remarks.append(f"next start {format_time_until(state['nextStartAtMs'] - at_ms)}")
     if container["exit"] is not None and (state["name"] != "Exited" or container["exit"]["reason"] != "Completed"):
-        said.append(f"ended {format_exit(container['exit'], at_ms)}")
+        remarks.append(f"ended {format_exit(container['exit'], at_ms)}")
     if container["lastExit"] is not None:
-        said.append(f"the previous run ended {format_exit(container['lastExit'], at_ms)}")
+        remarks.append(f"the previous run ended {format_exit(container['lastExit'], at_ms)}")
     if container["oomKills"]:
-        said.append(f"{format_count(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
-    return [*said, *container["notes"]]
+        remarks.append(f"{format_count(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
+    return [*remarks, *container["notes"]]
 
 
 def format_exit(ended: Document, at_ms: int) -> str:

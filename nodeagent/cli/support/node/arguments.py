@@ -50,7 +50,7 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
 
 
 def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
-    """Add the options for the node and the rules of decisions that are tried out; `scenarios` may name rules themselves."""
+    """Add the options for trial decisions: the node and the rules. `scenarios` tells whether scenarios may name the rules instead."""
     add_machine_arguments(parser, described=True)
     add_agent_arguments(
         parser,

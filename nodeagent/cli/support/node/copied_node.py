@@ -31,12 +31,12 @@ def view_capture(topology: Topology, capture: Capture | None, path: str, config_
 
     Args:
         topology: the machine.
-        capture: the capture, or None if there is only the machine.
-        path: file with both.
+        capture: the capture, or None if the file only describes a machine.
+        path: path of the file.
         config_path: configuration that replaces the captured one, or None.
 
     Raises:
-        NodeAgentError: there is no configuration, or it doesn't fit the machine.
+        NodeAgentError: there is no configuration, or it is invalid for the machine.
     """
     agent = None if capture is None else capture.agent
     if agent is None:
@@ -63,7 +63,7 @@ def read_copied_node(root: str, config_path: str | None) -> NodeView:
         config_path: configuration that replaces the copied one, or None.
 
     Raises:
-        NodeAgentError: the state or the configuration can't be read, or the configuration doesn't fit the machine.
+        NodeAgentError: the state or the configuration can't be read, or the configuration is invalid for the machine.
     """
     topology = topology_of(read_machine(root))
     config_path = config_path or f"{root}{DEFAULT_CONFIG}"

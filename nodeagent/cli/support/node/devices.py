@@ -20,7 +20,7 @@ def read_selected_devices(options: argparse.Namespace) -> "tuple[Device, ...]":
     """Read the selected node's devices.
 
     Raises:
-        NodeAgentError: the devices can't be read, or a named file has none.
+        NodeAgentError: the devices can't be read, or a named file contains no devices.
     """
     from nodeagent.formats.kernel.pci_devices import devices_of
 
@@ -40,10 +40,10 @@ def _read_sample(options: argparse.Namespace) -> SysfsSample:
 
 
 def add_selected_devices(what_if: WhatIf, pods: Iterable[Pod], options: argparse.Namespace) -> WhatIf:
-    """Return the selected node with its devices, for decisions on these pods in addition to its own.
+    """Return the selected node with its devices, for decisions on these pods in addition to the node's own pods.
 
     Raises:
-        NodeAgentError: the devices can't be read, or a named file has none.
+        NodeAgentError: the devices can't be read, or a named file contains no devices.
     """
     is_described = options.topology is not None
     return _add_devices(
@@ -52,7 +52,7 @@ def add_selected_devices(what_if: WhatIf, pods: Iterable[Pod], options: argparse
 
 
 def add_this_nodes_devices(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
-    """Return this node with its devices, for decisions on these pods in addition to its own.
+    """Return this node with its devices, for decisions on these pods in addition to the node's own pods.
 
     Raises:
         SysfsError: a file is malformed, or can't be read.
@@ -61,7 +61,7 @@ def add_this_nodes_devices(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def add_captured_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSample | None) -> WhatIf:
-    """Return a captured node with its devices, for decisions on these pods in addition to its own.
+    """Return a captured node with its devices, for decisions on these pods in addition to the node's own pods.
 
     Raises:
         SysfsError: a captured file is malformed.

@@ -17,7 +17,7 @@ from nodeagent.formats.node_view import NodeView, Observation
 
 
 def add_cgroups(view: NodeView) -> NodeView:
-    """Add the observed cgroups, unless the view has them. Only the main processes are known then."""
+    """Add the observed cgroups, unless the view has them already. Of the processes, only the main processes are known then."""
     if view.observation is not None:
         return view
     problems: list[str] = []
@@ -54,8 +54,8 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
     units = UnitCgroups(tree)
     try:
         observed = dict(read_cgroups(tree, units, view.state.pods_of_units()))
-        elsewhere = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
-        found = ((path, tree.read_foreign(path)) for path in elsewhere)
+        unit_paths = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
+        found = ((path, tree.read_foreign(path)) for path in unit_paths)
         observed = {**observed, **{path: cgroup for path, cgroup in found if cgroup is not None}}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
@@ -68,21 +68,21 @@ def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, Observ
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the processes of each container by cgroup path, and one process in each container's own cgroup instead of a child cgroup.
+    """Return the processes of each container by cgroup path. Also return one misplaced process for each container that has any.
 
-    Unreadable cgroups are left out, and are shown with 0 processes.
+    A misplaced process is in the container's own cgroup instead of a child cgroup. Unreadable cgroups are left out.
     """
     if view.cgroup_root is None:
         return {}, {}
     tree = CgroupTree(view.cgroup_root)
-    found, beside = {}, {}
+    found, misplaced = {}, {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
             found[path] = tree.processes.list_pids(view.cgroup_of(path))
-            beside[path] = tree.processes.find_misplaced(path)
+            misplaced[path] = tree.processes.find_misplaced(path)
         except CgroupError:
             continue
-    return found, {path: pid for path, pid in beside.items() if pid is not None}
+    return found, {path: pid for path, pid in misplaced.items() if pid is not None}
 
 
 def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:

@@ -30,7 +30,7 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
         down: the reason why the agent doesn't answer.
 
     Raises:
-        NodeAgentError: there is no saved state, or it can't be read, or the configuration doesn't fit the machine.
+        NodeAgentError: there is no saved state, or it can't be read, or the configuration is invalid for the machine.
     """
     node = discover(config, config_path)
     path = state_path(node.config)

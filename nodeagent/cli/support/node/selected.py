@@ -14,7 +14,7 @@ def read_node(options: argparse.Namespace) -> NodeView:
     This node's running agent reports its own configuration; for another node `--config` takes precedence over the captured one.
 
     Raises:
-        NodeAgentError: the state or the configuration can't be read, or they don't fit the machine.
+        NodeAgentError: the state or the configuration can't be read, or don't match the machine.
     """
     if options.machine is None and not is_copied(options):
         return read_this_node(options.config or DEFAULT_CONFIG, options.socket)

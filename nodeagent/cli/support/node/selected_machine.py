@@ -1,4 +1,4 @@
-"""Machine that a command is about: this one, that of a copied file-system root (`--root`), or the one in a file (`--machine`)."""
+"""The machine that a command is about: this machine, a copied file-system root (`--root`), or a machine in a file (`--machine`)."""
 
 import argparse
 import os
@@ -35,7 +35,7 @@ def read_machine_file(path: str) -> tuple[Topology, Capture | None]:
     """Read the file that `--machine` names. The capture is None if the file only describes a machine.
 
     Raises:
-        NodeAgentError: the file is neither.
+        NodeAgentError: the file is neither a capture nor a description.
     """
     content = read_named(path, MAX_BYTES)
     if content is None:
@@ -51,7 +51,7 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
         path: name of the file, for errors.
 
     Raises:
-        NodeAgentError: the file is neither.
+        NodeAgentError: the file is neither a capture nor a description.
     """
     found = decode_capture(content, path)
     if isinstance(found, Capture):

@@ -107,7 +107,7 @@ def create_empty_node(machine: WhatIfMachine, config: Config, path: str, errata:
         errata: rules to decide by.
 
     Raises:
-        NodeAgentError: the configuration doesn't fit the machine.
+        NodeAgentError: the configuration is invalid for the machine.
     """
     node = _load_plugins(_set_up_node(config, machine.topology, errata, path), path)
     return WhatIfNode(
@@ -122,7 +122,7 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
     """Read the selected node with its pods.
 
     Raises:
-        NodeAgentError: machine, configuration or state can't be read, or don't fit each other.
+        NodeAgentError: machine, configuration or state can't be read, or don't match.
     """
     machine = read_what_if_machine(options)
     known = machine.known
@@ -182,7 +182,7 @@ def _set_up_node(
 
 
 def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
-    """Return the node of a configuration that fits its machine."""
+    """Return the node, whose configuration must be valid for its machine."""
     if isinstance(node, NodeSetup):
         return node
     raise WhatIfError(
