@@ -146,7 +146,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         try:
             run_turns(agent, publisher, watch, config_path, manager, heart, standing)
         finally:
-            manager.notify_stopping(_status(agent))
+            manager.notify_stopping(_format_status(agent))
             watch.stop()
             manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
@@ -237,9 +237,9 @@ def run_turns(
             unserved, unwatched = publisher.listen(), _renew_watch(watch, agent, unwatched)
             reasons = rescans.add_timer(reasons, agent.node.config.rescan_period_ms / 1000)
             due = time.monotonic() + agent.turn(reasons, (*standing, *unserved, *filter(None, (unwatched, unapplied))))
-            manager.set_status(_status(agent))
+            manager.set_status(_format_status(agent))
             if agent.memory.has_reconciled and not heart.is_ready:
-                manager.notify_ready(_status(agent))
+                manager.notify_ready(_format_status(agent))
                 agent.edges.log.info("ready")
                 heart.is_ready = True
             if not follows_hotplug:
@@ -263,7 +263,7 @@ def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
     return ""
 
 
-def _status(agent: Agent) -> str:
+def _format_status(agent: Agent) -> str:
     view = agent.view
     active = sum(entry.is_active for entry in view.state.entries)
     problems = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
@@ -283,7 +283,7 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
     except NodeAgentError as err:
         problem = f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
         agent.edges.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
-    manager.notify_ready(_status(agent))
+    manager.notify_ready(_format_status(agent))
     return problem
 
 

@@ -101,8 +101,8 @@ def pod_cgroups(
     def make(inputs: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
         entry, _ = inputs
         if entry.pins_units:
-            return tuple(_unit_cgroups(node, kernel, state, entry))
-        return _pod_cgroups(config, node, kernel, state, entry, controllers)
+            return tuple(_make_unit_cgroups(node, kernel, state, entry))
+        return _make_pod_cgroups(config, node, kernel, state, entry, controllers)
 
     present = (entry for entry in state.own_entries() if entry.is_active)
     return (last or PodCgroups()).follow(
@@ -136,9 +136,9 @@ def desired_cgroups(
     )
     of_pods = tuple(want for _, wants in pods.kept.values() for want in wants)
     return (
-        *_above_pods(kernel, controllers, of_pods),
-        _class_cgroup(BURSTABLE, kernel, controllers, burstable_milli),
-        _class_cgroup(BEST_EFFORT, kernel, controllers, 0),
+        *_make_cgroups_above_pods(kernel, controllers, of_pods),
+        _make_qos_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli),
+        _make_qos_class_cgroup(BEST_EFFORT, kernel, controllers, 0),
         *of_pods,
     )
 
@@ -153,7 +153,7 @@ def runtime_cgroups(
     remote = replace(kernel, path_to_partitions=())
     found = {}
     for entry in state.requested_entries():
-        containers = _pod_cgroups(config, node, remote, state, entry, frozenset())[1:]
+        containers = _make_pod_cgroups(config, node, remote, state, entry, frozenset())[1:]
         for container, want in zip(entry.pod.containers, containers, strict=True):
             attributes = tuple((attribute, value) for attribute, value in want.attributes if attribute in _ASKABLE)
             key = ContainerKey(entry.pod.uid, container.name)
@@ -161,13 +161,15 @@ def runtime_cgroups(
     return found
 
 
-def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
+def _make_qos_class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
     """Return the cgroup of a QoS class. No pod in it has a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
 
-def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]) -> Iterator[DesiredCgroup]:
+def _make_cgroups_above_pods(
+    kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]
+) -> Iterator[DesiredCgroup]:
     """Return the pods' cgroup and the cgroups above it, with the CPUs that each hands down to partitions (D27)."""
     if not kernel.path_to_partitions:
         yield DesiredCgroup("", controllers)
@@ -179,7 +181,7 @@ def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[Desi
         yield DesiredCgroup(path, controllers if not path else frozenset(), handed_down)
 
 
-def _pod_cgroups(
+def _make_pod_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
 ) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and the cgroups of its containers.
@@ -195,7 +197,7 @@ def _pod_cgroups(
     pod_limit = resources.cpu_limit_milli if has_quota else None
     pool = shared_pool(node, state.promises, kernel.online)
     containers = tuple(
-        _container_cgroup(config, node, kernel, state, entry, container, levels[container.name], pool)
+        _make_container_cgroup(config, node, kernel, state, entry, container, levels[container.name], pool)
         for container in entry.pod.containers
     )
     cpus = node.reserved
@@ -210,8 +212,8 @@ def _pod_cgroups(
         (
             (Attribute.CPUSET_CPUS, cpus),
             (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
-            (Attribute.CPU_MAX, _quota(pod_limit, config)),
-            (Attribute.MEMORY_MAX, _memory_limit(resources.memory_limit_bytes, kernel)),
+            (Attribute.CPU_MAX, _make_cpu_max(pod_limit, config)),
+            (Attribute.MEMORY_MAX, _round_memory_limit(resources.memory_limit_bytes, kernel)),
         ),
     )
     if not kernel.path_to_partitions:
@@ -232,7 +234,7 @@ def _pod_cgroups(
     )
 
 
-def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+def _make_unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides only a unit's CPUs and memory nodes. The unit's own file decides the rest. The units' cgroups aren't below the pod's
@@ -251,7 +253,7 @@ def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodE
         level = isolation(node, state.promises, entry.pod, container.name)
         cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
         # If the unit's memory nodes were not decided, its own file applies.
-        mems = _decided_nodes(kernel, state.promises, entry.pod, container)
+        mems = _find_wanted_memory_nodes(kernel, state.promises, entry.pod, container)
         mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
         yield DesiredCgroup(
             path,
@@ -266,7 +268,7 @@ def _unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodE
         )
 
 
-def _decided_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Container) -> NumaSet:
+def _find_wanted_memory_nodes(kernel: Kernel, promises: Promises, pod: Pod, container: Container) -> NumaSet:
     asked_for = NumaSet() if pod.numa_node is None else NumaSet.of(pod.numa_node) & kernel.memory_nodes
     return memory_nodes_of(promises, pod.uid, container.name) or asked_for
 
@@ -286,7 +288,7 @@ def shared_pool(node: NodeRules, promises: Promises, online: CpuSet) -> CpuSet:
     return pool & of_class or pool
 
 
-def _container_cgroup(
+def _make_container_cgroup(
     config: Config,
     node: NodeRules,
     kernel: Kernel,
@@ -299,7 +301,7 @@ def _container_cgroup(
     promises, uid = state.promises, entry.pod.uid
     own = own_set_of(promises, uid, container.name)
     cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-    mems = _decided_nodes(kernel, promises, entry.pod, container) or kernel.memory_nodes
+    mems = _find_wanted_memory_nodes(kernel, promises, entry.pod, container) or kernel.memory_nodes
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
@@ -311,8 +313,8 @@ def _container_cgroup(
         ),
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
-        (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
-        (Attribute.MEMORY_MAX, _memory_limit(amounts.memory_limit_bytes, kernel)),
+        (Attribute.CPU_MAX, _compute_container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
+        (Attribute.MEMORY_MAX, _round_memory_limit(amounts.memory_limit_bytes, kernel)),
         (Attribute.MEMORY_OOM_GROUP, True),
     ]
     if kernel.limits_swap:
@@ -352,7 +354,7 @@ def _is_unlimited_pod(
     return any(level is not Isolation.HOST for level in levels.values())
 
 
-def _container_quota(
+def _compute_container_quota(
     config: Config, container: Container, limit_milli: int | None, level: Isolation, cpus: CpuSet
 ) -> CpuMax:
     """Compute a container's quota (D15).
@@ -368,20 +370,20 @@ def _container_quota(
     """
     has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
     if has_no_quota or not config.cpu_cfs_quota:
-        return _quota(None, config)
+        return _make_cpu_max(None, config)
     own = container.resources.limits.get(CPU)
     if level is Isolation.POD and (own is None or own.nano == 0):
         pool_milli = len(cpus) * 1000
-        return _quota(pool_milli if limit_milli is None else min(limit_milli, pool_milli), config)
-    return _quota(limit_milli, config)
+        return _make_cpu_max(pool_milli if limit_milli is None else min(limit_milli, pool_milli), config)
+    return _make_cpu_max(limit_milli, config)
 
 
-def _quota(limit_milli: int | None, config: Config) -> CpuMax:
+def _make_cpu_max(limit_milli: int | None, config: Config) -> CpuMax:
     period_us = config.cpu_cfs_quota_period_us
     return CpuMax(None, period_us) if limit_milli is None else cpu_quota(limit_milli, period_us)
 
 
-def _memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
+def _round_memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
     """Round a limit down to whole pages. The kernel does the same (mm/page_counter.c), so reading the limit back gives the same value."""
     if limit_bytes is None or limit_bytes == 0:
         return ByteLimit(None)

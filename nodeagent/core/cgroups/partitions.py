@@ -47,7 +47,7 @@ def add_partitions(
         isolated: CPUs isolated at boot (isolcpus), over which the kernel doesn't balance load.
         is_unbalanced: whether the pod requests partitions of the kind `isolated`.
     """
-    kind_of = partial(_kind, isolated=isolated, is_unbalanced=is_unbalanced)
+    kind_of = partial(_choose_partition, isolated=isolated, is_unbalanced=is_unbalanced)
     whole = _union(own.values())
     are_apart = len(own) > 1 and len(whole) == sum(map(len, own.values()))
     if len(own) == len(containers) and not are_apart and kind_of(whole) != MEMBER:
@@ -73,7 +73,7 @@ def add_partitions(
     )
 
 
-def _kind(cpus: CpuSet, *, isolated: CpuSet, is_unbalanced: bool) -> Partition:
+def _choose_partition(cpus: CpuSet, *, isolated: CpuSet, is_unbalanced: bool) -> Partition:
     """Return the kind of partition that the kernel accepts for these CPUs."""
     if cpus and (is_unbalanced or cpus <= isolated):
         return Partition(PartitionKind.ISOLATED)
@@ -102,12 +102,12 @@ class Step(Struct, frozen=True):
 def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
     """End each partition that differs from the desired one. Then withdraw the CPUs that no partition needs any more."""
     for want in reversed(desired):
-        before = _partition(want, observed)
+        before = _find_partition(want, observed)
         if before is not None and _has_to_end(want, observed):
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, MEMBER, before)
     for want in reversed(desired):
-        before_cpus = _handed_down(want, observed)
-        if before_cpus - want.partition_cpus() and _has_any(want):
+        before_cpus = _find_handed_down_cpus(want, observed)
+        if before_cpus - want.partition_cpus() and _lists_exclusive_cpus(want):
             kept = before_cpus & want.partition_cpus()
             yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, kept, before_cpus)
 
@@ -115,7 +115,7 @@ def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) 
 def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
     """Hand CPUs down to partitions. Then start the partitions, including those that the kernel has invalidated."""
     for want in desired:
-        before_cpus = _handed_down(want, observed)
+        before_cpus = _find_handed_down_cpus(want, observed)
         if want.partition_cpus() - before_cpus:
             kept = before_cpus & want.partition_cpus()
             yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, want.partition_cpus(), kept)
@@ -123,7 +123,7 @@ def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups
         wanted = want.get(Attribute.CPUSET_CPUS_PARTITION)
         if not isinstance(wanted, Partition) or wanted == MEMBER:
             continue
-        before = None if _has_to_end(want, observed) else _partition(want, observed)
+        before = None if _has_to_end(want, observed) else _find_partition(want, observed)
         if before != wanted:
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, wanted, before, grants=want.partition_cpus())
 
@@ -135,23 +135,26 @@ def find_unpartitioned_cpus(desired: Sequence[DesiredCgroup], observed: Observed
 
 
 def _has_to_end(want: DesiredCgroup, observed: ObservedCgroups) -> bool:
-    before = _partition(want, observed)
+    before = _find_partition(want, observed)
     if before is None or before == MEMBER:
         return False
-    return want.get(Attribute.CPUSET_CPUS_PARTITION) == MEMBER or _handed_down(want, observed) != want.partition_cpus()
+    return (
+        want.get(Attribute.CPUSET_CPUS_PARTITION) == MEMBER
+        or _find_handed_down_cpus(want, observed) != want.partition_cpus()
+    )
 
 
-def _has_any(want: DesiredCgroup) -> bool:
+def _lists_exclusive_cpus(want: DesiredCgroup) -> bool:
     return want.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None
 
 
-def _partition(want: DesiredCgroup, observed: ObservedCgroups) -> Partition | None:
+def _find_partition(want: DesiredCgroup, observed: ObservedCgroups) -> Partition | None:
     there = observed.get(want.path)
     found = there.get(Attribute.CPUSET_CPUS_PARTITION) if there else None
     return found if isinstance(found, Partition) else None
 
 
-def _handed_down(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
+def _find_handed_down_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
     there = observed.get(want.path)
     found = there.get(Attribute.CPUSET_CPUS_EXCLUSIVE) if there else None
     return found if isinstance(found, CpuSet) else CpuSet()

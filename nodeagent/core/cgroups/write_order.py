@@ -95,10 +95,10 @@ def concerns_limit(change: Change) -> TypeGuard[SetAttribute]:
 
 def lowers_limit(change: SetAttribute) -> bool:
     """Whether the change lowers a limit below its observed value."""
-    return change.before is not None and _height(change.value) < _height(change.before)
+    return change.before is not None and _measure_limit(change.value) < _measure_limit(change.before)
 
 
-def _height(limit: Value) -> float:
+def _measure_limit(limit: Value) -> float:
     match limit:
         case ByteLimit(limit_bytes):
             return math.inf if limit_bytes is None else limit_bytes

@@ -50,10 +50,10 @@ def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:
     ]
     if not taken_devices(state.promises):
         return tuple(asked)
-    return (*asked, *_owners_of_devices(state, active))
+    return (*asked, *_list_device_owners(state, active))
 
 
-def _owners_of_devices(state: NodeState, active: Iterable[PodEntry]) -> Iterator[InterruptRequest]:
+def _list_device_owners(state: NodeState, active: Iterable[PodEntry]) -> Iterator[InterruptRequest]:
     for entry in active:
         for name, devices in state.promises.of_pod(entry.pod.uid).of(DeviceHoldings).devices:
             cpus = own_set_of(state.promises, entry.pod.uid, name)

@@ -261,8 +261,8 @@ def _decide_setting(
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
-        before = _find_original(setting, now, fact, new_irqs, cpus)
-    wanted = _avoid(before, now, avoided, cpus) if requested is None else requested
+        before = _find_original_value(setting, now, fact, new_irqs, cpus)
+    wanted = _remove_cpus(before, now, avoided, cpus) if requested is None else requested
     is_written = wanted != now or (known is not None and is_ours and not known.is_settled(setting.kind, wanted))
     found = _list_possible_values(setting.kind, known if is_ours else None, now)
     if is_written:
@@ -309,7 +309,7 @@ def _decide_thread(known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpu
     before, ours = _find_original_affinity(known, now, cpus)
     is_others = known is not None and before is None
     before = now if before is None else before
-    wanted = _avoid(before, now, avoided - cpus.partitioned, cpus)
+    wanted = _remove_cpus(before, now, avoided - cpus.partitioned, cpus)
     closed = cpus.hidden - cpus.offline
     is_written = ours in {(wanted,), _list_possible_affinities(wanted, cpus.offline)}
     if avoided or closed:
@@ -343,15 +343,15 @@ def _find_original_affinity(known: Change | None, now: CpuSet, cpus: Cpus) -> tu
         is_everywhere = cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible
         before = cpus.possible if is_everywhere else _find_node(now, cpus) or now
         return before, _put_last((cpus.possible,), before)
-    fitting = tuple(value for value in known.ours if _may_show(value, now, cpus))
-    if not fitting and not _may_show(cpus.possible, now, cpus):
+    fitting = tuple(value for value in known.ours if _may_show_affinity(value, now, cpus))
+    if not fitting and not _may_show_affinity(cpus.possible, now, cpus):
         return None, (now,)
     is_moved = known.before == cpus.possible and all(now - cpus.hidden != value - cpus.hidden for value in known.ours)
     before = (_find_node(now, cpus) if is_moved else None) or known.before
     return before, fitting or _put_last((cpus.possible, *known.ours), known.last)
 
 
-def _may_show(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
+def _may_show_affinity(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
     """Whether a thread can show the affinity `now` if `written` was the last affinity written."""
     hidden = cpus.hidden | cpus.was_hidden
     given = (written, *(written & node or node for node in cpus.nodes))
@@ -372,19 +372,19 @@ def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
 def _rename_queues(record: Record, facts: Mapping[Setting, Facts]) -> Record:
     """Rename recorded queues whose interfaces have been renamed."""
     names: dict[tuple[int | None, str], Setting] = {
-        (fact.instance, _in_interface(setting)): setting
+        (fact.instance, _name_within_interface(setting)): setting
         for setting, fact in facts.items()
         if setting.kind is SettingKind.QUEUE and fact.instance is not None
     }
     return {
-        names.get((change.instance, _in_interface(setting)), setting)
+        names.get((change.instance, _name_within_interface(setting)), setting)
         if setting.kind is SettingKind.QUEUE
         else setting: change
         for setting, change in record.items()
     }
 
 
-def _in_interface(queue: Setting) -> str:
+def _name_within_interface(queue: Setting) -> str:
     return queue.name.partition("/")[2]
 
 
@@ -394,7 +394,7 @@ def _may_run_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) 
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
-def _avoid(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> CpuSet:
+def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> CpuSet:
     """Remove CPUs from a setting. If no online CPU is left, the setting gets the host's CPUs."""
     if before.isdisjoint(to_avoid):
         return before
@@ -417,7 +417,9 @@ def _put_last(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
     return (*(value for value in dict.fromkeys(values) if value != last), last)
 
 
-def _find_original(setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Change | None, cpus: Cpus) -> CpuSet:
+def _find_original_value(
+    setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Change | None, cpus: Cpus
+) -> CpuSet:
     """Return the value to restore for a setting without a record.
 
     Args:

@@ -109,7 +109,7 @@ class DesiredCgroup(Struct, frozen=True):
     """Values to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
 
     def get(self, attribute: Attribute) -> Value | None:
-        return _value(self.attributes, attribute)
+        return _find_value(self.attributes, attribute)
 
     def cpus(self) -> CpuSet:
         value = self.get(Attribute.CPUSET_CPUS)
@@ -163,10 +163,10 @@ class ObservedCgroup(Struct, frozen=True):
     """Recorded settings that the unit had before the agent changed them. None means that no record exists."""
 
     def get(self, attribute: Attribute) -> Value | None:
-        return _value(self.attributes, attribute)
+        return _find_value(self.attributes, attribute)
 
 
-def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
+def _find_value(attributes: Attributes, wanted: Attribute) -> Value | None:
     """Find an attribute. A linear search is faster than a dictionary here: it runs thousands of times per turn over a few members."""
     for attribute, value in attributes:
         if attribute is wanted:

@@ -111,7 +111,7 @@ class PodDemand(Struct, frozen=True):
         """Return, for each resource, the largest number of devices that the pod's containers need at the same time."""
         resources = sorted({name for container in self.containers for name, _ in container.devices})
         return tuple(
-            (name, _peak(self.containers, [dict(container.devices).get(name, 0) for container in self.containers]))
+            (name, _find_peak(self.containers, [dict(container.devices).get(name, 0) for container in self.containers]))
             for name in resources
         )
 
@@ -136,18 +136,18 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
     managed = pod.resources is not None and gates.is_managed_pod(pod)
     containers = tuple(
         [
-            _container_demand(rules, pod, container, guaranteed=guaranteed, managed=managed)
+            _make_container_demand(rules, pod, container, guaranteed=guaranteed, managed=managed)
             for container in pod.containers
         ]
     )
     if managed:
         assert pod.resources is not None
-        cpus = _whole_cpus(pod.resources) if guaranteed else 0
-        amounts = _memory_amounts(rules, pod.resources) if guaranteed else ()
+        cpus = _count_whole_cpus(pod.resources) if guaranteed else 0
+        amounts = _list_memory_amounts(rules, pod.resources) if guaranteed else ()
         memory = None if amounts is None else tuple((name, size) for name, size in amounts if size > 0)
     else:
-        cpus = _peak(containers, [container.cpus for container in containers])
-        memory = _peak_memory(containers) if guaranteed else ()
+        cpus = _find_peak(containers, [container.cpus for container in containers])
+        memory = _find_peak_memory(containers) if guaranteed else ()
     skipped = pod.resources is not None and gates.is_skipped_pod(pod)
     return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node, pod.core_class)
 
@@ -156,28 +156,28 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
     """Return the reason why the container gets no exclusive CPUs. None means that it gets some if enough are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
-    if _annotated_cpus(pod, container) is not None:
+    if _count_annotated_cpus(pod, container) is not None:
         return None
     gates = DemandRules.of(placement).gates
     resources = container.resources
     guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
     managed = gates.is_managed_pod(pod)
     by_pod = managed and placement.topology_manager_scope == "pod" and placement.topology_manager_policy != "none"
-    has_pod_set = by_pod and guaranteed and bool(_whole_cpus(pod.resources or resources))
+    has_pod_set = by_pod and guaranteed and bool(_count_whole_cpus(pod.resources or resources))
     if not (resources.requests.get(CPU) or Quantity(0)).nano:
         return WhyShared.POD_SHARED if has_pod_set else WhyShared.NO_CPU_REQUEST
     if not guaranteed:
-        return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else _why_unequal(resources)
+        return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else _explain_unequal_limits(resources)
     if gates.is_skipped_pod(pod):
         return WhyShared.GATE_OFF
     if managed and not has_equal_limits(resources):
-        return _why_unequal(resources)
-    if not _whole_cpus(resources):
+        return _explain_unequal_limits(resources)
+    if not _count_whole_cpus(resources):
         return WhyShared.FRACTIONAL
     return WhyShared.FRACTIONAL_POD if by_pod and not has_pod_set else None
 
 
-def _why_unequal(resources: ResourceRequirements) -> WhyShared:
+def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
     """Describe what is missing or wrong in a container whose limits don't equal its requests."""
     for name, why in ((CPU, WhyShared.NO_CPU_LIMIT), (MEMORY, WhyShared.NO_MEMORY_LIMIT)):
         if not (resources.limits.get(name) or Quantity(0)).nano:
@@ -200,26 +200,26 @@ def qualifies_alone(container: Container) -> bool:
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 
 
-def _container_demand(
+def _make_container_demand(
     rules: DemandRules, pod: Pod, container: Container, *, guaranteed: bool, managed: bool
 ) -> ContainerDemand:
-    annotated = _annotated_cpus(pod, container)
+    annotated = _count_annotated_cpus(pod, container)
     devices = tuple((name, amount.value()) for name, amount in container.devices) if container.devices else ()
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
         return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near, devices)
-    cpus = _whole_cpus(container.resources) if annotated is None else annotated
-    amounts = _memory_amounts(rules, container.resources)
+    cpus = _count_whole_cpus(container.resources) if annotated is None else annotated
+    amounts = _list_memory_amounts(rules, container.resources)
     return ContainerDemand(container.name, container.kind, cpus, amounts, container.near, devices)
 
 
-def _annotated_cpus(pod: Pod, container: Container) -> int | None:
+def _count_annotated_cpus(pod: Pod, container: Container) -> int | None:
     """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources it is 0, because other rules
     divide the pod's CPUs.
     """
     return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
 
-def _whole_cpus(resources: ResourceRequirements) -> int:
+def _count_whole_cpus(resources: ResourceRequirements) -> int:
     request = resources.requests.get(CPU)
     if request is None:
         return 0
@@ -230,7 +230,7 @@ def _whole_cpus(resources: ResourceRequirements) -> int:
     return whole
 
 
-def _memory_amounts(rules: DemandRules, resources: ResourceRequirements) -> Amounts | None:
+def _list_memory_amounts(rules: DemandRules, resources: ResourceRequirements) -> Amounts | None:
     if not rules.with_memory:
         return ()
     amounts = [
@@ -248,7 +248,7 @@ def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
     return amount.as_int64()
 
 
-def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
+def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
     """Return the largest sum of amounts in use at the same time. Apps run with all sidecars, an init container with the sidecars before
     it.
     """
@@ -264,7 +264,7 @@ def _peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
     return max(peak, sidecars + apps)
 
 
-def _peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
+def _find_peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
     """Return the peak per resource, only for resources that an app container names (as kubelet does)."""
     apps: dict[str, int] = {}
     sidecars: dict[str, int] = {}

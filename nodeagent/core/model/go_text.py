@@ -17,10 +17,10 @@ _WIDE = 0x10000
 
 def quote_as_go(text: str) -> str:
     """Put text in double quotes and escape unprintable characters."""
-    return '"' + "".join(map(_escaped, text)) + '"'
+    return '"' + "".join(map(_escape, text)) + '"'
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character in _SHORT:
         return _SHORT[character]
     if character.isprintable():

@@ -40,10 +40,10 @@ def list_device_resources(pod: Pod) -> list[str]:
 
 def get_requested(resources: ResourceRequirements, resource: str) -> int:
     """Return the requested amount: CPU in thousandths, everything else in whole units (bytes or counts)."""
-    return _whole(resources.requests.get(resource), resource)
+    return _to_integer(resources.requests.get(resource), resource)
 
 
-def _whole(amount: Quantity | None, resource: str) -> int:
+def _to_integer(amount: Quantity | None, resource: str) -> int:
     if amount is None:
         return 0
     return amount.milli() if resource == CPU else amount.value()
@@ -67,7 +67,7 @@ def sum_requests(pod: Pod, resource: str) -> int:
 
 def find_least_pod_amount(pod: Pod, resource: str) -> int:
     """Return the smallest pod-level amount that the containers' requests permit."""
-    return _whole(aggregate_container_requests(pod).get(resource), resource)
+    return _to_integer(aggregate_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
@@ -104,15 +104,15 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
     """Return the pod with other amounts for one container, or with other pod-level amounts if `container` is None."""
     if container is None:
         assert pod.resources is not None
-        return replace(pod, resources=_with_all(pod.resources, amounts))
+        return replace(pod, resources=_with_resource_amounts(pod.resources, amounts))
     return replace(
-        pod, containers=tuple(_with_amounts(c, amounts) if c.name == container else c for c in pod.containers)
+        pod, containers=tuple(_with_container_amounts(c, amounts) if c.name == container else c for c in pod.containers)
     )
 
 
-def _with_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
+def _with_container_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
     """Return the container with other amounts. The part of the CPU request that comes from the shared pool stays the same."""
-    changed = replace(container, resources=_with_all(container.resources, amounts))
+    changed = replace(container, resources=_with_resource_amounts(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
     return replace(changed, exclusive_cpus=max(1, (amounts[CPU] - find_shared_part(container)) // MILLI))
@@ -164,7 +164,7 @@ def list_adaptations(pod: Pod) -> Sequence[Carry]:
 def list_differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
     """Return (container, resource, request before, request after) for each change. A container of None means a pod-level amount."""
     for old, new in zip(before.containers, after.containers, strict=True):
-        for resource, was, now in _changed(old.resources, new.resources):
+        for resource, was, now in _list_changed_requests(old.resources, new.resources):
             yield old.name, resource, was, now
         if (
             old.exclusive_cpus is not None
@@ -173,18 +173,20 @@ def list_differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str,
         ):
             yield old.name, EXCLUSIVE_CPUS, Quantity.of(old.exclusive_cpus), Quantity.of(new.exclusive_cpus)
     if before.resources is not None and after.resources is not None:
-        for resource, was, now in _changed(before.resources, after.resources):
+        for resource, was, now in _list_changed_requests(before.resources, after.resources):
             yield None, resource, was, now
 
 
-def _changed(old: ResourceRequirements, new: ResourceRequirements) -> Iterator[tuple[str, Quantity, Quantity]]:
+def _list_changed_requests(
+    old: ResourceRequirements, new: ResourceRequirements
+) -> Iterator[tuple[str, Quantity, Quantity]]:
     for resource, was in old.requests:
         now = new.requests.get(resource) or Quantity(0)
         if now.nano != was.nano:
             yield resource, was, now
 
 
-def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
+def _with_resource_amounts(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
     for name, amount in amounts.items():
         resources = _with_amount(resources, name, amount)
     return resources

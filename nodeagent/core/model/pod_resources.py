@@ -163,10 +163,10 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
 
     # Guaranteed pods declare everything, so the Burstable rule suits them, too. BestEffort pods declare nothing.
     return CgroupAmounts(
-        cpu_request_milli=_milli(requests.get(CPU)),
-        cpu_limit_milli=_milli(limits.get(CPU)) if declared(CPU) else None,
-        memory_limit_bytes=_whole(limits.get(MEMORY)) if declared(MEMORY) else None,
-        hugepage_limits=_hugepages(requests.items()),
+        cpu_request_milli=_to_milli(requests.get(CPU)),
+        cpu_limit_milli=_to_milli(limits.get(CPU)) if declared(CPU) else None,
+        memory_limit_bytes=_to_bytes(limits.get(MEMORY)) if declared(MEMORY) else None,
+        hugepage_limits=_list_hugepage_bytes(requests.items()),
     )
 
 
@@ -178,10 +178,10 @@ def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resour
         limits |= unset
     cpu, memory = limits.get(CPU), limits.get(MEMORY)
     return CgroupAmounts(
-        cpu_request_milli=_milli(container.resources.requests.get(CPU)),
-        cpu_limit_milli=_milli(cpu) if cpu is not None and cpu.nano else None,
-        memory_limit_bytes=_whole(memory) if memory is not None and memory.nano else None,
-        hugepage_limits=_hugepages(limits.items()),
+        cpu_request_milli=_to_milli(container.resources.requests.get(CPU)),
+        cpu_limit_milli=_to_milli(cpu) if cpu is not None and cpu.nano else None,
+        memory_limit_bytes=_to_bytes(memory) if memory is not None and memory.nano else None,
+        hugepage_limits=_list_hugepage_bytes(limits.items()),
     )
 
 
@@ -190,13 +190,13 @@ def _is_set(resources: Resources, name: str) -> bool:
     return amount is not None and amount.nano != 0
 
 
-def _milli(amount: Quantity | None) -> int:
+def _to_milli(amount: Quantity | None) -> int:
     return 0 if amount is None else amount.milli()
 
 
-def _whole(amount: Quantity | None) -> int:
+def _to_bytes(amount: Quantity | None) -> int:
     return 0 if amount is None else amount.value()
 
 
-def _hugepages(amounts: Iterable[tuple[str, Quantity]]) -> tuple[tuple[str, int], ...]:
+def _list_hugepage_bytes(amounts: Iterable[tuple[str, Quantity]]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, amount.value()) for name, amount in amounts if name.startswith(HUGEPAGES_PREFIX)))

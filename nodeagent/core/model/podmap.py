@@ -58,7 +58,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return PodMap(_put(self._root, uid, (crc32(uid.encode()), uid), value))
 
     def without(self, uid: str) -> "PodMap[V]":
-        return PodMap(_without(self._root, uid))
+        return PodMap(_remove(self._root, uid))
 
     def __iter__(self) -> Iterator[tuple[str, V]]:
         pending: list[_TreapNode] = []
@@ -133,19 +133,19 @@ def _split(node: _TreapNode | None, key: str) -> tuple[_TreapNode | None, _Treap
     return left, node.over(right, node.right)
 
 
-def _without(node: _TreapNode | None, key: str) -> _TreapNode | None:
+def _remove(node: _TreapNode | None, key: str) -> _TreapNode | None:
     if node is None:
         return None
     if key == node.key:
-        return _merged(node.left, node.right)
+        return _merge(node.left, node.right)
     if key < node.key:
-        return node.over(_without(node.left, key), node.right)
-    return node.over(node.left, _without(node.right, key))
+        return node.over(_remove(node.left, key), node.right)
+    return node.over(node.left, _remove(node.right, key))
 
 
-def _merged(left: _TreapNode | None, right: _TreapNode | None) -> _TreapNode | None:
+def _merge(left: _TreapNode | None, right: _TreapNode | None) -> _TreapNode | None:
     if left is None or right is None:
         return left or right
     if left.rank > right.rank:
-        return left.over(left.left, _merged(left.right, right))
-    return right.over(_merged(left, right.left), right.right)
+        return left.over(left.left, _merge(left.right, right))
+    return right.over(_merge(left, right.left), right.right)

@@ -355,10 +355,10 @@ def shift_times(state: NodeState, by_ms: int) -> NodeState:
 
 def latest_ms(state: NodeState) -> int:
     """Return the latest past time in the state. The true time can't be earlier, whatever the wall clock says."""
-    return max((moment for entry in state.entries for moment in _list_passed(entry)), default=0)
+    return max((moment for entry in state.entries for moment in _list_past_times(entry)), default=0)
 
 
-def _list_passed(entry: PodEntry) -> Iterator[int]:
+def _list_past_times(entry: PodEntry) -> Iterator[int]:
     exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
     yield from (ended.finished_at_ms for ended in exits if ended is not None)
     yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)

@@ -104,21 +104,21 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
 
     @cached_property
     def cores(self) -> Groups:
-        return _grouped((c.core, c.id) for c in self.cpus)
+        return _group_cpus((c.core, c.id) for c in self.cpus)
 
     @cached_property
     def nodes(self) -> Groups:
         """Return the CPUs of each NUMA node that has CPUs."""
-        return _grouped((c.numa, c.id) for c in self.cpus)
+        return _group_cpus((c.numa, c.id) for c in self.cpus)
 
     @cached_property
     def sockets(self) -> Groups:
-        return _grouped((c.socket, c.id) for c in self.cpus)
+        return _group_cpus((c.socket, c.id) for c in self.cpus)
 
     @cached_property
     def uncores(self) -> Groups:
         """Return the CPUs by uncore id. A CPU without an uncore cache counts under its socket's id, as in kubelet."""
-        return _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
+        return _group_cpus((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
 
     @cached_property
     def core_classes(self) -> Mapping[str, CpuSet]:
@@ -133,12 +133,12 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
     @cached_property
     def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
         """Return, for each NUMA node, the whole cores that have a CPU on the node."""
-        return _members((c.numa, self.cores[c.core]) for c in self.cpus)
+        return _list_members((c.numa, self.cores[c.core]) for c in self.cpus)
 
     @cached_property
     def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
         """Return, for each NUMA node, the whole uncore caches that have a CPU on the node."""
-        return _members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
+        return _list_members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
 
     @cached_property
     def node_ids(self) -> NumaSet:
@@ -184,7 +184,7 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
             isolated=isolated or CpuSet(),
             nohz_full=nohz_full or CpuSet(),
             memory_bytes=sum(n.memory_bytes for n in sorted_numa) if memory_bytes is None else memory_bytes,
-            hugepages=_hugepage_sums(sorted_numa) if hugepages is None else tuple(sorted(hugepages)),
+            hugepages=_sum_hugepages(sorted_numa) if hugepages is None else tuple(sorted(hugepages)),
         )
 
     def without(self, withheld: CpuSet) -> "Topology":
@@ -204,7 +204,7 @@ class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached pro
         return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
 
 
-def _hugepage_sums(numa: Iterable[NumaNode]) -> tuple[tuple[str, int], ...]:
+def _sum_hugepages(numa: Iterable[NumaNode]) -> tuple[tuple[str, int], ...]:
     sums: dict[str, int] = {}
     for node in numa:
         for name, size_bytes in node.hugepages:
@@ -212,14 +212,14 @@ def _hugepage_sums(numa: Iterable[NumaNode]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(sums.items()))
 
 
-def _grouped(pairs: Iterable[tuple[int, int]]) -> Groups:
+def _group_cpus(pairs: Iterable[tuple[int, int]]) -> Groups:
     masks: dict[int, int] = {}
     for group, cpu in pairs:
         masks[group] = masks.get(group, 0) | 1 << cpu
     return MappingProxyType({group: CpuSet(CpuMask(masks[group])) for group in sorted(masks)})
 
 
-def _members(pairs: Iterable[tuple[int, CpuSet]]) -> Mapping[int, tuple[CpuSet, ...]]:
+def _list_members(pairs: Iterable[tuple[int, CpuSet]]) -> Mapping[int, tuple[CpuSet, ...]]:
     found: dict[int, dict[CpuSet, None]] = {}
     for group, members in pairs:
         found.setdefault(group, {})[members] = None

@@ -76,7 +76,7 @@ def find_admitted(
         # Even an inactive unit keeps its settings if possible, because a refused pod doesn't restore them.
         is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in groups)
         known = _restore_statuses(entry, past, observed, now_ms)
-        held = _find_held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
+        held = _find_holdings(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(AdmittedPod(known, RecoveredPod(entry.pod, held, is_running)))
     return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
 
@@ -144,7 +144,9 @@ def _has_started(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run
     return any(c.name in past for c in pod.containers[position + 1 :])
 
 
-def _find_held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
+def _find_holdings(
+    managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises
+) -> PodPromises:
     recorded = assign_claim_devices(recorded, entry.pod)
     groups = {c.name: _observe_container(entry, c.name, observed) for c in entry.containers}
     demand = demand_of(managers.rules, entry.pod)

@@ -111,11 +111,11 @@ def _find_refused_amounts(
     now = then = _Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=world.pod_level_resources))
     for entry in state.entries:
         if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in changed:
-            after = _exchange(then, changed[entry.pod.uid].pod, world)
+            after = _replace_pod(then, changed[entry.pod.uid].pod, world)
             then = after if isinstance(after, _Occupancy) else then
     refused = {}
     for entry, manifest in tried:
-        answers = [_exchange(held, manifest.pod, world) for held in (now, then)]
+        answers = [_replace_pod(held, manifest.pod, world) for held in (now, then)]
         shortage = next((answer for answer in answers if not isinstance(answer, _Occupancy)), None)
         if shortage is None:
             (_, then) = cast("list[_Occupancy]", answers)
@@ -124,7 +124,7 @@ def _find_refused_amounts(
     return refused
 
 
-def _exchange(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insufficient | Rejected:
+def _replace_pod(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insufficient | Rejected:
     """Replace the pods with a new pod's name or UID by the new pod. Return the resulting occupancy, or the refusal."""
     managers, gate = world.managers, world.pod_level_resources
     promises, usage = before.promises, before.usage

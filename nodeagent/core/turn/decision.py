@@ -29,14 +29,14 @@ def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans:
     if taken:
         decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
         if isinstance(decision, Admitted):
-            return replace(decision, promises=_add_shared(decision.promises, taken))
+            return replace(decision, promises=_add_shared_cpus(decision.promises, taken))
         if decision.is_of_a_failure:
-            attempted = _add_shared(decision.attempted, taken)
-            return replace(decision, promises=_add_shared(decision.promises, taken), attempted=attempted)
+            attempted = _add_shared_cpus(decision.attempted, taken)
+            return replace(decision, promises=_add_shared_cpus(decision.promises, taken), attempted=attempted)
     return admit(managers, promises, pod)
 
 
-def _add_shared(promises: Promises, cpus: CpuSet) -> Promises:
+def _add_shared_cpus(promises: Promises, cpus: CpuSet) -> Promises:
     return with_default_set(promises, default_set(promises) | cpus)
 
 

@@ -110,7 +110,7 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
         if _is_alive(entry, status, runs, observed):
-            if status.stop_by_ms is not None or (container.is_launched and not _has_main(entry, status, runs)):
+            if status.stop_by_ms is not None or (container.is_launched and not _has_main_process(entry, status, runs)):
                 return True
         elif status.is_started and run is None and status.stop_by_ms is None:
             return True
@@ -266,7 +266,7 @@ def _stop_in_order(
             is_late = status.stop_by_ms is not None and status.stop_by_ms <= now_ms
             # Processes that outlive the main process are killed without SIGTERM.
             can_ask = (
-                _has_main(entry, status, runs)
+                _has_main_process(entry, status, runs)
                 if entry.pod.container(status.name).command
                 else _is_populated(entry, status.name, observed)
             )
@@ -315,10 +315,10 @@ def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: Ob
     if entry.pins_units:
         cgroup = observed.get(entry.container_path(status.name))
         return cgroup is not None and status.unit_before not in {None, cgroup.unit}
-    return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)
+    return _is_populated(entry, status.name, observed) or _has_main_process(entry, status, runs)
 
 
-def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
+def _has_main_process(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
     run = runs.get(run_id(entry, status))
     return run is not None and run.exit is None
 

@@ -15,7 +15,7 @@ def observe(draft: Draft, world: World) -> Draft:
         if after == entry:
             continue
         exited = (
-            TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.origin, new.name, _exit_fields(new))
+            TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.origin, new.name, _make_exit_fields(new))
             for old, new in zip(entry.containers, after.containers, strict=True)
             if new.exit is not None and old.exit is None
         )
@@ -23,7 +23,7 @@ def observe(draft: Draft, world: World) -> Draft:
     return draft
 
 
-def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
+def _make_exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
     assert status.exit is not None
     end = status.exit
     more = (("exit_code", end.code), ("signal", end.signal), ("start_error", end.start_error))

@@ -76,10 +76,10 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
     if any(recovered.held.of(DeviceHoldings).devices for recovered in pods):
         managers = managers.knowing(managers.providers.devices, has_devices=True)
     for recovered in pods:
-        promises = _keep_held(managers, promises, recovered)
+        promises = _keep_valid_holdings(managers, promises, recovered)
     refused: list[tuple[str, Rejected]] = []
     for recovered in pods:
-        after = _complete(managers, promises, recovered)
+        after = _allocate_missing(managers, promises, recovered)
         if isinstance(after, Rejected):
             refused.append((recovered.pod.uid, after))
             promises = after.promises
@@ -103,7 +103,7 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
     return PlacedPods(balanced, tuple(refused), tuple(differences))
 
 
-def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
+def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
     """Promise a pod its valid holdings. Missing holdings follow once every pod has kept its valid ones."""
     demand = demand_of(managers.rules, recovered.pod)
     if demand.is_skipped and recovered.held.parts:
@@ -120,7 +120,7 @@ def _keep_held(managers: Managers, promises: Promises, recovered: RecoveredPod) 
     return with_pod(promises, recovered.pod.uid, held)
 
 
-def _complete(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
+def _allocate_missing(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
     """Allocate a pod's missing holdings, and move as few of its other holdings as possible."""
     if recovered.ends:
         return promises
