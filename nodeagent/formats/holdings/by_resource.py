@@ -47,7 +47,7 @@ def encode_holdings(pod: PodPromises) -> Document:
 def decode_holdings(document: JsonValue) -> PodPromises:
     """Decode a pod's holdings of each resource."""
     further = (
-        _decode_further(kind.holdings, found)
+        _decode_further(kind, kind.holdings, found)
         for kind in _list_further_kinds()
         if (found := document.optional(kind.name)) is not None
     )
@@ -68,7 +68,7 @@ def encode_books(promises: Promises) -> Document:
 def decode_books(document: JsonValue, promises: Promises) -> Promises:
     """Decode the node's accounts of each resource, and return the promises with them."""
     further = (
-        _decode_further(kind.books, found)
+        _decode_further(kind, kind.books, found)
         for kind in _list_further_kinds()
         if kind.books is not None and (found := document.optional(kind.name)) is not None
     )
@@ -79,8 +79,8 @@ def _list_further_kinds() -> tuple[ResourceKind, ...]:
     return tuple(kind for kind in resource_kinds.RESOURCES if kind.holdings not in _FIRST_VERSION_RESOURCES)
 
 
-def _decode_further(kind: type[T], document: JsonValue) -> T:
+def _decode_further(kind: ResourceKind, form: type[T], document: JsonValue) -> T:
     try:
-        return msgspec.convert(document.value, kind)
+        return msgspec.convert(document.value, form)
     except msgspec.ValidationError as err:
-        raise document.misfit(f"a {kind.__name__} ({err})") from err
+        raise document.misfit(f"the data of the resource {kind.name} ({err})") from err
