@@ -1,7 +1,7 @@
 """Counters of interrupts and softirqs on exclusive CPUs, by container.
 
-The kernel's files are read by the serving thread during a scrape, at most once a second, and only while a container has exclusive CPUs:
-on large machines these files are large. A CPU counts from the first to the last scrape that finds it with the same container.
+The serving thread reads the kernel's files during a scrape, at most once a second. On large machines these files are large, so they are
+read only while a container has exclusive CPUs. A CPU counts from the first to the last scrape that finds it with the same container.
 """
 
 import time

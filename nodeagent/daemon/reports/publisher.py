@@ -1,4 +1,4 @@
-"""Publisher of the agent's sockets: its API, jobs, metrics, PodResources and device plugins, served beside the deciding thread."""
+"""Publisher of the agent's sockets, served in a thread of its own: API, jobs, metrics, PodResources and device plugins."""
 
 import os
 from contextlib import ExitStack

@@ -43,8 +43,8 @@ class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Changes that were not tried because a change that they depend on failed: a parent cgroup is missing, CPUs are not vacated, a child
-    cgroup was not removed, or a child's limit was not lowered.
+    """Changes that were not tried, as a change that they depend on failed. Such a failure leaves CPUs occupied, a cgroup missing or not
+    removed, or a limit too high.
     """
     ready: frozenset[str]
     """Leaf cgroups that hold what is allocated, with no other process on their exclusive CPUs."""

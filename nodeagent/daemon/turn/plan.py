@@ -23,8 +23,8 @@ class Planned(Struct, frozen=True):
 def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     """Plan the changes of all cgroups for a saved state.
 
-    Without a launcher, no cgroup is created: systemd may be stopping the pods' unit, and could neither remove nor start a unit with new
-    cgroups in it (D9).
+    Without a launcher, no cgroup is created, as systemd may be stopping the pods' unit. With new cgroups in it, systemd could neither
+    remove the unit's cgroup nor start the unit again (D9).
     """
     assert world.kernel is not None
     node, state = memory.node, memory.state

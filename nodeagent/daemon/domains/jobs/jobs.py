@@ -1,7 +1,7 @@
 """Jobs: a source of pods that exist as long as their owner processes.
 
-Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job: the owner executes the command
-itself, and a job whose owner has exited is a pod without a manifest.
+Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job, as the owner itself executes the
+command. A job without a living owner is a pod without a manifest.
 """
 
 import threading

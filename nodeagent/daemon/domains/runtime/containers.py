@@ -228,13 +228,13 @@ class RuntimeDomain(PassiveDomain):
         self._log_decisions(pending)
         if self._pods is not None:
             self._pods.known = frozenset(pod.uid for pod in state.runtime.pods)
-        theirs = self._occupants(state, node)
+        runtime_occupants = self._occupants(state, node)
         pool = find_shared_pool(state, node)
         own: tuple[Occupant, ...] = ()
         problem = self._memory.cgroups.problem
-        if any(asked.answer is not None for asked, _ in pending.calls) or build_response(theirs, pool=pool) != Response(
-            Answer()
-        ):
+        if any(asked.answer is not None for asked, _ in pending.calls) or build_response(
+            runtime_occupants, pool=pool
+        ) != Response(Answer()):
             try:
                 own = list_own_occupants(done.wanted, self._tree.read(OWN_DIRECTORIES), state)
             except CgroupError as err:
@@ -244,17 +244,17 @@ class RuntimeDomain(PassiveDomain):
                 asked.set_answer(Denial(f"nodeagent can't read cgroups: {problem}; the kubelet tries again"))
             self._memory = replace(self._memory, is_waiting=True)
             return (problem,)
-        self._log_corrected(theirs)
-        others = (
+        self._log_corrected(runtime_occupants)
+        unvacated = (
             (Occupant("a unit or pod that could not be made to leave", done.unvacated, None),) if done.unvacated else ()
         )
-        there = (*own, *theirs, *others)
-        answered = self._answer_calls(pending, there, done)
+        all_occupants = (*own, *runtime_occupants, *unvacated)
+        answered = self._answer_calls(pending, all_occupants, done)
         is_waiting, unserved = False, ""
         if state.runtime.refused and time.monotonic() >= self.exchange.state.looked_at + LOOK_SECONDS:
             self.exchange.look_again()
         if self.is_served:
-            due = build_response(there, pool=pool)
+            due = build_response(all_occupants, pool=pool)
             # Updates in an answer change other containers, so the next turn follows soon.
             is_under_way = self.exchange.push(() if answered else due.answer.updates)
             waits = any(update.cpus for update in due.waiting)
@@ -300,7 +300,7 @@ class RuntimeDomain(PassiveDomain):
             tuple((RUNTIME_ANSWER_DURATION, seconds) for seconds in counts.answers_seconds),
         )
 
-    def _answer_calls(self, pending: PendingDecisions, there: tuple[Occupant, ...], done: TurnDone) -> bool:
+    def _answer_calls(self, pending: PendingDecisions, all_occupants: tuple[Occupant, ...], done: TurnDone) -> bool:
         """Answer each waiting call. Return whether an answer changes other containers."""
         state, node, answered = done.state, pending.node, False
         pool = find_shared_pool(state, node)
@@ -313,12 +313,12 @@ class RuntimeDomain(PassiveDomain):
                 continue
             if isinstance(asked.content, Call):
                 reserved = node.world.managers.reserved & node.kernel.online
-                around = (*there, *pinned) if asked.content.event is Event.START_CONTAINER else there
+                around = (*all_occupants, *pinned) if asked.content.event is Event.START_CONTAINER else all_occupants
                 seen = self._memory.cgroups.by_id
                 found = answer_call(asked.content, todo, wanted_by_key(state, node), around, seen, pool, reserved)
                 found = self._add_devices(found, asked.content, done)
             else:
-                found = build_response(there, pool=pool)
+                found = build_response(all_occupants, pool=pool)
             if isinstance(found, Response):
                 self.exchange.note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
@@ -336,8 +336,8 @@ class RuntimeDomain(PassiveDomain):
 
     def _occupants(self, state: NodeState, node: Node) -> tuple[Occupant, ...]:
         sent = {change.container_id: change.cpus for change in self.exchange.state.sent}
-        theirs = list_occupants(state, node, self._memory.cgroups.by_id, sent)
-        return (*theirs, *list_untracked_occupants(self._memory.untracked.found))
+        runtime_occupants = list_occupants(state, node, self._memory.cgroups.by_id, sent)
+        return (*runtime_occupants, *list_untracked_occupants(self._memory.untracked.found))
 
     def _add_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
         """Add device access to the answer that creates a container, or deny the call."""
@@ -389,9 +389,9 @@ class RuntimeDomain(PassiveDomain):
                     pass
         self._memory = replace(self._memory, fail_open_starts=fail_open, misplaced=tuple(misplaced.values()))
 
-    def _log_corrected(self, theirs: tuple[Occupant, ...]) -> None:
+    def _log_corrected(self, runtime_occupants: tuple[Occupant, ...]) -> None:
         """Log the misplaced containers whose cgroups have changed to their own CPUs."""
-        occupant_by_id = {occupant.id: occupant for occupant in theirs}
+        occupant_by_id = {occupant.id: occupant for occupant in runtime_occupants}
         still_misplaced = []
         for container in self._memory.misplaced:
             occupant, cpus = occupant_by_id.get(container.id), self._memory.cgroups.cpus_of(container.id)

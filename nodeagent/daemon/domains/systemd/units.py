@@ -73,7 +73,7 @@ class SystemdDomain(PassiveDomain):
         )
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of units before systemd is told others. Forget them once the units have them again."""
+        """Record the original settings of units before the agent changes them. Remove the records once the settings are restored."""
         wanted = {
             container.unit: status.unit_before
             for entry in state.entries
