@@ -152,7 +152,7 @@ def _read_state(options: argparse.Namespace) -> NodeView | NodeAgentError:
 
 
 class _ReleaseReport:
-    """Report of each step, and of the outcome as a document if one is requested."""
+    """Reports each step and, if a document is requested, the outcome as a document."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output

@@ -59,7 +59,7 @@ class ApiOperations:
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": reason}
 
     async def release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """End pods and keep their manifests. The pods are named by UID, namespace/name or name, or all are ended."""
+        """End the named pods, or all pods, and keep their manifests. A pod is named by UID, namespace/name or name."""
         state = self._agent.view.state
         names = arguments.get("pods")
         if arguments.get("all") is True:

@@ -33,7 +33,7 @@ class ClaimStatuses:
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(claim_directory(config))
         self._known: dict[str, bytes | None] | None = None
-        """Content by file, None for a file of other content. The attribute itself is None until the files have been read."""
+        """Content of each file by name, None if another program wrote it. The attribute itself is None until the files have been read."""
 
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
         """Write the status documents of all allocated claims, and remove others. Return the problems, one for each cause."""

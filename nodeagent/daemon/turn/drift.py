@@ -16,7 +16,7 @@ from nodeagent.daemon.turn.problem import owner_fields
 def log_corrected(
     outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Log the changes that restored cgroup files, and return the metric's name of each file.
+    """Log the changes that restored cgroup files, and return the name that each file has in the metric.
 
     `in_sync` has the cgroups with their desired values at the end of the previous turn.
     """

@@ -86,7 +86,7 @@ class CountFailOpen(_ContainerTodo, frozen=True):
 
 
 class CountIllegal(Struct, frozen=True):
-    """Count an event that the container's condition rules out."""
+    """Count an event that is illegal in the container's condition (stages.py)."""
 
     event: ContainerEvent
 
