@@ -1006,6 +1006,20 @@ TestChurn = Churn.TestCase
 TestChurn.settings = settings(stateful_step_count=30)
 
 
+def test_a_container_that_waits_for_its_start_keeps_its_cpus_when_the_state_is_lost() -> None:
+    """Its first process is on them, where the start would find it beside a pod that has got them meanwhile."""
+    churn = Churn()
+    runtime = churn.runtime
+    churn.manifest(3)
+    assert isinstance(runtime.create(PODS["b"], "main", "b1"), Response)
+    own = runtime.cpusets["b1"]
+    churn.manifest(1)
+    churn.lose_everything()
+    assert runtime.own(PODS["b"], "main") == own
+    churn.manifest(2)
+    assert runtime.start("b1") == Response(Answer())
+
+
 def test_quantities_are_as_asked() -> None:
     """An estimate that is exact gives the pod's own amounts."""
     runtime = Runtime()

@@ -49,7 +49,7 @@ from nodeagent.core.model.refusals import (
 from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.core.resources.cpu.holdings import default_set
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
@@ -94,13 +94,18 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
     is_list = isinstance(what, Synchronized | Looked)
     stepped = apply_event(draft.state.runtime, what, wanted_by_key(draft.state, node) if is_list else {})
     draft = draft.plus(replace(draft.state, runtime=stepped.registry))
-    # Running containers on few CPUs may keep them, so they come before those that may run anywhere.
+    # Containers that can stay on their CPUs come first, those on few CPUs before those that may run anywhere.
     todo, done = sorted(stepped.todo, key=lambda one: _count_cpus(one, node)), list[Todo]()
+    postponed = set[Decide]()
     while todo:
         match todo.pop(0):
             case Decide() as decide:
-                draft, more = _decide_container(draft, decide, node)
-                todo[:0] = more
+                tried, more = _decide_container(draft, decide, node)
+                if is_list and decide not in postponed and _has_to_move(tried.state, decide, node):
+                    postponed.add(decide)
+                    todo.append(decide)
+                else:
+                    draft, todo[:0] = tried, more
             case GiveBack(key):
                 draft = _release(draft, key, node)
             case Place(key, container_id) as place:
@@ -119,6 +124,12 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
 def _count_cpus(one: Todo, node: Node) -> int:
     """Return the number of CPUs that a container to decide on may run on now. Other instructions count as none."""
     return len(_reported_cpus(one.id, node) or node.kernel.online) if isinstance(one, Decide) else 0
+
+
+def _has_to_move(state: NodeState, decide: Decide, node: Node) -> bool:
+    """Whether a container has got exclusive CPUs outside of those that the runtime reports for it."""
+    own, reported = own_set_of(state.promises, decide.key.pod_uid, decide.key.name), _reported_cpus(decide.id, node)
+    return own is not None and reported is not None and not own <= reported
 
 
 def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
@@ -251,9 +262,12 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 
 
 def _decision_for(case: _Case) -> PodDecision:
-    """Return the function that decides. It tries to leave an unplaced, running container on the CPUs where it runs."""
+    """Return the function that decides. It tries to leave an unplaced container on the CPUs that the runtime reports.
+
+    That is a running container, or one that was created before the state was lost: its first process waits on these CPUs for its start.
+    """
     running_on = _reported_cpus(case.decide.id, case.node)
-    if case.made.stage is not Stage.STARTED or case.made.is_placed or running_on is None:
+    if case.made.stage >= Stage.STOPPED or case.made.is_placed or running_on is None:
         return admit_off_orphans
 
     def admitted_there(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
