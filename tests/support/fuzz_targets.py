@@ -768,6 +768,8 @@ _CALLS = {
     "UpdateContainer": NRI.UpdateContainerRequest(**_POD_AND_CONTAINER, linux_resources={"cpu": {"cpus": "0-3"}}),
     "StopContainer": NRI.StopContainerRequest(**_POD_AND_CONTAINER),
     "StateChange": NRI.StateChangeEvent(**_POD_AND_CONTAINER, event=6),
+    "StartContainer": NRI.StartContainerRequest(**_POD_AND_CONTAINER),
+    "StopPodSandbox": NRI.StopPodSandboxRequest(pod=_POD_AND_CONTAINER["pod"]),
 }
 _NRI = tuple(
     mux_frame(

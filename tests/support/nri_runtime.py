@@ -47,8 +47,18 @@ DEBIAN_NEXT = Version("2.1.9", "0.8.0", tells_nri=False, last_event=11)
 NEWER = Version("2.2.1", "v0.10.0")
 NEWEST = Version("2.3.0", "v0.12.0", has_method_per_event=True)
 VERSIONS = (OLD, DEBIAN_NEXT, NEWER, NEWEST)
-_OWN_METHOD = {1: "RunPodSandbox", 6: "StartContainer"}
-_UNIMPLEMENTED = 12
+OWN_METHODS = {
+    1: "RunPodSandbox",
+    2: "StopPodSandbox",
+    3: "RemovePodSandbox",
+    5: "PostCreateContainer",
+    6: "StartContainer",
+    7: "PostStartContainer",
+    9: "PostUpdateContainer",
+    11: "RemoveContainer",
+    13: "PostUpdatePodSandbox",
+}
+"""Of the events that older versions tell by StateChange."""
 
 
 class Runtime:
@@ -95,7 +105,6 @@ class Connection:
         self._channel.settimeout(PATIENCE_SECONDS)
         self._version = version
         self._stream = -1
-        self._falls_back = False
         self._received: dict[int, bytes] = {1: b"", 2: b""}
         self._messages: dict[int, deque[tuple[int, int, bytes]]] = {1: deque(), 2: deque()}
         self.largest_frame = 0
@@ -174,17 +183,11 @@ class Connection:
 
     def change(self, event: int, pod: Any, container: Any = None) -> None:
         """Tell of an event that nothing is answered to, by the method that this version has for it."""
-        if self._version.has_method_per_event and event in _OWN_METHOD and not self._falls_back:
-            name = _OWN_METHOD[event]
+        if self._version.has_method_per_event and event in OWN_METHODS:
+            name = OWN_METHODS[event]
             fields = {"pod": pod} if container is None else {"pod": pod, "container": container}
-            try:
-                self.call(name, getattr(NRI, f"{name}Request")(**fields), NRI.Empty)
-            except Refused as err:
-                if err.code != _UNIMPLEMENTED:
-                    raise
-                self._falls_back = True
-            else:
-                return
+            self.call(name, getattr(NRI, f"{name}Request")(**fields), getattr(NRI, f"{name}Response"))
+            return
         self.call("StateChange", NRI.StateChangeEvent(event=event, pod=pod, container=container), NRI.Empty)
 
     # Bytes.

@@ -78,8 +78,8 @@ RuntimeCall = Configure | Synchronize | Shutdown | Call
 def read_call(method: str, payload: bytes) -> RuntimeCall | None:
     """Decode a call of the runtime. None means that the method is unknown.
 
-    Newer runtimes have a method for each event. If a plugin doesn't know such a method, the runtime uses StateChange
-    instead.
+    Newer runtimes have a method for each event. Older ones call StateChange for the events that request no resources
+    (containerd/nri #274).
 
     Raises:
         NriCallError: the payload doesn't match this method.
@@ -161,6 +161,10 @@ def _read_container_call(event: Event, found: Message) -> Call:
     return Call(event, _decode_sandbox(found["pod"]), _decode_container(found["container"]), resources)
 
 
+def _read_pod_call(event: Event, found: Message) -> Call:
+    return Call(event, _decode_sandbox(found["pod"]))
+
+
 def _read_state_change(found: Message) -> Call:
     try:
         event = Event(found["event"])
@@ -174,13 +178,19 @@ _METHODS: dict[str, tuple[MessageType, Callable[[Message], RuntimeCall]]] = {
     "Configure": (messages.CONFIGURE_REQUEST, _read_configure),
     "Synchronize": (messages.SYNCHRONIZE_REQUEST, _read_synchronize),
     "Shutdown": (messages.EMPTY, lambda _: Shutdown()),
-    "CreateContainer": (messages.CREATE_CONTAINER_REQUEST, partial(_read_container_call, Event.CREATE_CONTAINER)),
+    "RunPodSandbox": (messages.POD_REQUEST, partial(_read_pod_call, Event.RUN_POD_SANDBOX)),
+    "UpdatePodSandbox": (messages.POD_REQUEST, partial(_read_pod_call, Event.UPDATE_POD_SANDBOX)),
+    "PostUpdatePodSandbox": (messages.POD_REQUEST, partial(_read_pod_call, Event.POST_UPDATE_POD_SANDBOX)),
+    "StopPodSandbox": (messages.POD_REQUEST, partial(_read_pod_call, Event.STOP_POD_SANDBOX)),
+    "RemovePodSandbox": (messages.POD_REQUEST, partial(_read_pod_call, Event.REMOVE_POD_SANDBOX)),
+    "CreateContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.CREATE_CONTAINER)),
+    "PostCreateContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.POST_CREATE_CONTAINER)),
+    "StartContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.START_CONTAINER)),
+    "PostStartContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.POST_START_CONTAINER)),
     "UpdateContainer": (messages.UPDATE_CONTAINER_REQUEST, partial(_read_container_call, Event.UPDATE_CONTAINER)),
-    "UpdatePodSandbox": (
-        messages.UPDATE_POD_SANDBOX_REQUEST,
-        lambda found: Call(Event.UPDATE_POD_SANDBOX, _decode_sandbox(found["pod"])),
-    ),
-    "StopContainer": (messages.STOP_CONTAINER_REQUEST, partial(_read_container_call, Event.STOP_CONTAINER)),
+    "PostUpdateContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.POST_UPDATE_CONTAINER)),
+    "StopContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.STOP_CONTAINER)),
+    "RemoveContainer": (messages.CONTAINER_REQUEST, partial(_read_container_call, Event.REMOVE_CONTAINER)),
     "StateChange": (messages.STATE_CHANGE_EVENT, _read_state_change),
 }
 METHODS = frozenset(_METHODS)

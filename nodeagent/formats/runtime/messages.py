@@ -113,9 +113,14 @@ SYNCHRONIZE_REQUEST = MessageType(
 SYNCHRONIZE_RESPONSE = MessageType(
     "SynchronizeResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True), Field(2, "more", Kind.BOOL))
 )
-CREATE_CONTAINER_REQUEST = MessageType(
+POD_REQUEST = MessageType("RunPodSandboxRequest", (Field(1, "pod", POD_SANDBOX),))
+"""Request of each method about a pod. The resources of UpdatePodSandbox are left out, because kubelet's pods API has more
+exact values.
+"""
+CONTAINER_REQUEST = MessageType(
     "CreateContainerRequest", (Field(1, "pod", POD_SANDBOX), Field(2, "container", CONTAINER))
 )
+"""Request of each method about a container, except UpdateContainer."""
 CREATE_CONTAINER_RESPONSE = MessageType(
     "CreateContainerResponse",
     (Field(1, "adjust", CONTAINER_ADJUSTMENT), Field(2, "update", CONTAINER_UPDATE, repeated=True)),
@@ -126,11 +131,6 @@ UPDATE_CONTAINER_REQUEST = MessageType(
 )
 UPDATE_CONTAINER_RESPONSE = MessageType(
     "UpdateContainerResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True),)
-)
-UPDATE_POD_SANDBOX_REQUEST = MessageType("UpdatePodSandboxRequest", (Field(1, "pod", POD_SANDBOX),))
-"""The message's other fields are left out, because kubelet's pods API has more exact values."""
-STOP_CONTAINER_REQUEST = MessageType(
-    "StopContainerRequest", (Field(1, "pod", POD_SANDBOX), Field(2, "container", CONTAINER))
 )
 STOP_CONTAINER_RESPONSE = MessageType("StopContainerResponse", (Field(1, "update", CONTAINER_UPDATE, repeated=True),))
 STATE_CHANGE_EVENT = MessageType(

@@ -35,7 +35,6 @@ class TtrpcCode(IntEnum):
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
-    """Code that tells a newer runtime to use StateChange instead."""
 
 
 class TtrpcHeader(Struct, frozen=True):

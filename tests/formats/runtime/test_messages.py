@@ -41,6 +41,7 @@ from nodeagent.formats.runtime.ttrpc import (
     TtrpcResponse,
 )
 from nodeagent.formats.wire.protobuf import Kind, MessageType
+from tests.support.nri_runtime import OWN_METHODS
 from tests.support.protos import generated
 
 NRI, TTRPC = generated("nri")[0], generated("ttrpc")[0]
@@ -213,6 +214,16 @@ def test_changes_of_state_are_read(pod, container, event):
     assert read_call("StateChange", theirs.SerializeToString()) == Call(event, expected_sandbox(pod), ours)
 
 
+@given(SANDBOXES, CONTAINERS)
+def test_an_event_with_a_method_of_its_own_is_read_as_by_state_change_and_answered(pod, container):
+    for number, method in OWN_METHODS.items():
+        fields = {"pod": pod} if "Pod" in method else {"pod": pod, "container": container}
+        theirs = getattr(NRI, f"{method}Request")(**fields).SerializeToString()
+        told = NRI.StateChangeEvent(event=number, **fields).SerializeToString()
+        assert read_call(method, theirs) == read_call("StateChange", told)
+        getattr(NRI, f"{method}Response").FromString(calls.encode_answer(Event(number), Answer()))
+
+
 @given(st.lists(SANDBOXES, max_size=3), st.lists(CONTAINERS, max_size=3), st.booleans())
 def test_what_runs_is_read(pods, containers, more):
     theirs = NRI.SynchronizeRequest(pods=pods, containers=containers, more=more)
@@ -235,7 +246,7 @@ def test_a_shutdown_is_read_whatever_it_carries():
     assert read_call("Shutdown", NRI.KeyValue(key="reason").SerializeToString()) == Shutdown()
 
 
-@pytest.mark.parametrize("method", ["RunPodSandbox", "StartContainer", "ValidateContainerAdjustment", "", "configure"])
+@pytest.mark.parametrize("method", ["ValidateContainerAdjustment", "", "configure"])
 def test_other_methods_are_unknown(method):
     assert read_call(method, b"") is None
 
@@ -248,6 +259,8 @@ HOSTILE = {
     "no container": ("UpdateContainer", NRI.UpdateContainerRequest(pod=POD).SerializeToString()),
     "a container without id": ("StopContainer", NRI.StopContainerRequest(pod=POD, container={}).SerializeToString()),
     "a pod without id": ("Synchronize", NRI.SynchronizeRequest(pods=[NRI.PodSandbox(uid="u")]).SerializeToString()),
+    "no pod to run": ("RunPodSandbox", b""),
+    "no container to start": ("StartContainer", NRI.StartContainerRequest(pod=POD).SerializeToString()),
     "no event": ("StateChange", NRI.StateChangeEvent(pod=POD).SerializeToString()),
     "an event that comes later": ("StateChange", NRI.StateChangeEvent(pod=POD, event=15).SerializeToString()),
     "a pod that is none": ("Synchronize", b"\x0a\x02\xff\xff"),

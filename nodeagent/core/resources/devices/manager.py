@@ -102,13 +102,13 @@ def _choose_devices(
     hint = promises.hint(pod.uid, name).mask
     chosen = (
         *reusable_devices,
-        *_pick_devices(pool, pod.uid, available, reusable_devices, needed, None if hint is None else hint.bits),
+        *pick_devices(pool, pod.uid, available, reusable_devices, needed, None if hint is None else hint.bits),
     )
     answer = None if pool.plugin is None else pool.plugin.allocate(pod.uid, tuple(device.id for device in chosen))
     return tuple(device.held(resource) for device in chosen), answer
 
 
-def _pick_devices(
+def pick_devices(
     pool: DevicePool,
     pod_uid: str,
     available: list[PoolDevice],
@@ -125,11 +125,10 @@ def _pick_devices(
     )
     if needed == len(aligned):
         return aligned
-    fixed, candidates = ([], aligned) if needed < len(aligned) else (aligned, ordered)
+    fixed, rest = ([], aligned) if needed < len(aligned) else (aligned, ordered[len(aligned) :])
     required_ids = tuple(device.id for device in (*reused, *fixed))
-    offered = (*required_ids, *(device.id for device in candidates if device not in fixed))
+    offered = (*required_ids, *(device.id for device in rest))
     preferred = frozenset(pool.plugin.preferred(pod_uid, offered, required_ids, len(reused) + needed))
-    rest = [device for device in candidates if device not in fixed]
     return [*fixed, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
 
 

@@ -1,5 +1,6 @@
 """Devices given by number: who gets which, who is refused and in which words, and that nobody else gets it before it is given back."""
 
+import time
 from typing import Any
 
 import pytest
@@ -21,13 +22,14 @@ from nodeagent.core.admission.managers import (
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.violations import Invariant
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.manager import pick_devices
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
@@ -35,6 +37,7 @@ from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar
 from tests.support.shares import share_of
 
+GPU = "example.com/gpu"
 NIC, DISK = "example.com/nic", "example.com/disk"
 SELECTIONS = (
     DeviceSelection(NIC, (DeviceSelector(kind=DeviceKind.NETWORK),)),
@@ -303,3 +306,31 @@ def test_whatever_comes_and_goes_no_device_has_two_owners(
 def test_a_node_that_gives_no_devices_decides_as_before() -> None:
     plain = managers(MACHINE_A, topology_manager_policy="restricted")
     assert admitted(plain, pod("a", app(cpu="2"))) == admitted(giving(), pod("a", app(cpu="2")))
+
+
+class Preferring:
+    """A plugin that prefers the last of what it is offered."""
+
+    def __init__(self) -> None:
+        self.offered: tuple[str, ...] = ()
+        self.required: tuple[str, ...] = ()
+
+    def preferred(self, _pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
+        self.offered, self.required = available, must
+        return (*must, *available[len(must) - size :])
+
+    def allocate(self, _pod_uid: str, _ids: tuple[str, ...]) -> bytes:
+        return b""
+
+
+def test_a_preference_among_as_many_devices_as_a_plugin_may_have_takes_no_more_than_a_look_at_each() -> None:
+    plugin = Preferring()
+    devices = tuple(PoolDevice(f"d{n:05}", NumaMask(1 << n % 2)) for n in range(16_384))
+    pool = DevicePool(GPU, devices, plugin)
+    began = time.process_time()
+    picked = pick_devices(pool, "p", list(devices), [], 12_000, NumaMask(1))
+    assert time.process_time() - began < 1.0, "comparing each with each takes more than 4 s"
+    near = [one.id for one in devices[::2]]
+    assert plugin.required == tuple(near)
+    assert plugin.offered == (*near, *(one.id for one in devices[1::2]))
+    assert [one.id for one in picked] == [*near, *(one.id for one in devices[1::2][len(near) - 12_000 :])]
