@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all demo test test-all test-unit test-guests soak guest guest-packages install uninstall
 .PHONY: format reference shown docs screens
-.PHONY: bench bench-matrix bench-docs figures
+.PHONY: bench bench-costs bench-matrix bench-docs figures
 .PHONY: dist deb clean
 
 all: test
@@ -85,9 +85,13 @@ docs: $(VENV)/.ready
 screens: guest-packages $(VENV)/.ready
 	$(BIN)/python -m integration.screens
 
-# Every figure with a goal, beside the goal, in some three minutes; kept in benchmarks/results/goals.json.
+# Every figure with a goal, beside the goal, in some three minutes; kept in benchmarks/results.
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
+
+# What an agent and its commands cost; `make test` counts again what of it are counts. benchmarks/results/costs.json.
+bench-costs: $(VENV)/.ready
+	$(BIN)/python -m benchmarks --costs
 
 # One more admission on every machine, with every number of pods and every set of options; benchmarks/results/matrix.json.
 bench-matrix: $(VENV)/.ready

@@ -3,9 +3,11 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.goals import rows
+from benchmarks.costs import costs
+from benchmarks.goals import Row, rows
 from benchmarks.matrix import cells
 from benchmarks.report import Document, aligned, document, introduction, matrix, missed, rewritten, table
 from benchmarks.timing import Clock
@@ -19,34 +21,61 @@ def main() -> int:
         "--long", action="store_true", help="the whole matrix of machines, pods and options, instead of the goals"
     )
     parser.add_argument(
+        "--costs",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="what an agent and its commands cost, instead of the goals of decisions: all rows, or those of one generator",
+    )
+    parser.add_argument(
         "--docs", action="store_true", help="measure nothing: write the kept figures into docs/performance.md"
     )
     args = parser.parse_args()
     if args.docs:
-        DOCS.write_text(rewritten(DOCS.read_text(), kept("goals"), kept("matrix")))
+        DOCS.write_text(rewritten(DOCS.read_text(), kept("goals"), kept("costs"), kept("matrix")))
         return 0
-    return measure_matrix() if args.long else measure_goals()
+    if args.long:
+        measure_matrix()
+        return 0
+    if args.costs is None:
+        measure_goals()
+    measure_costs(args.costs or "")
+    return 0
 
 
-def measure_goals() -> int:
+def measure_goals() -> None:
     clock = Clock()
-    measured = []
-    for row in rows(clock):
-        print(f"{row.calibrated:12.4f} {row.unit:2} {row.name}", file=sys.stderr)
-        measured.append(row)
+    measured = tuple(told(rows(clock)))
     found = document(clock, measured, cells(clock, every=False))
     keep("goals", found)
     print(introduction(found), "", *aligned(table(found)), "", *aligned(matrix(found)), sep="\n")
     print("", f"missed: {', '.join(missed(found)) or 'no goal'}", sep="\n")
-    return 0
 
 
-def measure_matrix() -> int:
+def measure_costs(only: str) -> None:
+    clock = Clock()
+    clock.calibrate()
+    clock.calibrate()
+    found = document(clock, tuple(told(costs(clock, only))), ())
+    if only:
+        new = {row["name"]: row for row in found["rows"]}
+        found["rows"] = [new.pop(row["name"], row) for row in kept("costs")["rows"]] + list(new.values())
+    keep("costs", found)
+    print(introduction(found), "", *aligned(table(found, "before")), sep="\n")
+    print("", f"missed: {', '.join(missed(found)) or 'no goal'}", sep="\n")
+
+
+def told(measured: Iterable[Row]) -> Iterable[Row]:
+    for row in measured:
+        print(f"{row.calibrated:12.4f} {row.unit:3} {row.name}", file=sys.stderr)
+        yield row
+
+
+def measure_matrix() -> None:
     clock = Clock()
     found = document(clock, (), cells(clock, every=True))
     keep("matrix", found)
     print(introduction(found), "", *aligned(matrix(found)), sep="\n")
-    return 0
 
 
 def keep(name: str, found: Document) -> None:

@@ -50,16 +50,16 @@ from tests.support.pods import app, pod
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: a time in ms, or a ratio.
+    """One figure: a time, a ratio, an amount or a count.
 
     Attributes:
         group: what kind of work it is.
         name: the work.
         measured: on this machine.
-        calibrated: on the reference machine; a ratio is the same on both, but for the noise.
+        calibrated: on the reference machine; all but times are the same on both, but for the noise.
         goal: on the reference machine.
-        kubelet: as it was reported, in words.
-        unit: of the three numbers.
+        compared: the figure beside which it stands, in words: kubelet's as it was reported, or nodeagent's own before.
+        unit: of the three numbers; a count has none.
 
     """
 
@@ -68,7 +68,7 @@ class Row:
     measured: float
     calibrated: float
     goal: float | None = None
-    kubelet: str = ""
+    compared: str = ""
     unit: str = "ms"
 
 
@@ -90,8 +90,8 @@ BURST = 200
 IRQS = 600
 
 
-def timed(group: str, name: str, timing: Timing, goal: float | None = None, kubelet: str = "") -> Row:
-    return Row(group, name, timing.ms, timing.calibrated_ms, goal, kubelet)
+def timed(group: str, name: str, timing: Timing, goal: float | None = None, compared: str = "") -> Row:
+    return Row(group, name, timing.ms, timing.calibrated_ms, goal, compared)
 
 
 def grown(name: str, few: Timing, many: Timing, goal: float | None = None) -> Row:

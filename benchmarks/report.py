@@ -24,7 +24,7 @@ def document(clock: Clock, rows: Iterable[Row], cells: Iterable[Cell]) -> Docume
             "calibrated": round(row.calibrated, 4),
             "unit": row.unit,
             "goal": None if row.goal is None else round(row.goal, 4),
-            "kubelet": row.kubelet,
+            "compared": row.compared,
         }
         for row in rows
     ]
@@ -62,12 +62,13 @@ def introduction(found: Document) -> str:
     )
 
 
-def table(found: Document) -> list[list[str]]:
-    head = ["work", "kubelet", "goal", "measured", "calibrated", "of the goal", ""]
+def table(found: Document, compared: str = "kubelet") -> list[list[str]]:
+    """A row for each figure; `compared` says beside what it stands."""
+    head = ["work", compared, "goal", "measured", "calibrated", "of the goal", ""]
     body = [
         [
             row["name"],
-            row["kubelet"],
+            row["compared"],
             amount(row["goal"], row["unit"]),
             amount(row["measured"], row["unit"]),
             amount(row["calibrated"], row["unit"]),
@@ -93,7 +94,8 @@ def matrix(found: Document) -> list[list[str]]:
 def amount(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return f"{value:.2g} {unit}" if value < 1 else f"{value:,.3g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    number = f"{value:.2g}" if value < 1 else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+    return f"{number} {unit}".rstrip()
 
 
 def aligned(rows: list[list[str]]) -> Iterator[str]:
@@ -107,10 +109,11 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
-def rewritten(text: str, short: Document, long: Document) -> str:
+def rewritten(text: str, short: Document, costs: Document, long: Document) -> str:
     """Put the tables into docs/performance.md, between their markers."""
     parts = {
         "goals": f"{introduction(short)}\n\n{markdown(table(short))}",
+        "costs": f"{introduction(costs)}\n\n{markdown(table(costs, 'before'))}",
         "matrix": f"{introduction(long)}\n\n{markdown(matrix(long))}",
     }
     for name, part in parts.items():

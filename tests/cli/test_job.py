@@ -4,48 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodeagent.daemon.reports.publisher import JOB_SOCKET
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
-from nodeagent.edge.transport.listening import listen
-from nodeagent.edge.transport.local_api import LocalApi
-from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire.exchange import Peer
-
-Answers = Callable[[Mapping[str, Any], Peer], Mapping[str, object]]
-TOLD = {"NODEAGENT_EXCLUSIVE_CPUS": "2-3"}
-
-
-def let_in(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-    return {"pod": "jobs/one", "exclusiveCPUs": "", "sharedCPUs": "0", "environment": TOLD}
-
-
-@contextmanager
-def agent(answer: Answers) -> Iterator[str]:
-    """Answers on a jobs' socket."""
-
-    async def job(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
-        return answer(arguments, peer)
-
-    thread = ServingThread(lambda *_: None)
-    with tempfile.TemporaryDirectory() as directory:
-        path = f"{directory}/{JOB_SOCKET}"
-        api = LocalApi(reads={}, writes={}, owner=os.geteuid(), group=None, open_to_all={"job": job})
-        server = thread.serve(listen(UnixAddress(path)), api)
-        try:
-            yield path
-        finally:
-            server.close()
-            thread.stop()
+from tests.support.job_agent import admit_job, answer_jobs
 
 
 def run(socket: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -58,9 +26,9 @@ def test_what_is_asked_for_and_by_whom() -> None:
 
     def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append((arguments, peer))
-        return let_in(arguments, peer)
+        return admit_job(arguments, peer)
 
-    with agent(remember) as socket:
+    with answer_jobs(remember) as socket:
         done = run(socket, "--hugepages-2Mi", "4Mi", "--", "sh", "-c", "echo $$")
         run(socket, "--name", "mine", "--", "true")
         run(socket, "--", "/bin/./[")
@@ -77,9 +45,9 @@ def test_a_numa_node_is_asked_for_and_checked() -> None:
 
     def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append(arguments)
-        return {**let_in(arguments, peer), "environment": {"NODEAGENT_MEMORY_NODES": "1"}}
+        return {**admit_job(arguments, peer), "environment": {"NODEAGENT_MEMORY_NODES": "1"}}
 
-    with agent(remember) as socket:
+    with answer_jobs(remember) as socket:
         assert run(socket, "--numa", "1", "--", "true").returncode == 0
         older = run(socket, "--numa", "0", "--", "true")
     assert [one["numa"] for one in asked] == ["1", "0"]
@@ -92,11 +60,11 @@ def test_a_class_of_cores_is_asked_for_and_answered() -> None:
 
     def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append(arguments)
-        return {**let_in(arguments, peer), "coreClass": "performance"}
+        return {**admit_job(arguments, peer), "coreClass": "performance"}
 
-    with agent(remember) as socket:
+    with answer_jobs(remember) as socket:
         assert run(socket, "--core-class", "performance", "--", "true").returncode == 0
-    with agent(let_in) as socket:
+    with answer_jobs(admit_job) as socket:
         older = run(socket, "--core-class", "performance", "--", "true")
     assert [one["coreClass"] for one in asked] == ["performance"]
     assert older.returncode == 125
@@ -109,11 +77,11 @@ def test_devices_are_asked_for_and_answered() -> None:
 
     def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append(arguments)
-        return {**let_in(arguments, peer), "near": ["eth0", "nvme"]}
+        return {**admit_job(arguments, peer), "near": ["eth0", "nvme"]}
 
-    with agent(remember) as socket:
+    with answer_jobs(remember) as socket:
         assert run(socket, "--near", "eth0, nvme", "--", "true").returncode == 0
-    with agent(let_in) as socket:
+    with answer_jobs(admit_job) as socket:
         older = run(socket, "--near", "eth0", "--", "true")
     assert [one["near"] for one in asked] == ["eth0, nvme"]
     assert older.returncode == 125
@@ -125,9 +93,9 @@ def test_devices_of_its_own_are_amounts() -> None:
 
     def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append(arguments["amounts"])
-        return let_in(arguments, peer)
+        return admit_job(arguments, peer)
 
-    with agent(remember) as socket:
+    with answer_jobs(remember) as socket:
         assert run(socket, "--device", "example.com/nic", "--device", "example.com/vf=2", "--", "true").returncode == 0
     assert [{name: one[name] for name in one if "/" in name} for one in asked] == [
         {"example.com/nic": "1", "example.com/vf": "2"}
@@ -137,7 +105,7 @@ def test_devices_of_its_own_are_amounts() -> None:
 def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
     shell = 'echo "$NODEAGENT_EXCLUSIVE_CPUS $MINE $PWD $(umask)"; cat; echo error >&2; exit 9'
     words = ("--", "sh", "-c", shell)
-    with agent(let_in) as socket:
+    with answer_jobs(admit_job) as socket:
         done = run(socket, *words, input="in\n", cwd=tmp_path, env={**os.environ, "MINE": "x"}, umask=0o27)
     assert (done.returncode, done.stderr) == (9, "error\n")
     assert done.stdout == f"2-3 x {tmp_path} 0027\nin\n"
@@ -148,7 +116,7 @@ def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
     [(("sh", "-c", "kill -TERM $$"), -signal.SIGTERM), (("no-such",), 127), (("/etc/passwd",), 126), (("true",), 0)],
 )
 def test_its_status_is_the_commands(command: tuple[str, ...], status: int) -> None:
-    with agent(let_in) as socket:
+    with answer_jobs(admit_job) as socket:
         assert run(socket, "--", *command).returncode == status
 
 
@@ -156,7 +124,7 @@ def test_a_refusal_is_told_and_nothing_runs(tmp_path: Path) -> None:
     def refuse(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         return {"refused": {"reason": "OutOfcpu", "message": "not enough"}}
 
-    with agent(refuse) as socket:
+    with answer_jobs(refuse) as socket:
         done = run(socket, "--name", "one", "--", "touch", str(tmp_path / "never"))
     assert (done.returncode, done.stdout) == (125, "")
     assert "nodeagent: jobs/one: OutOfcpu: not enough\nhint: " in done.stderr
@@ -167,7 +135,7 @@ def test_an_error_of_the_agent_is_told() -> None:
     def fail(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         raise NodeAgentError("only root may run jobs here", hint="see `jobs:`")
 
-    with agent(fail) as socket:
+    with answer_jobs(fail) as socket:
         done = run(socket, "--", "true")
     assert (done.returncode, done.stderr) == (125, "nodeagent: only root may run jobs here\nhint: see `jobs:`\n")
 
@@ -176,9 +144,9 @@ def test_a_process_that_is_not_where_it_was_told_becomes_nothing() -> None:
     elsewhere = str(max(read_own_cpus()) + 1)
 
     def astray(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
-        return {**let_in(arguments, peer), "exclusiveCPUs": elsewhere, "sharedCPUs": ""}
+        return {**admit_job(arguments, peer), "exclusiveCPUs": elsewhere, "sharedCPUs": ""}
 
-    with agent(astray) as socket:
+    with answer_jobs(astray) as socket:
         done = run(socket, "--", "true")
     assert done.returncode == 125
     assert f"not on {elsewhere}" in done.stderr

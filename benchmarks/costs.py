@@ -1,0 +1,87 @@
+"""What an agent and its commands cost beside many pods, and what of that is counted.
+
+Time is noise where it is short, and counts aren't. `make bench` measures both and keeps them in benchmarks/results/costs.json. `make test`
+counts again (tests/project/test_costs.py): it fails where a count has grown by more than a tenth of the kept one.
+
+To add rows, write a generator of `Row`, here or in a module of its own, and name it in COUNTERS or TIMERS. The rows of a counter have no
+unit, and the same count in every run. `make test` runs all counters, so each takes a second or two at most. `compared` is the former
+figure. `python -m benchmarks --costs NAME` measures the rows of that generator and keeps them with the others. `make bench-docs` then
+writes all of them into docs/performance.md.
+"""
+
+import compileall
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import ROOT
+from benchmarks.goals import Row, timed
+from benchmarks.timing import Clock
+from tests.support.job_agent import admit_job, answer_jobs
+
+NODEAGENT = (sys.executable, "-m", "nodeagent")
+AT_START = "import nodeagent.daemon.service, nodeagent.cli.commands.run"
+
+
+def counted(name: str, count: int, goal: int | None = None, compared: str = "") -> Row:
+    return Row("counts", name, count, count, goal, compared, unit="")
+
+
+def imports(python: str, *arguments: str) -> int:
+    """Run a Python that tells of its imports on stderr, until it ends or becomes another program."""
+    command = (python, "-X", "importtime", *arguments)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=clean_environment())
+    return sum(line.startswith("import time:") for line in done.stderr.splitlines()) - 1  # the line of titles
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what changes Python, but its bytecode stays as it is."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def modules(nodeagent: Sequence[str] = NODEAGENT) -> Iterator[Row]:
+    """Each costs a fraction of a millisecond, and some KiB."""
+    bare = imports(sys.executable, "-c", "")
+    with answer_jobs(admit_job) as socket:
+        job = (*nodeagent, "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--", "true")
+        yield counted("modules that `job` loads", imports(*job) - bare, compared="101")
+        missing = str(Path(socket).with_name("agent.sock"))
+    inspect = (*nodeagent, "inspect", "--socket", missing, "--config", missing)
+    yield counted("modules that `inspect` loads", imports(*inspect) - bare, compared="200")
+    yield counted("modules that an agent loads", imports(sys.executable, "-c", AT_START) - bare, compared="639")
+
+
+def client(clock: Clock, nodeagent: Sequence[str] = NODEAGENT) -> Iterator[Row]:
+    """The processor time of the command alone: of the client, until it has become `true` and that has ended."""
+    compileall.compile_dir(ROOT / "nodeagent", quiet=1)  # as pip does when it installs the package
+    with answer_jobs(admit_job) as socket:
+        job = (*nodeagent, "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--", "true")
+        yield timed(
+            "client", "`job --cpus 2 -- true`, client", clock.time_runs(lambda: [child_ms(job)], 15), 25, "70 ms"
+        )
+
+
+def child_ms(command: Sequence[str]) -> float:
+    """Run a command that succeeds, and return its processor time."""
+    with subprocess.Popen(command, cwd=ROOT, env=clean_environment(), stdout=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, command
+    return (used.ru_utime + used.ru_stime) * 1000
+
+
+COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (modules,)
+TIMERS: tuple[Callable[[Clock], Iterator[Row]], ...] = (client,)
+
+
+def costs(clock: Clock, only: str = "") -> Iterator[Row]:
+    """Measure all rows, or those of one generator."""
+    for counter in COUNTERS:
+        if only in {"", counter.__name__}:
+            yield from counter()
+    for timer in TIMERS:
+        if only in {"", timer.__name__}:
+            yield from timer(clock)
