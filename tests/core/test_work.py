@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.one_pod import MergeReport
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import Promises
@@ -306,3 +307,18 @@ def test_a_pod_that_stands_for_no_unit_asks_no_other_for_its_units(monkeypatch: 
     _, agent = started(world_node(machine(nodes=1, cores=32)), *pods)
     assert len(agent.state.entries) == len(pods)
     assert 0 < asked < len(pods) // 2
+
+
+@pytest.mark.parametrize("empty", [{}, (CpuSet(), CpuSet())], ids=["memory", "CPUs"])
+def test_invariants_look_at_the_pods_that_have_changed(monkeypatch: pytest.MonkeyPatch, empty: object) -> None:
+    looked = looks(monkeypatch, empty)
+    of = managers(machine(nodes=2, cores=40), reserved="0", reserved_memory={0: "1Gi"})
+    pods = [pod(f"p{number:02}", app("c", "1", "1Mi")) for number in range(20)]
+    promises = core.initial(of)
+    for one in pods[:-1]:
+        promises = core.admit(of, promises, one).promises
+    assert core.violations(of, promises, tuple(pods[:-1])) == ()
+    assert len(looked) == len(set(looked)) == 19
+    promises = core.admit(of, promises, pods[-1]).promises
+    assert core.violations(of, promises, tuple(pods)) == ()
+    assert looked[19:] == ["uid-p19"]

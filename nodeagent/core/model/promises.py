@@ -40,7 +40,7 @@ class PodPromises(Struct, frozen=True):
     def of(self, kind: type[H]) -> H:
         """Return the holdings of one type. Each type belongs to one resource."""
         for part in self.parts:
-            if isinstance(part, kind):
+            if type(part) is kind:
                 return part
         return kind()
 
@@ -98,7 +98,7 @@ class Promises(Struct, frozen=True):
     def of(self, kind: type[B]) -> B:
         """Return the data of one type. Each type belongs to one resource."""
         for part in self.parts:
-            if isinstance(part, kind):
+            if type(part) is kind:
                 return part
         return kind()
 

@@ -166,6 +166,8 @@ class PodEntry(Struct, frozen=True):
     @property
     def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
         """All unmet requests of the pod."""
+        if self.refusal is None and self.refused_change is None and self.idle is None:
+            return ()  # called for each pod in each turn
         found = (
             (RequestKind.POD, self.refusal),
             (RequestKind.CHANGE, self.change_refusal),

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import find_taken_unit
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
@@ -15,9 +14,11 @@ from nodeagent.core.turn.world import World
 
 def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
     """Admit or refuse each new pod."""
+    if not draft.new:
+        return draft
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
-    orphans = find_orphan_cpus(draft.state, world) if draft.new else CpuSet()
+    orphans = find_orphan_cpus(draft.state, world)
     for manifest in in_turn(world.managers, draft.new, lambda manifest: manifest.pod):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
         undecided, draft = draft, draft.plus(draft.state, *make_note_events(manifest))

@@ -83,8 +83,9 @@ def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
     """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods on these CPUs wait until the CPUs are
     free.
     """
-    owned = {entry.pod_path for entry in state.entries if entry.is_active}
-    unknown = find_populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
+    unknown = find_populated_pods(world.observed) - {"", *OWN_DIRECTORIES}
+    if unknown:
+        unknown -= {entry.pod_path for entry in state.entries if entry.is_active}
     cpus = CpuSet()
     for unit_cpus in unclear_units(world.observed).values():
         cpus |= unit_cpus

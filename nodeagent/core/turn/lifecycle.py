@@ -124,16 +124,19 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
     """
     if not entry.is_active:
         return None
-    moments = [next_start_at_ms(entry, c.name) for c in entry.containers]
-    moments += [s.stop_by_ms for c, s in entry.pairs() if s.is_started or not c.is_launched]
-    return min((moment for moment in moments if moment is not None and moment > now_ms), default=None)
+    earliest = None
+    for container, status in entry.pairs():
+        is_stopped = status.is_started or not container.is_launched
+        moment = status.stop_by_ms if is_stopped else next_start_at_ms(entry, container, status)
+        if moment is not None and moment > now_ms and (earliest is None or moment < earliest):
+            earliest = moment
+    return earliest
 
 
-def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
+def next_start_at_ms(entry: PodEntry, container: Container, status: ContainerStatus) -> int | None:
     """Return the earliest time of a container's next start. A past time means that the container only waits for other containers. None
     means no start.
     """
-    container, status = entry.pod.container(name), entry.status(name)
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
     if status.is_started or (status.stop_by_ms is not None and not status.is_to_restart):

@@ -158,7 +158,7 @@ def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
         for entry in state.entries
         if entry.is_active
         for container, status in entry.pairs()
-        if status.exit is None or next_start_at_ms(entry, container.name) is not None
+        if status.exit is None or next_start_at_ms(entry, container, status) is not None
     )
 
 

@@ -168,10 +168,13 @@ def _describe_state(observed: ContainerView) -> Document:
     """Describe the state: Waiting, Running, Exited, Unknown, or Open for a container without a command."""
     name, reason = _find_state(observed)
     status = observed.status
+    next_start_ms = None
+    if reason == "CrashLoopBackOff":
+        next_start_ms = next_start_at_ms(observed.entry, observed.container, status)
     return {
         "killAtMs": status.stop_by_ms if observed.is_populated else None,
         "name": name,
-        "nextStartAtMs": next_start_at_ms(observed.entry, status.name) if reason == "CrashLoopBackOff" else None,
+        "nextStartAtMs": next_start_ms,
         "reason": reason,
         "startedAtMs": status.started_at_ms,
     }
@@ -184,7 +187,7 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
     if entry.is_requested_per_container:
         return ("Running", None) if observed.is_populated else ("Waiting", "ContainerCreating")
     if observed.container.is_launched and status.exit is not None:
-        next_start_ms = next_start_at_ms(entry, status.name)
+        next_start_ms = next_start_at_ms(entry, observed.container, status)
         if next_start_ms is None:
             return "Exited", status.exit.reason
         return "Waiting", "CrashLoopBackOff" if next_start_ms > observed.view.observed.at_ms else "Restarting"

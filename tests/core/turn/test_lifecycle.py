@@ -154,7 +154,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
         decided_at_ms=0,
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
     )
-    assert next_start_at_ms(entry, "app") == 300 * SECOND
+    assert next_start_at_ms(entry, entry.pod.container("app"), entry.status("app")) == 300 * SECOND
     again = advance(entry, {}, {}, 300 * SECOND, frozenset()).status("app")
     assert again.attempt == 10**6 + 1
     assert again.backoff_step < 100

@@ -5,6 +5,7 @@ The distribution across NUMA nodes builds on this module (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -221,9 +222,6 @@ def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> 
 def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
     """Sort groups by (free CPUs ascending, id ascending), and leave out groups without free CPUs."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
-    counted.sort(key=_get_sort_key)
+    if len(counted) > 1:
+        counted.sort(key=itemgetter(0, 1))
     return [g for _, _, g in counted]
-
-
-def _get_sort_key(item: tuple[int, int, CpuGroup]) -> tuple[int, int]:
-    return item[0], item[1]

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.podmap import Fold
+from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.violations import CpusOffline, Invariant, Violation
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets
 from nodeagent.core.resources.cpu.manager import CpuManager
@@ -25,18 +26,27 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
 
 def _find_node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
     default = default_set(promises)
-    allocated = CpuSet()
-    for uid, pod in promises.pods:
+    allocated, shared = promises.pods.fold(_OWNED)
+    earlier = CpuSet()
+    for uid, pod in promises.pods if shared else ():
         pod_cpus = pod.of(CpuHoldings).every_cpu
-        if not pod_cpus.isdisjoint(allocated):
-            yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=pod_cpus & allocated)
-        allocated |= pod_cpus
+        if not pod_cpus.isdisjoint(earlier):
+            yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=pod_cpus & earlier)
+        earlier |= pod_cpus
     # CPUs that went offline stay allocated. The shared pool has exactly the other online CPUs.
     expected = CpuSet(manager.universe) - allocated
     if default != expected:
         yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
     if not manager.reserved.isdisjoint(allocated):
         yield Violation(invariant=Invariant.RESERVED_CPUS_ARE_FREE, cpus=manager.reserved & allocated)
+
+
+_OWNED: Fold[PodPromises, tuple[CpuSet, CpuSet]] = Fold(
+    (CpuSet(), CpuSet()),
+    lambda _uid, pod: (pod.of(CpuHoldings).every_cpu, CpuSet()),
+    lambda a, b: (a[0] | b[0], a[1] | b[1] | (a[0] & b[0])),
+)
+"""CPUs of pods, and CPUs that several pods have."""
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:

@@ -45,7 +45,9 @@ def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> Nod
     return _take_free(machine, nodes, resource, size)[0]
 
 
-def _take_free(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
+def _take_free(
+    machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1
+) -> tuple[NodeAccounts, int]:
     """Do the same as `take`, and also return the number of bytes that were not free."""
     changed = []
     for node in machine:
@@ -55,13 +57,16 @@ def _take_free(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) 
         table = node.table(resource)
         moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
-        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _move_bytes(node.tables, resource, moved)))
+        changed.append(MemoryNode(node.id, node.assignments + count, nodes, _move_bytes(node.tables, resource, moved)))
     return tuple(changed), size
 
 
-def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Move `size` bytes from free to reserved. Bytes that aren't free overdraw the group's lowest node. Missing nodes are skipped."""
-    machine, missing = _take_free(machine, nodes, resource, size)
+def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1) -> NodeAccounts:
+    """Move `size` bytes of `count` blocks from free to reserved. Missing nodes are skipped.
+
+    Bytes that aren't free overdraw the group's lowest node.
+    """
+    machine, missing = _take_free(machine, nodes, resource, size, count)
     if missing <= 0:
         return machine
     changed = []

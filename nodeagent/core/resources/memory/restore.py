@@ -1,12 +1,13 @@
 """Conversion of a memory checkpoint into promises, and the messages that refuse content which the Static policy doesn't accept."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.promises import NOTHING, Promises
+from nodeagent.core.model.podmap import Fold
+from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.resources.memory.accounting import NodeAccounts, charge, take
@@ -20,6 +21,8 @@ from nodeagent.core.resources.memory.holdings import (
 from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.memory.records import MemoryRecord
 
+_Charges = Mapping[tuple[NumaSet, str], tuple[int, int]]
+"""Bytes and number of all blocks, by NUMA nodes and resource."""
 _FILE = "memory_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
@@ -112,9 +115,29 @@ def _rebuild_accounts(manager: MemoryManager, promises: Promises) -> NodeAccount
 
 def _charge_all_blocks(manager: MemoryManager, promises: Promises) -> NodeAccounts:
     machine = manager.machine
-    for _, _, block in list_charged_blocks(manager, promises):
-        machine = charge(machine, block.nodes, block.resource, block.size_bytes)
+    for (nodes, resource), (size, count) in promises.pods.fold(_CHARGES).items():
+        machine = charge(machine, nodes, resource, size, count)
     return machine
+
+
+def _sum_charges(_uid: str, pod: PodPromises) -> _Charges:
+    held = pod.of(MemoryHoldings)
+    of_containers = tuple(block for _, blocks in held.memory for block in blocks)
+    charges: _Charges = {}
+    for block in of_containers if held.pod_memory is None else held.pod_memory:
+        charges = _add_charges(charges, {(block.nodes, block.resource): (block.size_bytes, 1)})
+    return charges
+
+
+def _add_charges(a: _Charges, b: _Charges) -> _Charges:
+    total = dict(a)
+    for key, (size, count) in b.items():
+        before_size, before_count = total.get(key, (0, 0))
+        total[key] = (before_size + size, before_count + count)
+    return total
+
+
+_CHARGES: Fold[PodPromises, _Charges] = Fold({}, _sum_charges, _add_charges)
 
 
 def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
