@@ -1,12 +1,13 @@
 """Nothing that lies in the launcher's state directory keeps it from starting, and nothing of it is lost."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nodeagent.launcher.records import RecordStore
+from nodeagent.launcher.records import ProcessRecord, RecordStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +76,17 @@ def test_one_that_crashes_at_every_start_can_be_ended(tmp_path: Path) -> None:
         assert [next(crashes), next(crashes)], "it has started over"
         one.terminate()
         assert one.wait(60) in {1, -15}
+
+
+def test_ends_that_come_together_share_one_sync_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink().name))
+    runs = [ProcessRecord(name, 1, 1, "boot", None, 30, 1) for name in ("a", "b", "c")]
+    store = RecordStore(tmp_path)
+    store.write(runs, durable=False)
+    assert synced == []
+    store.write(runs, durable=True)
+    assert synced == ["a.tmp", "b.tmp", "c.tmp", tmp_path.name]
+    assert store.load() == runs

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.cgroup_layout import pinned_pod_path, pod_path
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass
+from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
@@ -345,6 +345,41 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
         ending = replace(entry, deleting_since_ms=after.deleting_since_ms, is_released=after.is_released)
         state = state.with_entry(replace(ending, containers=statuses))
     return state
+
+
+def is_decided_again(before: NodeState, after: NodeState) -> bool:
+    """Return whether the next start comes from `before` to `after` by itself, if the machine loses power and has only `before` on disk.
+
+    That is so if the states differ in these ways only:
+
+    * Pods are being ended or are gone, but not by a request, which would be lost (`nodeagent release`). Their processes are gone after
+      the loss, and what ends them still does.
+    * Starts are confirmed of containers that may start again after the loss.
+    """
+    known = {entry.pod.uid: entry for entry in before.entries}
+    for entry in after.entries:
+        old = known.pop(entry.pod.uid, None)
+        if entry is old:
+            continue
+        if old is None or (entry.pod, entry.is_released) != (old.pod, old.is_released):
+            return False
+        if entry.deleting_since_ms is None and not _has_only_starts(old, entry):
+            return False
+    held = before.promises.pods
+    return (
+        all(gone.deleting_since_ms is not None for gone in known.values())
+        and all(held.get(uid) == pod for uid, pod in after.promises.pods)
+        and (before.runtime, before.promises.unrecovered) == (after.runtime, after.promises.unrecovered)
+    )
+
+
+def _has_only_starts(before: PodEntry, after: PodEntry) -> bool:
+    """Whether the pod always restarts its containers, and only starts of them were confirmed."""
+    statuses = tuple(
+        replace(old, started_at_ms=new.started_at_ms) if old.started_at_ms is None else old
+        for old, new in zip(before.containers, after.containers, strict=False)
+    )
+    return before.pod.restart_policy is RestartPolicy.ALWAYS and replace(before, containers=statuses) == after
 
 
 def shift_times(state: NodeState, by_ms: int) -> NodeState:

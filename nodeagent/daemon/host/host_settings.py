@@ -17,7 +17,7 @@ from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files import state_files
-from nodeagent.edge.files.state_files import StateFileError
+from nodeagent.edge.files.state_files import StateFileError, Sync
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.formats.checkpoint.host_record import MAX_BYTES, HostRecordError, decode_record, encode_record
 from nodeagent.formats.kernel.host_files import HostFileError, describe_setting
@@ -115,7 +115,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     )
     refused = places.write(planned.writes)
     with suppress(StateFileError):  # a running agent then logs foreign changes
-        state_files.write_atomically(str(Path(directory) / PUT_BACK), b"")
+        state_files.write_atomically(str(Path(directory) / PUT_BACK), b"", sync=Sync.NONE)
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
         *(f"{describe_setting(setting)}: {why}" for setting, why in refused.items()),
@@ -140,7 +140,7 @@ def read_record(path: str, boot: str) -> Record:
         HostRecordError: its content can't be used.
     """
     content = state_files.read(path, max_bytes=MAX_BYTES)
-    if content is None:
+    if content is None or not content.strip(b"\0"):  # a loss of power can leave zeros, which are of an earlier boot
         return {}
     recorded_boot, record = decode_record(content)
     return record if recorded_boot == boot else {}
@@ -179,7 +179,8 @@ class _RecordFile:
         if record == self._record:
             return
         if record:
-            state_files.write_atomically(self._path, encode_record(self._boot, record))
+            # a boot resets the settings, so nothing of the record is needed after a loss of power
+            state_files.write_atomically(self._path, encode_record(self._boot, record), sync=Sync.NONE)
         else:
             state_files.remove(self._path)
         self._record = record

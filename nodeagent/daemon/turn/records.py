@@ -20,6 +20,7 @@ from nodeagent.daemon.start.startup import (
 )
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files import state_files
+from nodeagent.edge.files.state_files import Sync
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
@@ -51,8 +52,13 @@ class Recorder:
         """Remember the expected content of kubelet's checkpoints, which an earlier agent process with these allocations has written."""
         self._expected = encode_checkpoints(node, promises)
 
-    def save(self, node: NodeSetup, state: NodeState) -> None:
+    def save(self, node: NodeSetup, state: NodeState, sync: Sync = Sync.DURABLE) -> None:
         """Save a state atomically.
+
+        Args:
+            node: the node.
+            state: the state.
+            sync: whether the state must survive a loss of power.
 
         Raises:
             StateFileError: the state could not be written. The file still holds the previous generation.
@@ -62,13 +68,13 @@ class Recorder:
             name, *rest = self._unusable
             self._set_aside(name)
             self._unusable = tuple(rest)
-        state_files.write_atomically(str(self._directory / STATE_FILE), content)
+        state_files.write_atomically(str(self._directory / STATE_FILE), content, sync=sync)
 
     def save_config(self, config: Config) -> None:
         """Save the configuration in use. Only `inspect` reads it, while no agent runs."""
         try:
             content = config_text(config_fields(config)).encode()
-            state_files.write_atomically(str(self._directory / LAST_CONFIG), content)
+            state_files.write_atomically(str(self._directory / LAST_CONFIG), content, sync=Sync.WHOLE)
         except state_files.StateFileError as err:
             self._log.warning("configuration_not_kept", problem=err.message, hint=err.hint)
 
@@ -87,7 +93,10 @@ class Recorder:
     def update_checkpoints(
         self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
     ) -> tuple[Problem, ...]:
-        """Update kubelet's checkpoints. They are derived from the state, so a failure loses nothing. Return the problems."""
+        """Update kubelet's checkpoints. They are derived from the state, so neither a failure nor a loss of power loses anything.
+
+        Return the problems.
+        """
         if self._unusable:
             return ()  # the state could not be saved yet
         problems = []
@@ -109,7 +118,7 @@ class Recorder:
         if self._written.get(DEVICE_CHECKPOINT) == content:
             return []
         try:
-            state_files.write_atomically(str(self._directory / DEVICE_CHECKPOINT), content)
+            state_files.write_atomically(str(self._directory / DEVICE_CHECKPOINT), content, sync=Sync.NONE)
         except state_files.StateFileError as err:
             return [Problem.from_error(err)]
         self._written[DEVICE_CHECKPOINT] = content
@@ -119,7 +128,8 @@ class Recorder:
         path = str(self._directory / name)
         before = self._written.get(name)
         found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
-        if before is None and found is not None and found not in {content, self._expected.get(name)}:
+        is_blank = found is not None and not found.strip(b"\0")  # what a loss of power can leave of an unsynced file
+        if before is None and found is not None and not is_blank and found not in {content, self._expected.get(name)}:
             try:
                 is_intact = read_checkpoint(found).problem is None
             except CheckpointError:
@@ -131,7 +141,7 @@ class Recorder:
         if before is not None and found != before:
             self._log.warning("checkpoint_changed_by_others", file=path, hint=_MADE_ANEW)
         if found != content:
-            state_files.write_atomically(path, content)
+            state_files.write_atomically(path, content, sync=Sync.NONE)
         self._written[name] = content
 
 

@@ -7,7 +7,14 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
-from nodeagent.core.model.state import Idle, NodeState, PodEntry, RefusedChange, apply_endings
+from nodeagent.core.model.state import (
+    Idle,
+    NodeState,
+    PodEntry,
+    RefusedChange,
+    apply_endings,
+    is_decided_again,
+)
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
@@ -17,7 +24,7 @@ from nodeagent.daemon.turn.decide import Decided
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem
-from nodeagent.edge.files.state_files import StateFileError
+from nodeagent.edge.files.state_files import StateFileError, Sync
 
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
@@ -44,8 +51,9 @@ def save(edges: Edges, decided: Decided) -> Saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
         broken = tuple(violation.text for violation in violations(memory.node.managers, state))
         assert not broken, f"a decision violates invariants: {broken}"
+        sync = Sync.WHOLE if memory.is_saved and is_decided_again(memory.state, state) else Sync.DURABLE
         try:
-            edges.recorder.save(memory.node, state)
+            edges.recorder.save(memory.node, state, sync)
         except StateFileError as err:
             return _keep_endings(edges, decided, err)
         _log_returned_cpus(edges, memory, state)

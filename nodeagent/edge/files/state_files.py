@@ -1,6 +1,7 @@
 """Files that survive a crash: written atomically, read with a size limit, set aside when broken, locked against a second agent."""
 
 import contextlib
+import enum
 import errno
 import fcntl
 import os
@@ -53,8 +54,21 @@ def temporary_path(path: str) -> str:
     return str(Path(path).parent / f".{Path(path).name}.new")
 
 
-def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str | None = None) -> None:
-    """Replace the file's content durably. After a crash at any time, the file has either its old or its new content.
+class Sync(enum.Enum):
+    """What is left of a write after a loss of power. docs/reliability.md says which file needs which value."""
+
+    DURABLE = enum.auto()
+    """The new content. The file is synced before it gets its name, and the directory after that."""
+    WHOLE = enum.auto()
+    """The old or the new content. Only the file is synced."""
+    NONE = enum.auto()
+    """Anything, for instance an empty file. Nothing is synced."""
+
+
+def write_atomically(
+    path: str, content: bytes, *, mode: int = 0o600, sync: Sync = Sync.DURABLE, hint: str | None = None
+) -> None:
+    """Replace the file's content. After a death of the process at any time, the file has either its old or its new content.
 
     The caller must hold the directory's lock, so that there is only one writer.
 
@@ -62,6 +76,7 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
         path: the file.
         content: the complete content.
         mode: permissions of the file.
+        sync: what is left after a loss of power.
         hint: next step after a failure, for a file outside of the state directory.
 
     Raises:
@@ -71,13 +86,14 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
     try:
         _remove_if_there(temporary)
         try:
-            _write_new(temporary, content, mode)
+            _write_new(temporary, content, mode, syncs=sync is not Sync.NONE)
             os.replace(temporary, path)  # noqa: PTH105 - system calls are named as such here
         except OSError:
             with contextlib.suppress(OSError):  # report the first failure; the next write removes the file anyway
                 _remove_if_there(temporary)
             raise
-        _sync_directory(str(Path(path).parent))
+        if sync is Sync.DURABLE:
+            _sync_directory(str(Path(path).parent))
     except OSError as err:
         raise _make_error("write", path, err, hint) from err
 
@@ -100,14 +116,15 @@ def _remove_if_there(path: str) -> None:
         os.unlink(path)  # noqa: PTH108 - as above
 
 
-def _write_new(path: str, content: bytes, mode: int) -> None:
+def _write_new(path: str, content: bytes, mode: int, *, syncs: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, mode)  # the mode of os.open is reduced by the umask
         left = memoryview(content)
         while left:
             left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
+        if syncs:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -582,11 +582,11 @@ def test_13_one_change_is_one_generation(
     left = [None] * writes
     write = state_files.write_atomically
 
-    def until_it_dies(path: str, content: bytes) -> None:
+    def until_it_dies(path: str, content: bytes, **more: Any) -> None:
         if not left:
             raise KeyboardInterrupt
         left.pop()
-        write(path, content)
+        write(path, content, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(state_files, "write_atomically", until_it_dies)
