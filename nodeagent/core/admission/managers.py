@@ -27,7 +27,7 @@ from nodeagent.core.model.demand import (
     why_shared as reason_for_sharing,
 )
 from nodeagent.core.model.errata import Erratum, list_reproduced
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
@@ -64,6 +64,11 @@ class Managers(Struct, frozen=True):
     quirks: frozenset[Erratum]
     plugged: "tuple[DevicePool, ...]" = ()
     """Pools of devices from device plugins."""
+
+    @property
+    def grantable(self) -> CpuMask:
+        """CPUs that may be allocated exclusively. Empty under policy none."""
+        return self.providers.of(CpuResource).manager.grantable
 
     def is_pod_level(self, pod: Pod) -> bool:
         """Whether the pod gets one set, which its containers share (KEP-5526)."""

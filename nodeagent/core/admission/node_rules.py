@@ -1,4 +1,4 @@
-"""Rules for admitted pods: which containers share CPUs, how many CPUs a container lacks, and which CPUs are free.
+"""Rules for admitted pods: which containers share CPUs, and how many CPUs a container lacks.
 
 Reading a node needs only these rules. The managers, which decide on new pods, are in modules that commands such as `inspect` don't import.
 """
@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.demand import DemandRules, demand_of, qualifies_alone
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, grantable_cpus, own_set_of
 
 
 class NodeRules(Protocol):
@@ -30,6 +30,10 @@ class NodeRules(Protocol):
         """CPUs that are never allocated exclusively. Empty under policy none."""
 
     @property
+    def grantable(self) -> CpuMask:
+        """CPUs that may be allocated exclusively. Empty under policy none."""
+
+    @property
     def rules(self) -> DemandRules: ...
 
 
@@ -39,6 +43,7 @@ class ReadRules(Struct, frozen=True):
     topology: Topology
     placement: Placement
     reserved: CpuSet
+    grantable: CpuMask
     rules: DemandRules
 
 
@@ -78,7 +83,8 @@ def read_node_of(config: Config, topology: Topology, decided_on: Topology, reser
         reserved: reserved CPUs, including offline ones.
     """
     online = reserved - decided_on.offline if config.placement.has_static_cpus else CpuSet()
-    rules = ReadRules(decided_on, config.placement, online, DemandRules.of(config.placement))
+    grantable = grantable_cpus(decided_on, config.placement, online)
+    rules = ReadRules(decided_on, config.placement, online, grantable, DemandRules.of(config.placement))
     return ReadNode(config, topology, reserved, rules)
 
 
@@ -102,20 +108,3 @@ def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str)
         return 0
     due = demand.due_cpus(wanted, by_pod=demand.is_managed and placement.decides_by_pod)
     return max(0, due - len(own_set_of(promises, pod.uid, name) or ()))
-
-
-def grantable_cpus(node: NodeRules, cpus: CpuSet) -> CpuSet:
-    """Return the CPUs from this set that may be allocated exclusively, including already allocated ones."""
-    if not node.placement.has_static_cpus:
-        return CpuSet()
-    grantable = cpus - node.reserved
-    return (
-        grantable & node.topology.isolated & node.topology.online
-        if node.placement.isolated_cpus == "only"
-        else grantable
-    )
-
-
-def free_cpus(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the CPUs that can still be allocated exclusively."""
-    return grantable_cpus(node, default_set(promises))

@@ -10,7 +10,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, free_cpus
 from nodeagent.core.resources.cpu.manager import NOBODY
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import memory_accounts
@@ -77,7 +77,7 @@ def headroom(
     ]
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
     cpu = managers.providers.of(CpuResource).manager
-    free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
+    free = free_cpus(promises, cpu.grantable) | lent
     topology = managers.topology
     counted = topology.online if core_class is None else topology.core_classes[core_class]
     return tuple(_examine_node(managers, promises, node.id, held, free, counted) for node in topology.numa)

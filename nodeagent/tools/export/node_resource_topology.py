@@ -8,12 +8,13 @@ the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there,
 
 from typing import Any
 
-from nodeagent.core.admission.node_rules import NodeRules, free_cpus, grantable_cpus
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.admission.node_rules import NodeRules
+from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.core.resources.cpu.holdings import free_cpus
 from nodeagent.core.resources.memory.holdings import memory_accounts
 
 Document = dict[str, Any]
@@ -77,8 +78,8 @@ def _format_zone_name(node: int) -> str:
 
 
 def _describe_cpus(cpus: CpuSet, rules: NodeRules, promises: Promises) -> Document:
-    allocatable = grantable_cpus(rules, cpus)
-    free = free_cpus(rules, promises) & allocatable
+    allocatable = CpuSet(CpuMask(cpus.bits & rules.grantable))
+    free = free_cpus(promises, rules.grantable) & cpus
     return _describe_resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free)))
 
 

@@ -1,10 +1,9 @@
 """Shows exclusive CPUs of a container, of a pod as a whole, and of the node."""
 
-from nodeagent.core.admission.node_rules import free_cpus
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.promises import PodPromises
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus, free_cpus
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.holding_view import Document, HoldingView
 
@@ -38,7 +37,7 @@ def _describe_freed(held: PodPromises) -> Document:
 def _describe_node(view: NodeView) -> Document:
     topology, rules, promises = view.node.topology, view.node.rules, view.state.promises
     shared, exclusive = shared_pool(rules, promises, topology.online), exclusive_cpus(promises)
-    available = free_cpus(rules, promises) & topology.online
+    available = free_cpus(promises, rules.grantable) & topology.online
     return {
         "cpus": {
             "available": str(available),

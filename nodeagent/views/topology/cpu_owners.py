@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from nodeagent.core.admission.node_rules import NodeRules, free_cpus, isolation
+from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises
-from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
 
 
 def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
@@ -32,5 +32,5 @@ def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
     shared = dict.fromkeys(shared_pool(node, promises, node.topology.online), "shared")
     # With sharedCoreClass, some CPUs are neither allocated nor in the shared pool.
-    free = dict.fromkeys(free_cpus(node, promises) & node.topology.online, "free")
+    free = dict.fromkeys(free_cpus(promises, node.grantable) & node.topology.online, "free")
     return free | shared | held | dict.fromkeys(node.reserved, "reserved")

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.admission.node_rules import count_lacking_cpus, free_cpus, isolation, read_node_of
+from nodeagent.core.admission.node_rules import count_lacking_cpus, isolation, read_node_of
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine, with_managers
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.holdings import free_cpus
 from tests.support.builders import admitted, machine, pod
 from tests.support.pods import app
 
@@ -35,9 +35,9 @@ def test_the_rules_of_a_read_node_are_those_of_its_managers(placement: Placement
         decided = on_machine(decided.config, topology, decided.reserved)
         assert isinstance(decided, NodeSetup), decided
     read = read_node_of(decided.config, topology, topology, decided.reserved)
-    cpu = decided.managers.providers.of(CpuResource).manager
     assert (read.rules.reserved, read.rules.rules) == (decided.managers.reserved, decided.managers.rules)
-    assert free_cpus(read.rules, promises) == (CpuSet(cpu.free_cpus(promises)) if cpu.static else CpuSet())
+    assert read.rules.grantable == decided.managers.grantable
+    assert bool(free_cpus(promises, read.rules.grantable)) is decided.config.placement.has_static_cpus
     for one in PODS:
         mine, theirs = (isolation(rules, promises, one, "a") for rules in (read.rules, decided.managers))
         assert mine is theirs

@@ -16,7 +16,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, free_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, admitted, machine, managers
@@ -84,7 +84,7 @@ def test_it_is_there_if_it_fits_there_and_else_it_is_refused(
     new = pod("new", app(cpu=str(cpus), memory=f"{gib}Gi"), numa_node=wanted)
     decision = admit(built, promises, new)
     cpu = built.providers.of(CpuResource).manager
-    free = cpu.free_cpus(promises)
+    free = free_cpus(promises, cpu.grantable).bits
     free &= (cpu.layout.whole_cores(free) if cpu.picking.whole_cores else free) & built.topology.nodes[wanted].bits
     whole = cpus % 2 == 0 or not built.providers.of(CpuResource).manager.options.full_pcpus_only
     books = next((one for one in memory_accounts(promises) if one.id == wanted), None)

@@ -26,7 +26,7 @@ from nodeagent.core.resources.claims.holdings import ClaimHoldings, claims_of, l
 from nodeagent.core.resources.claims.inventory import SIZE, ClaimableDevice, claimable
 from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError, Wish, matching, ways_to_meet
 from nodeagent.core.resources.claims.selectors import SelectorError
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of, with_default_set
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, free_cpus, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, allocation_deltas
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
@@ -148,7 +148,7 @@ class _Placing:
         self._pod = pod
         self._demand = demand
         self._taken_keys = taken_devices(promises)
-        self._free = CpuSet(cpus.free_cpus(promises))
+        self._free = free_cpus(promises, cpus.grantable)
         self._looks = Looks()
 
     def ways(self, wishes: Sequence[Wish]) -> Iterator[Met | Refusal]:

@@ -5,7 +5,7 @@ from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import HintFamily, Hints
 from nodeagent.core.numa.node_search import Cover
-from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
 from nodeagent.core.resources.cpu.manager import CpuManager, over, reusable_cpus
 from nodeagent.core.resources.cpu.pods import check_pod
 from nodeagent.core.resources.cpu.points import Question
@@ -22,7 +22,7 @@ def container_hints(
         if len(own) != container.cpus:
             return ()
         return _list_own_hints(manager, manager.asking(promises, pod, container.name, own.bits, container.cpus))
-    free, reusable = manager.free_cpus(promises), reusable_cpus(promises, pod.uid)
+    free, reusable = free_cpus(promises, manager.grantable).bits, reusable_cpus(promises, pod.uid)
     return _list_hints_beside_own(
         manager, manager.asking(promises, pod, container.name, free, container.cpus), reusable
     )
@@ -45,7 +45,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
         return _list_own_hints(manager, manager.asking(promises, pod, None, assigned, pod.cpus))
     reusable = CpuMask(reusable_cpus(promises, pod.uid) | assigned)
     return _list_hints_beside_own(
-        manager, manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus), reusable
+        manager, manager.asking(promises, pod, None, free_cpus(promises, manager.grantable).bits, pod.cpus), reusable
     )
 
 

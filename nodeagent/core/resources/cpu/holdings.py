@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from nodeagent.core.model.config import Placement
 from nodeagent.core.model.holdings import remove_item
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.topology import Topology
 
 
 class CpuHoldings(Struct, frozen=True):
@@ -71,6 +73,25 @@ class CpuBooks(Struct, frozen=True):
 def default_set(promises: Promises) -> CpuSet:
     """Return the CPUs without an exclusive owner."""
     return promises.of(CpuBooks).default
+
+
+def grantable_cpus(topology: Topology, placement: Placement, reserved: CpuSet) -> CpuMask:
+    """Return a mask of the CPUs that may be allocated exclusively, including CPUs that are allocated already.
+
+    Args:
+        topology: the machine.
+        placement: the configuration.
+        reserved: CPUs that are never allocated exclusively.
+    """
+    if not placement.has_static_cpus:
+        return CpuMask(0)
+    isolated = (topology.isolated & topology.online).bits if placement.isolated_cpus == "only" else -1
+    return CpuMask(isolated & ~reserved.bits)
+
+
+def free_cpus(promises: Promises, grantable: CpuMask) -> CpuSet:
+    """Return the CPUs that can still be allocated exclusively."""
+    return CpuSet(CpuMask(default_set(promises).bits & grantable))
 
 
 def with_default_set(promises: Promises, default: CpuSet) -> Promises:

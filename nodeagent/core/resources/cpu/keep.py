@@ -10,7 +10,7 @@ from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.numa.topology_manager import TopologyManager
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, free_cpus, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, choose_near, release_container
 from nodeagent.core.resources.cpu.points import CpuShortage
 from nodeagent.core.resources.cpu.restore import list_allocated_cpus
@@ -113,7 +113,9 @@ def fill_cpus(
         if own is None or len(own) >= wanted.cpus:
             continue
         near = machine.numa_of(own)
-        missing = manager.asking(promises, demand, wanted.name, manager.free_cpus(promises), wanted.cpus - len(own))
+        missing = manager.asking(
+            promises, demand, wanted.name, free_cpus(promises, manager.grantable).bits, wanted.cpus - len(own)
+        )
         chosen = choose_near(manager, missing, near.bits)
         if isinstance(chosen, CpuShortage):
             return ()

@@ -43,6 +43,8 @@ from nodeagent.core.resources.cpu.holdings import (
     CpuReuse,
     default_set,
     exclusive_cpus,
+    free_cpus,
+    grantable_cpus,
     with_default_set,
 )
 from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
@@ -110,8 +112,8 @@ class CpuManager(Struct, frozen=True):
     filters: tuple[Filter, ...]
     """Filters of the policy's options, applicable to any set of CPUs. Filters of plugins are called separately (`offered`)."""
     quirks: frozenset[Erratum]
-    grantable: CpuMask = CpuMask(-1)
-    """CPUs that may be allocated exclusively. Under `isolatedCPUs: only` these are the isolated CPUs, otherwise all."""
+    grantable: CpuMask
+    """CPUs that may be allocated exclusively."""
     preferred: CpuMask = CpuMask(0)
     """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
@@ -200,10 +202,6 @@ class CpuManager(Struct, frozen=True):
         """Return the shared pool without the reserved CPUs."""
         return CpuMask(default_set(promises).bits & ~self.reserved.bits)
 
-    def free_cpus(self, promises: Promises) -> CpuMask:
-        """Return the CPUs that can still be allocated exclusively."""
-        return CpuMask(self.free_pool(promises) & self.grantable)
-
 
 def over(question: Question, free: CpuMask, count: int) -> Question:
     """Return the same question for other free CPUs and another count."""
@@ -246,14 +244,11 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     if refused:
         return tuple(refused)
     manager = _build_manager(placement, topology, layout, options, reserved, static=True)
-    manager = replace(manager, classes=tuple(_list_core_classes(topology, manager)))
-    match placement.isolated_cpus:
-        case "only":
-            return replace(manager, grantable=isolated)
-        case "prefer":
-            return replace(manager, preferred=isolated)
-        case _:
-            return manager
+    return replace(
+        manager,
+        classes=tuple(_list_core_classes(topology, manager)),
+        preferred=isolated if placement.isolated_cpus == "prefer" else CpuMask(0),
+    )
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
@@ -364,6 +359,7 @@ def _build_manager(
         distributing=distributing,
         filters=filters,
         quirks=quirks,
+        grantable=grantable_cpus(topology, placement, reserved),
         keeps_first=not placement.resize_below_admitted_cpus,
         node_sets=layout.node_sets() if needs_hints and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
@@ -394,7 +390,7 @@ def allocate_container(
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
     full_cores = manager.options.full_pcpus_only
     reusable = reusable_cpus(promises, pod.uid)
-    free = CpuSet(CpuMask(manager.free_cpus(promises) | reusable))
+    free = free_cpus(promises, manager.grantable) | CpuSet(reusable)
     question = Question(manager.topology, promises, pod, container.name, free, container.cpus)
     if held is None and manager.chooser is not None:
         question = manager.offered(question)

@@ -23,7 +23,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, with_default_set
+from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, free_cpus, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, allocation_deltas, check_full_cores, choose_near, over
 from nodeagent.core.resources.cpu.observing import Choosing, Source
 from nodeagent.core.resources.cpu.points import CpuShortage, Question
@@ -73,7 +73,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     refusal = check_pod(manager, pod)
     if refusal is not None:
         return _refuse(promises, (), refusal)
-    question = manager.asking(promises, pod, None, manager.free_cpus(promises), pod.cpus)
+    question = manager.asking(promises, pod, None, free_cpus(promises, manager.grantable).bits, pod.cpus)
     if manager.chooser is not None:
         question = manager.offered(question)
     if manager.options.full_pcpus_only:

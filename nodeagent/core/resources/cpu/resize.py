@@ -9,7 +9,14 @@ from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import NotResized, defer_resize, refuse_resize_for_good
 from nodeagent.core.numa.topology_manager import TopologyManager
-from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of, with_default_set
+from nodeagent.core.resources.cpu.holdings import (
+    CpuBooks,
+    CpuHoldings,
+    default_set,
+    free_cpus,
+    own_set_of,
+    with_default_set,
+)
 from nodeagent.core.resources.cpu.manager import CpuManager, check_full_cores, choose_near, over
 from nodeagent.core.resources.cpu.points import CpuShortage, Question
 
@@ -75,7 +82,7 @@ def _choose_more(
     """Choose additional CPUs, first on the container's NUMA nodes. Other nodes are excluded if the topology manager's policy is strict."""
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
-    free, all_cpus = manager.free_cpus(promises), CpuMask(manager.universe & ~manager.reserved.bits & manager.grantable)
+    free, all_cpus = free_cpus(promises, manager.grantable).bits, CpuMask(manager.universe & manager.grantable)
     node_text = stay_text = ""
     if topology.is_strict and hint is not None:
         bound = manager.layout.cpus_of_nodes(NumaMask(hint.bits))
