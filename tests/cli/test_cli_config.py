@@ -72,6 +72,24 @@ def read(text: str) -> Config:
 # validate
 
 
+def test_validate_warns_of_reserved_cpus_that_halve_cores_of_the_machine(
+    run: RunCommand, node: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "")
+    warning = (
+        "CPUs 0 are reserved, but their siblings 4 are not: full-pcpus-only never allocates these exclusively, "
+        'because it gives whole cores; reservedSystemCPUs: "0,4" in the configuration'
+    )
+    for reserved, option, warned in (("0", "1", True), ("0", "false", False), ("0,4", "true", False)):
+        text = f"cpuManagerPolicy: static\nreservedSystemCPUs: '{reserved}'\n"
+        Path(file).write_text(f"{text}cpuManagerPolicyOptions: {{full-pcpus-only: '{option}'}}")
+        printed = f"{file} is valid for the machine\n{f'warning: {warning}' if warned else ''}".rstrip() + "\n"
+        assert run("validate", file, "--root", node) == (0, printed, "")
+        document = json.loads(run("validate", file, "--root", node, "-o", "json")[1])
+        assert document["warnings"] == ([warning] if warned else [])
+        assert run("validate", file, "--alone") == (0, f"{file} is valid\n", "")
+
+
 def test_the_example_is_right(run: RunCommand, node: str) -> None:
     example = str(ROOT / "examples" / "config.yaml")
     assert run("validate", example, "--root", node) == (0, f"{example} is valid for the machine\n", "")
@@ -178,6 +196,7 @@ def test_options_are_judged_without_a_machine(run: RunCommand, tmp_path: Path) -
         "10: topologyManagerPolicyOptions[max-allowable-numa-nodes]",
         "11: topologyManagerPolicyOptions[bar]",
         "12: topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
+        "15: reservedMemory",
     ]
 
 
@@ -492,6 +511,9 @@ def test_every_field_is_shown_and_reads_back_as_the_same(run: RunCommand) -> Non
 def test_what_is_shown_of_any_configuration_reads_back_as_the_same(document: dict[str, object]) -> None:
     if document.get("cpuManagerPolicyOptions"):
         document = {"reservedSystemCPUs": "0", **document, "cpuManagerPolicy": "static"}
+    if document.get("memoryManagerPolicy"):
+        amounts = {"evictionHard": {"memory.available": "512Mi"}, "systemReserved": {"memory": "1Gi"}}
+        document |= {**amounts, "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1536Mi"}}]}
     config = read(json.dumps(document))
     fields = config_fields(config)
     bare = replace(config, reported_fields=())

@@ -23,7 +23,10 @@ from nodeagent.cli.support.node.arguments import (
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file, read_topology
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.daemon.start.node_builder import find_unsuited
+from nodeagent.core.admission.node_setup import find_impossible
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.start.node_builder import find_unsuited, node_of
 from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -31,6 +34,8 @@ from nodeagent.formats.config.config_text import KIND, config_fields, config_tex
 from nodeagent.formats.config.config_yaml import judge_config
 from nodeagent.formats.config.kubelet_migration import migrate_config
 from nodeagent.formats.syntax.findings import DocumentError, Finding
+from nodeagent.views.check.placement import check_reserved_cpus
+from nodeagent.views.check.verdicts import Level, NodeFacts
 
 VERSION = 1
 """Version of the document that `validate` prints."""
@@ -130,7 +135,9 @@ def _validate(options: argparse.Namespace) -> int:
         )
     topology = None if options.alone else read_topology(options)
     config, findings = judge_config(
-        judged.content, judged.source, lambda config: () if topology is None else find_unsuited(config, topology)
+        judged.content,
+        judged.source,
+        lambda config: find_impossible(config) if topology is None else find_unsuited(config, topology),
     )
     if not judged.is_text:
         findings = tuple(replace(finding, line=None) for finding in findings)
@@ -151,12 +158,22 @@ def _validate(options: argparse.Namespace) -> int:
             for f in findings
         ],
         "machine": topology is not None,
+        "warnings": [] if config is None or topology is None or findings else _find_warnings(config, topology),
         "notes": [] if config is None else list(config.notes),
         "unusedFields": [] if config is None else list(config.reported_fields),
     }  # fmt: skip
     if findings or not options.quiet:
         sys.stdout.write(render_document(document, options.output, _render_validation))
     return EXIT_ERROR if findings else 0
+
+
+def _find_warnings(config: Config, topology: Topology) -> list[str]:
+    """Return the warnings about a valid configuration on a machine: reserved CPUs that keep others from pods."""
+    node = node_of(config, topology, "the configuration")
+    facts = NodeFacts(topology, config=node.config, rules=node.rules)
+    verdict = check_reserved_cpus(facts)
+    is_waste = facts.gives_whole_cores and verdict.level is Level.WARNING
+    return [f"{verdict.reason}; {verdict.fix}"] if is_waste else []
 
 
 def _ask_agent(socket: str, source: str) -> NodeAgentError | None:
@@ -220,6 +237,7 @@ def _render_validation(document: Any) -> str:
     unused = ", ".join(document["unusedFields"])
     lines = [
         f"{document['file']} is valid{suits}",
+        *(f"warning: {warning}" for warning in document["warnings"]),
         *(f"note: {note}" for note in document["notes"]),
         *([f"not used by nodeagent: {unused}"] if unused else []),
     ]

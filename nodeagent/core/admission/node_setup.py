@@ -12,6 +12,10 @@ from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
+from nodeagent.core.resources.memory.reservation import find_wrong_sums, invalid_entries
+
+_LEAST_MEMORY_BYTES = 2**24
+"""A lower bound on the memory of a machine, for a threshold in percent. No Linux with cgroup v2 boots in 16 MiB."""
 
 
 class NodeSetup(Struct, frozen=True):
@@ -81,6 +85,14 @@ def on_machine(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )
     return NodeSetup(config, topology, managers, allocatable, reserved or managers.reserved or wanted)
+
+
+def find_impossible(config: Config) -> tuple[StartRefused, ...]:
+    """Return the errors of a configuration that no machine can satisfy. Other errors of a placement have their own check."""
+    placement = with_machine(config, _LEAST_MEMORY_BYTES).placement
+    if placement.memory_manager_policy != "Static" or invalid_entries(placement) is not None:
+        return ()
+    return find_wrong_sums(placement, at_least=config.eviction_memory_percent is not None)
 
 
 def _refuse_all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:

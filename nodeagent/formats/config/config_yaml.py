@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import find_misconfigurations
 from nodeagent.core.admission.node_capacity import reservation
+from nodeagent.core.admission.node_setup import find_impossible
 from nodeagent.core.model.config import (
     ANY_CLASS,
     CORE_CLASS_CHOICES,
@@ -53,6 +54,12 @@ _OWN_KIND = "NodeAgentConfiguration"
 _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
 """Feature gates of kubelet that are locked to true and affect the agent."""
 _OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
+_GATE_OF_POLICY = {
+    "CPUManager": ("cpuManagerPolicy", "none"),
+    "MemoryManager": ("memoryManagerPolicy", "None"),
+    "TopologyManager": ("topologyManagerPolicy", "none"),
+}
+"""Feature gates that older versions of kubelet had for its managers, each with the policy's field and default."""
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
 """Fields whose values the managers check. This module checks all other fields."""
 _MAX_INT32 = 2**31 - 1
@@ -73,9 +80,9 @@ def parse_config(content: bytes, source: str) -> Config:
     return config
 
 
-def judge_config(content: bytes, source: str, judge: Judge = lambda _: ()) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid. `judge` finds further errors, for instance on a machine. It is
-    called even after findings.
+def judge_config(content: bytes, source: str, judge: Judge = find_impossible) -> tuple[Config | None, tuple[Finding, ...]]:
+    """Parse a configuration that may be invalid. `judge` finds further errors, by default those on every machine. It
+    is called even after findings.
 
     Returns:
         The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
@@ -279,7 +286,13 @@ class _ConfigReader:
             self._notes.append(
                 "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
             )
-        return replace(placement, feature_gates=self._read_gates(dict(placement.feature_gates)))
+        given = dict(placement.feature_gates)
+        for gate, (field, unset) in _GATE_OF_POLICY.items():
+            policy = self._fields.string(field) or unset
+            if given.get(gate) is False and policy != unset:
+                reason = f"{gate} is off, and {field}: {policy} needs it: remove the gate, or write {field}: {unset}"
+                self._report("featureGates", reason)
+        return replace(placement, feature_gates=self._read_gates(given))
 
     def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
         """Return the gates that affect the agent. Most of kubelet's gates don't."""

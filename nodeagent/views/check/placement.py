@@ -81,8 +81,7 @@ def check_smt(facts: NodeFacts) -> CheckResult:
         return CheckResult("smt", Level.UNKNOWN, why)
     if not facts.is_static:
         return CheckResult("smt", Level.OK, "cores have several threads; no CPU is allocated exclusively")
-    options = dict(facts.config.placement.cpu_manager_policy_options)
-    if options.get("full-pcpus-only") == "true":
+    if facts.gives_whole_cores:
         return CheckResult("smt", Level.OK, "full-pcpus-only: a core's threads have one owner")
     why = "cores have several threads, and two owners may share a core"
     fix = f'cpuManagerPolicyOptions: {{full-pcpus-only: "true"}} in {facts.config_file}'
@@ -99,7 +98,12 @@ def check_reserved_cpus(facts: NodeFacts) -> CheckResult:
         )
     whole = find_whole_cores(topology, reserved)
     if whole != reserved:
-        why = f"CPUs {reserved} are reserved, but their siblings {whole - reserved} are not: pods on these share a core with the host"
+        effect = (
+            "full-pcpus-only never allocates these exclusively, because it gives whole cores"
+            if facts.gives_whole_cores
+            else "pods on these share a core with the host"
+        )
+        why = f"CPUs {reserved} are reserved, but their siblings {whole - reserved} are not: {effect}"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
     used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
     if used_up:

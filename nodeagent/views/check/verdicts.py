@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from nodeagent.core.admission.node_rules import NodeRules
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.policy_options import parse_boolean
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.kernel.settings import Settings
 
@@ -96,6 +97,13 @@ class NodeFacts(Struct, frozen=True):
     @property
     def is_static(self) -> bool:
         return self.config is not None and self.config.placement.cpu_manager_policy == "static"
+
+    @property
+    def gives_whole_cores(self) -> bool:
+        """Whether exclusive CPUs are whole cores."""
+        options = {} if self.config is None else dict(self.config.placement.cpu_manager_policy_options)
+        option = "full-pcpus-only"
+        return self.is_static and option in options and parse_boolean(option, options[option], "") is True
 
     @property
     def reserved(self) -> CpuSet:

@@ -30,7 +30,7 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
     ]
     if invalid is None:
         # an invalid amount has no sum
-        refused += _find_wrong_sums(topology, placement)
+        refused += find_wrong_sums(placement, topology)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -79,7 +79,16 @@ def invalid_entries(placement: Placement) -> StartRefused | None:
     return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]", _FIELD)
 
 
-def _find_wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused, ...]:
+def find_wrong_sums(
+    placement: Placement, topology: Topology | None = None, *, at_least: bool = False
+) -> tuple[StartRefused, ...]:
+    """Return each resource whose reserved amounts don't add up to the node's total reservation.
+
+    Args:
+        placement: the placement, with valid entries of `reservedMemory`.
+        topology: the machine, for an example in the message. None means that the machine is unknown.
+        at_least: whether the total reservation is only the least that a machine can have.
+    """
     totals: dict[str, Quantity] = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -90,26 +99,34 @@ def _find_wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRef
     refused = []
     for resource in sorted(totals.keys() | reservation.keys()):
         configured, wanted = totals.get(resource, Quantity(0)), reservation.get(resource, Quantity(0))
-        if configured.nano != wanted.nano:
+        is_lower_bound = at_least and resource == MEMORY
+        if configured.nano != wanted.nano and not (is_lower_bound and configured.nano > wanted.nano):
             refused.append(
                 StartRefused(
                     f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
                     "determined by Node Allocatable feature",
                     _FIELD,
                     rests_on=_SUMMED_FIELDS,
-                    plain=_explain_wrong_sum(topology, placement, resource, configured, wanted),
+                    plain=_explain_wrong_sum(placement, topology, resource, configured, wanted, is_lower_bound),
                 )
             )
     return tuple(refused)
 
 
 def _explain_wrong_sum(
-    topology: Topology, placement: Placement, resource: str, configured: Quantity, wanted: Quantity
+    placement: Placement,
+    topology: Topology | None,
+    resource: str,
+    configured: Quantity,
+    wanted: Quantity,
+    is_lower_bound: bool,
 ) -> str:
     parts = "the sum of systemReserved, kubeReserved and evictionHard"
+    bound = "at least " if is_lower_bound else ""
     if resource == MEMORY and not placement.reserved_memory:
-        return f"add {_format_reservation(topology, wanted)} (memoryManagerPolicy Static needs {wanted}, {parts})"
-    return f"the reserved {resource} must add up to {wanted}, not {configured} ({parts})"
+        example = _format_entries([(0, wanted)]) if topology is None else _format_reservation(topology, wanted)
+        return f"add {example} (memoryManagerPolicy Static needs {bound}{wanted}, {parts})"
+    return f"the reserved {resource} must add up to {bound}{wanted}, not {configured} ({parts})"
 
 
 def _format_reservation(topology: Topology, amount: Quantity) -> str:
@@ -122,5 +139,9 @@ def _format_reservation(topology: Topology, amount: Quantity) -> str:
         part = min(whole, node.memory_bytes)
         whole -= part
         entries += [(node.id, Quantity.of_bytes(part))] if part else []
+    return _format_entries(entries)
+
+
+def _format_entries(entries: list[tuple[int, Quantity]]) -> str:
     limits = ", ".join(f"{{numaNode: {node}, limits: {{memory: {part}}}}}" for node, part in entries)
     return f"{_FIELD}: [{limits}]"
