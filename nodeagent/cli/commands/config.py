@@ -98,7 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=NamedFile,
         metavar="FILE|-",
-        help="kubelet's --config file, often /var/lib/kubelet/config.yaml",
+        help="kubelet's --config file, often /var/lib/kubelet/config.yaml, or a file that has its fields or flags: kubeadm's, "
+        "OpenShift's, k3s's, RKE2's, Talos's or nodeadm's, or a command line",
     )
     add_out_argument(migrate)
 
@@ -265,7 +266,7 @@ def _migrate(options: argparse.Namespace) -> int:
         what = "the input" if is_pipe(options.file) else options.file
         raise StartError(err.message, hint=f"fix these fields of {what}, then migrate it again") from err
     write_out(options.out, migration.text.encode(), mode=0o644)
-    lines = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
+    lines = [*migration.notes, f"kept: {', '.join(migration.kept) or 'nothing'}"]
     if migration.commented:
         lines.append(f"commented out: {', '.join(migration.commented)}")
     if migration.partly_used:

@@ -4,9 +4,10 @@ from typing import Any
 
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.pod import Resources
+from nodeagent.formats.config.configuration_sources import AGENT_KIND
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
-KIND = "NodeAgentConfiguration"
+KIND = AGENT_KIND
 Document = dict[str, Any]
 
 

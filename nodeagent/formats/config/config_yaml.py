@@ -39,18 +39,17 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import options_without_effect
 from nodeagent.formats.config import config_schema
+from nodeagent.formats.config.configuration_sources import AGENT_KIND, KUBELET_KIND, OWN_KINDS, read_configuration
 from nodeagent.formats.config.placement_fields import PlacementReader
 from nodeagent.formats.syntax.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
-from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.quantity_words import explain_no_quantity
-from nodeagent.formats.syntax.tree import MapNode, TreeNode, line_at
+from nodeagent.formats.syntax.tree import MapNode, line_at
 
 _HINT = "fix these lines, then start or reload again; examples/config.yaml (see `nodeagent --help`) has every field of the agent"
-_KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
-_OWN_KIND = "NodeAgentConfiguration"
+_KUBELET_VERSION = "kubelet.config.k8s.io/v1beta1"
 _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
 """Feature gates of kubelet that are locked to true and affect the agent."""
 _OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
@@ -67,8 +66,8 @@ Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
-    """Parse a configuration, one document of YAML or JSON. Empty text is the default configuration. `source` is the
-    file name shown in findings.
+    """Parse a configuration, one document of YAML or JSON, or the part of another file that has kubelet's fields or
+    flags. Empty text is the default configuration. `source` is the file name shown in findings.
 
     Raises:
         DocumentError: the configuration is invalid. The error contains all findings.
@@ -80,7 +79,9 @@ def parse_config(content: bytes, source: str) -> Config:
     return config
 
 
-def judge_config(content: bytes, source: str, judge: Judge = find_impossible) -> tuple[Config | None, tuple[Finding, ...]]:
+def judge_config(
+    content: bytes, source: str, judge: Judge = find_impossible
+) -> tuple[Config | None, tuple[Finding, ...]]:
     """Parse a configuration that may be invalid. `judge` finds further errors, by default those on every machine. It
     is called even after findings.
 
@@ -88,16 +89,15 @@ def judge_config(content: bytes, source: str, judge: Judge = find_impossible) ->
         The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
     """
     findings = Findings(source)
-    documents = read_documents(content, findings)
-    if documents is None:
+    found = read_configuration(content, findings)
+    if found is None:
         return None, findings.all()
-    root: TreeNode = documents[0] if documents else MapNode()
-    if len(documents) > 1:
-        findings.add(documents[1].line, "", "", "a configuration must be one document, but a second one starts here")
+    root = found.root
     if not isinstance(root, MapNode):
         findings.add(root.line, "", "", "must be an object of fields")
         return None, findings.all()
     config = _ConfigReader(Fields(root, "", findings), findings).read()
+    config = replace(config, notes=(*found.notes, *config.notes))
     wrong = {re.split(r"[.\[]", path)[0] for path in findings.fields()}
     options = [refused for refused in find_misconfigurations(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
@@ -194,11 +194,11 @@ class _ConfigReader:
     def _read_kind(self) -> bool:
         """Read the kind, and tell whether it is KubeletConfiguration."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
-        if kind not in {None, _KUBELET_KIND[1], _OWN_KIND}:
-            self._report("kind", f"must be {_KUBELET_KIND[1]} or {_OWN_KIND}, or absent", kind)
-        if kind == _KUBELET_KIND[1] and version not in {None, _KUBELET_KIND[0]}:
-            self._report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
-        return kind == _KUBELET_KIND[1]
+        if kind not in {None, *OWN_KINDS}:
+            self._report("kind", f"must be {KUBELET_KIND} or {AGENT_KIND}, or absent", kind)
+        if kind == KUBELET_KIND and version not in {None, _KUBELET_VERSION}:
+            self._report("apiVersion", f"must be {_KUBELET_VERSION}", version)
+        return kind == KUBELET_KIND
 
     def _read_jobs(self) -> JobBounds | None:
         fields = self._fields.object("jobs")

@@ -6,6 +6,7 @@ the same cpuset and allocate each other's CPUs.
 
 from msgspec import Struct
 
+from nodeagent.formats.config.kubelet_flags import pair_flags
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.fields import Fields
 from nodeagent.formats.syntax.findings import Finding, Findings, shown
@@ -64,12 +65,8 @@ def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
 
 def _check_policy(manager: _Manager, files: KubeletFiles, read: list[tuple[Fields, Findings]]) -> tuple[Finding, ...]:
     restart = f"drain the node, stop kubelet, `rm {files.state_directory}/{manager.state_file}`, start it again"
-    # The last value of a flag, given as `--name=value` or `--name value` (pflag).
-    flagged = None
-    for index, argument in enumerate(files.arguments):
-        flag, equals, value = argument.partition("=")
-        if flag == manager.flag:
-            flagged = value if equals else "".join(files.arguments[index + 1 : index + 2])
+    given = [flag.value for flag in pair_flags(files.arguments) if f"--{flag.name}" == manager.flag]
+    flagged = given[-1] if given else None
     if flagged is not None:
         if flagged in {"", manager.off}:
             return ()

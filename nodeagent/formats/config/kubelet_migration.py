@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from nodeagent.core.model.config import Config
 from nodeagent.formats.config.config_text import KIND
 from nodeagent.formats.config.config_yaml import parse_config
-from nodeagent.formats.syntax.documents import parse_documents
-from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.config.configuration_sources import read_configuration
+from nodeagent.formats.syntax.findings import DocumentError, Findings
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
@@ -34,6 +34,8 @@ class Migration(Struct, frozen=True):
     kept: tuple[str, ...]
     commented: tuple[str, ...]
     """Top-level fields that became comments."""
+    notes: tuple[str, ...]
+    """The used and the unused parts of a file that is more than a configuration."""
     partly_used: tuple[str, ...]
     """Parts of the kept fields that have no effect here, such as `evictionHard[nodefs.available]`."""
 
@@ -45,17 +47,18 @@ def migrate_config(content: bytes, source: str) -> Migration:
         DocumentError: the file is invalid, or an unsupported field would affect placement.
     """
     before = parse_config(content, source)
-    documents = parse_documents(content, source)
-    root = documents[0] if documents else MapNode()
+    found = read_configuration(content, Findings(source))
+    assert found is not None, "parse_config has read it"
+    root = found.root
     assert isinstance(root, MapNode), "parse_config has read it"
     reported = set(before.reported_fields)
     reasons = {entry.key: _NO_USE for entry in root if entry.key in reported}
     reasons |= {entry.key: _STATIC_PODS for entry in root if entry.key == "staticPodPath"}
-    wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=())
-    text = _edit_lines(content, root, reasons)
+    wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=(), notes=())
+    text = _edit_lines(content, root, reasons) if found.is_document else None
     try:
         # Editing by lines may break a text whose structure doesn't follow its lines.
-        is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=()) == wanted
+        is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=(), notes=()) == wanted
     except DocumentError:
         is_same = False
     if text is None or not is_same:
@@ -72,6 +75,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
         config=parse_config(text.encode(), source),
         kept=tuple(entry.key for entry in root if entry.key not in reasons and entry.key not in _KINDS),
         commented=tuple(reasons),
+        notes=found.notes,
         partly_used=tuple(name for name in before.reported_fields if name not in reasons),
     )
 
@@ -87,18 +91,24 @@ def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str |
         return None
     if any(_ANCHOR.search(line) for line in lines):
         return None
-    result = [line for line in lines[: begins[0]] if line.strip() != "---"]
+    # A file may have several documents, of which one is the configuration.
+    ends = [number for number, line in enumerate(lines) if line[:3] in {"---", "..."}]
+    end = next((number for number in ends if number > begins[-1]), len(lines))
+    head = lines[: begins[0]]
+    if any(line.strip() and not line.startswith(("#", "---")) for line in head):
+        head = head[max(number for number in ends if number < begins[0]) :]
+    result = [line for line in head if line.strip() != "---"]
     result.append(f"kind: {KIND}")
-    for entry, start, end in zip(root, begins, [*begins[1:], len(lines)], strict=True):
-        own = lines[start:end]
+    for entry, start, stop in zip(root, begins, [*begins[1:], end], strict=True):
+        own = lines[start:stop]
         after: list[str] = []
-        while own[-1].lstrip().startswith("#") or not own[-1].strip() or own[-1].strip() in {"...", "---"}:
+        while own[-1].lstrip().startswith("#") or not own[-1].strip():
             after.insert(0, own.pop())
         if entry.key in reasons:
             result += _format_comments(entry.key, reasons[entry.key], own)
         elif entry.key not in _KINDS:
             result += own
-        result += [line for line in after if line.strip() not in {"...", "---"}]
+        result += after
     return "\n".join(result) + "\n"
 
 

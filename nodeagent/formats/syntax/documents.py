@@ -4,26 +4,13 @@ matter here.
 
 import re
 
-from nodeagent.formats.syntax.findings import DocumentError, Findings
+from nodeagent.formats.syntax.findings import Findings
 from nodeagent.formats.syntax.json_tree import read_json
 from nodeagent.formats.syntax.tree import TreeNode
 from nodeagent.formats.syntax.yaml_tree import read_yaml
 
 _SEPARATOR = re.compile(rb"^---(?:\s|$)", re.MULTILINE)
 _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
-
-
-def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
-    """Read all documents of a text, which must be free of errors.
-
-    Raises:
-        DocumentError: the text has errors. Each finding has its line if known.
-    """
-    findings = Findings(source)
-    documents = read_documents(content, findings)
-    if findings:
-        raise DocumentError(findings.all())
-    return documents or ()
 
 
 def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:

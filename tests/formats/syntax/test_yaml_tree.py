@@ -6,8 +6,8 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from nodeagent.formats.syntax.documents import parse_documents
-from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
+from nodeagent.formats.syntax.documents import read_documents
+from nodeagent.formats.syntax.findings import Finding, Findings
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Number, Scalar, TreeNode, line_at, tree_of
 from nodeagent.formats.syntax.yaml_tree import MAX_ALIASES, MAX_BYTES, MAX_NODES, read_yaml
 
@@ -34,7 +34,14 @@ def plain(node: TreeNode) -> object:
 
 def read(text: str | bytes) -> list[object]:
     content = text.encode() if isinstance(text, str) else text
-    return [plain(document) for document in parse_documents(content, "f")]
+    documents, findings = read_all(content)
+    assert not findings
+    return [plain(document) for document in documents]
+
+
+def read_all(content: bytes) -> tuple[tuple[TreeNode, ...], tuple[Finding, ...]]:
+    findings = Findings("f")
+    return read_documents(content, findings) or (), findings.all()
 
 
 def refusal(text: str | bytes) -> list[str]:
@@ -42,11 +49,7 @@ def refusal(text: str | bytes) -> list[str]:
 
 
 def findings_of(content: bytes) -> tuple[Finding, ...]:
-    try:
-        parse_documents(content, "f")
-    except DocumentError as err:
-        return err.findings
-    return ()
+    return read_all(content)[1]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_several_documents_in_braces_are_yaml() -> None:
 
 def test_json_and_yaml_give_the_same_lines() -> None:
     text = b'{\n "a": [\n  1,\n  {"b":\n   2}\n ]\n}\n'
-    assert parse_documents(text, "f") == parse_yaml(text)
+    assert read_all(text) == (parse_yaml(text), ())
 
 
 @pytest.mark.parametrize(

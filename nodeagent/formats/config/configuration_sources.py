@@ -1,0 +1,222 @@
+"""Finds the fields of a configuration in a text: one document, or a part of a file of another kind, such as kubeadm's.
+
+Flags of kubelet count more than fields, as in kubelet.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from msgspec import Struct
+
+from nodeagent.errors import printable
+from nodeagent.formats.config.kubelet_flags import (
+    FLAGS,
+    Flag,
+    flag_fields,
+    is_command_line,
+    join_entries,
+    split_command_line,
+)
+from nodeagent.formats.syntax.documents import read_documents
+from nodeagent.formats.syntax.findings import Findings, shown
+from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Number, Scalar, TreeNode, kind_of
+
+OWN_KINDS = KUBELET_KIND, AGENT_KIND = "KubeletConfiguration", "NodeAgentConfiguration"
+_MAX_NAME, _MAX_NAMES = 60, 20
+_Path = tuple[str, ...]
+
+
+class _Form(Struct, frozen=True):
+    """A kind of document with fields of a KubeletConfiguration or with flags of kubelet."""
+
+    name: str
+    group: str = ""
+    """Start of `apiVersion`. Documents of a form without it have no `kind`, and are known by their fields or flags."""
+    kinds: tuple[str, ...] = ()
+    fields: _Path = ()
+    """Place of an object of fields."""
+    flags: _Path = ()
+    """Place of flags: a list of `name=value`, an object of values, or a list of objects with name and value."""
+
+
+_K3S = "the configuration of k3s or RKE2"
+_FORMS = (
+    _Form(
+        "kubeadm's node registration",
+        "kubeadm.k8s.io/",
+        ("InitConfiguration", "JoinConfiguration"),
+        flags=("nodeRegistration", "kubeletExtraArgs"),
+    ),
+    _Form(
+        "OpenShift's KubeletConfig",
+        "machineconfiguration.openshift.io/",
+        ("KubeletConfig",),
+        fields=("spec", "kubeletConfig"),
+    ),
+    _Form(
+        "nodeadm's NodeConfig",
+        "node.eks.aws/",
+        ("NodeConfig",),
+        fields=("spec", "kubelet", "config"),
+        flags=("spec", "kubelet", "flags"),
+    ),
+    _Form(
+        "the machine configuration of Talos",
+        fields=("machine", "kubelet", "extraConfig"),
+        flags=("machine", "kubelet", "extraArgs"),
+    ),
+    _Form(_K3S, flags=("kubelet-arg",)),
+    _Form(_K3S, flags=("kubelet-arg+",)),
+    _Form("the answer of kubelet's /configz", fields=("kubeletconfig",)),
+)
+
+
+class ConfigurationFields(Struct, frozen=True):
+    """The fields of a configuration in a text."""
+
+    root: TreeNode
+    notes: tuple[str, ...] = ()
+    """The used and the unused parts of a file that is more than a configuration."""
+    is_document: bool = True
+    """Whether the fields are those of one document, so that its lines can be edited."""
+
+
+class _Part(Struct, frozen=True):
+    """A part of a document of another kind."""
+
+    place: str
+    entries: tuple[MapEntry, ...] = ()
+    flags: tuple[Flag, ...] = ()
+
+
+def read_configuration(content: bytes, findings: Findings) -> ConfigurationFields | None:
+    """Find the configuration in a text: YAML, JSON or a command line.
+
+    Returns:
+        None if nothing is readable. The findings say why.
+    """
+    text = content.decode("utf-8", "replace")
+    if is_command_line(text):
+        try:
+            flags = split_command_line(text)
+        except ValueError as err:
+            findings.add(1, "", "", f"can't be split into flags: {err}")
+            return None
+        return _join_parts(None, [_Part("kubelet's command line", flags=flags)], [], findings)
+    documents = read_documents(content, findings)
+    if documents is None:
+        return None
+    parts_of = [tuple(_find_parts(document, findings)) for document in documents]
+    parts = [part for found in parts_of for part in found]
+    rest = [document for document, found in zip(documents, parts_of, strict=True) if not found]
+    own = [document for document in rest if _find_kind(document) in {None, *OWN_KINDS}]
+    if not own and not parts:
+        own = rest  # all that is wrong with it is reported field by field
+    for further in own[1:]:
+        findings.add(further.line, "", "", "a configuration must be one document, but a second one starts here")
+    root = own[0] if own else None
+    others = [_find_kind(document) or "" for document in rest if document not in own]
+    if root is not None and (not isinstance(root, MapNode) or (not parts and not others)):
+        return ConfigurationFields(root)
+    return _join_parts(root, parts, others, findings) if documents else ConfigurationFields(MapNode())
+
+
+def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], findings: Findings) -> ConfigurationFields:
+    """Join the document of a configuration, if there is one, and the parts of other documents."""
+    entries = {entry.key: entry for entry in root or ()}
+    entries.setdefault("kind", MapEntry("kind", Scalar(KUBELET_KIND)))
+    for part in parts:
+        entries |= {entry.key: entry for entry in part.entries}
+    fields, unused = flag_fields(flag for part in parts for flag in part.flags)
+    for entry in fields:
+        # kubelet joins the gates of its file and its flags. Of other fields, the flag counts.
+        before = entries.get(entry.key) if entry.key == "featureGates" else None
+        entries[entry.key] = entry if before is None else join_entries(before, entry)
+    used = [f"the document {_find_kind(root) or KUBELET_KIND}"] if root is not None else []
+    notes = [f"uses {' and '.join((*used, *(part.place for part in parts)))}"]
+    if others:
+        notes.append(f"documents of other kinds are not used: {_list_names(others)}")
+    for flag in unused:
+        if flag.name == "config":
+            notes.append(f"--config names another file, which is not read: {shown(flag.value)}")
+        elif meant := get_close_matches(flag.name, FLAGS, n=1, cutoff=0.9):
+            findings.add(flag.line, f"--{flag.name}", "", f"unknown flag, did you mean --{meant[0]}?")
+    if without := [f"--{flag.name}" for flag in unused if flag.name != "config"]:
+        notes.append(f"flags without effect here: {_list_names(without)}")
+    return ConfigurationFields(
+        MapNode(tuple(entries.values()), None if root is None else root.line), tuple(notes), is_document=not parts
+    )
+
+
+def _list_names(names: list[str]) -> str:
+    """Format names from a file, each once, and not all of very many."""
+    listed = [printable(name[:_MAX_NAME]) for name in dict.fromkeys(names)]
+    further = [f"{len(listed) - _MAX_NAMES} more"] if len(listed) > _MAX_NAMES else []
+    return ", ".join((*listed[:_MAX_NAMES], *further))
+
+
+def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:
+    """Yield the parts of a document of another kind that have fields or flags of kubelet."""
+    kind, group = _find_kind(document), _find_text(document, "apiVersion") or ""
+    for form in _FORMS:
+        if (kind in form.kinds and group.startswith(form.group)) if form.kinds else kind is None:
+            for path, read in ((form.fields, _read_fields), (form.flags, _read_flags)):
+                node = _find_node(document, path)
+                if path and node is not None:
+                    yield read(f"{'.'.join(path)} of {form.name}", ".".join(path), node, findings)
+
+
+def _read_fields(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:
+    if isinstance(node, MapNode):
+        return _Part(place, entries=node.entries)
+    findings.add(node.line, path, "", f"must be an object of kubelet's fields, not {kind_of(node)}")
+    return _Part(place)
+
+
+def _read_flags(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:
+    """Read flags in any of their notations."""
+    flags: list[Flag] = []
+    items = node.items if isinstance(node, ListNode) else (node,)
+    for item in items:
+        match item:
+            case Scalar(value=str(text)):
+                name, equals, value = text.removeprefix("--").partition("=")
+                # k3s adds to a flag of its own by `name+=value` and `name-=value`.
+                flags.append(Flag(name.rstrip("+-"), value if equals else "true", item.line))
+            case MapNode(entries=entries) if _find_text(item, "name") is not None and node is not item:
+                flags.append(Flag(_find_text(item, "name") or "", _find_text(item, "value") or "", item.line))
+            case MapNode(entries=entries) if node is item:
+                for entry in entries:
+                    values = entry.value.items if isinstance(entry.value, ListNode) else (entry.value,)
+                    flags += [Flag(entry.key, _plain(value), entry.line) for value in values]
+            case _:
+                findings.add(item.line, path, "", f"must have kubelet's flags, not {kind_of(item)}")
+    return _Part(place, flags=tuple(flags))
+
+
+def _find_kind(document: TreeNode) -> str | None:
+    return _find_text(document, "kind")
+
+
+def _find_text(document: TreeNode, key: str) -> str | None:
+    node = document.get(key) if isinstance(document, MapNode) else None
+    return _plain(node) if isinstance(node, Scalar) and node.value is not None else None
+
+
+def _plain(node: TreeNode) -> str:
+    match node:
+        case Scalar(value=bool(flag)):
+            return "true" if flag else "false"
+        case Scalar(value=Number(text=text)):
+            return text
+        case Scalar(value=value):
+            return "" if value is None else str(value)
+        case _:
+            return ""
+
+
+def _find_node(document: TreeNode, path: _Path) -> TreeNode | None:
+    node: TreeNode | None = document
+    for key in path:
+        node = node.get(key) if isinstance(node, MapNode) else None
+    return None if isinstance(node, Scalar) and node.value is None else node
