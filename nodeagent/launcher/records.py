@@ -9,10 +9,12 @@ import os
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nodeagent.launcher.report import log
 
 PF_KTHREAD = 0x0020_0000  # linux/sched.h
+MAX_REMOVED = 1000  # limit on the removed records that are remembered
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -32,6 +34,51 @@ class ProcessRecord:
     signal: int | None = None
     core_dumped: bool = False
     unknown: str | None = None  # reason why a finished run has neither exit code nor signal
+
+
+class Runs(dict[str, ProcessRecord]):
+    """Records by id, and the order in which they have changed, so that a client can ask for what is new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = os.urandom(8).hex()  # another process counts anew
+        self.count = 0
+        self.changed: dict[str, int] = {}  # number of the last change by id, oldest first, also of removed records
+        self.complete_since = 0  # number of the change since which all removed records are known
+
+    def __setitem__(self, run_id: str, run: ProcessRecord) -> None:
+        super().__setitem__(run_id, run)
+        self._note(run_id)
+
+    def __delitem__(self, run_id: str) -> None:
+        super().__delitem__(run_id)
+        self._note(run_id)
+        if len(self.changed) - len(self) > MAX_REMOVED:
+            self.changed = {known: number for known, number in self.changed.items() if known in self}
+            self.complete_since = self.count
+
+    def _note(self, run_id: str) -> None:
+        self.count += 1
+        self.changed.pop(run_id, None)
+        self.changed[run_id] = self.count
+
+    def list_changes(self, since: str, limit: int) -> dict[str, Any]:
+        """Return the changes since an earlier answer, given by its `token`. With an unknown token, these are all records."""
+        epoch, _, text = since.partition(":")
+        known = int(text) if epoch == self.epoch else -1
+        is_whole = known < self.complete_since
+        newer = list(
+            itertools.takewhile(lambda run_id: is_whole or self.changed[run_id] > known, reversed(self.changed))
+        )
+        page = newer[::-1][:limit]
+        more = len(newer) > limit
+        return {
+            "statuses": [dataclasses.asdict(self[run_id]) for run_id in page if run_id in self],
+            "gone": [run_id for run_id in page if run_id not in self],
+            "whole": is_whole,
+            "token": f"{self.epoch}:{self.changed[page[-1]] if more else self.count}",
+            "more": more,
+        }
 
 
 class RecordStore:

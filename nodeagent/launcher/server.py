@@ -35,6 +35,7 @@ from nodeagent.launcher.records import (
     BOOT_ID,
     ProcessRecord,
     RecordStore,
+    Runs,
     is_kernel_thread,
     read_parent_and_start_ticks,
     read_stat_fields,
@@ -88,7 +89,7 @@ class Launcher:
         self.root, self.journal, self.records = root, journal, RecordStore(state)
         self.selector = selectors.DefaultSelector()
         self.clients = Clients(listener, self.selector, self.answer)
-        self.runs: dict[str, ProcessRecord] = {}
+        self.runs = Runs()
         self.starting: dict[str, Starting] = {}
         self.children: dict[int, str] = {}  # ids by pid; the pids aren't reused before reap()
         self.pidfds: dict[str, int] = {}  # pidfds by id, of processes that an earlier launcher started
@@ -196,7 +197,9 @@ class Launcher:
                 )
             case "start":
                 return self.start(client, parse_order(message, self.root))
-            case "list":
+            case "list" if "since" in message:
+                return self.runs.list_changes(str(message["since"]), MAX_LISTED)
+            case "list":  # from an agent that asks for all
                 rest = sorted(run_id for run_id in self.runs if run_id > str(message.get("after", "")))
                 page = [dataclasses.asdict(self.runs[run_id]) for run_id in rest[:MAX_LISTED]]
                 return {"statuses": page, "more": len(rest) > MAX_LISTED}

@@ -1,6 +1,6 @@
 """From a manifest to the process that the launcher starts: ids, strings and output, with a launcher of the test's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from nodeagent.core.model.pod import qos_class
 from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES
@@ -84,7 +85,7 @@ def test_the_longest_legal_names_are_started_and_found_again(host: Host) -> None
     end = host.launcher.end_of(launch.run_id)
     assert end.exit_code == 0
     runs = runner.look()
-    assert isinstance(runs, dict)
+    assert isinstance(runs, Mapping)
     assert set(runs) == {launch.run_id}
     assert host.output() == "hello\n"
     assert runner.forget((launch.run_id,)) is None
@@ -130,7 +131,7 @@ def test_where_it_runs_is_in_its_environment_beside_the_manifests(host: Host) ->
 def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
     launch, runner = host.launched(pod_with("{name: c, command: [/nonexistent/program]}"))
     runs = runner.look()
-    assert isinstance(runs, dict)
+    assert isinstance(runs, Mapping)
     assert reason(runs[launch.run_id]) == "exec: cannot run '/nonexistent/program': No such file or directory"
 
 
@@ -151,7 +152,7 @@ def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
 def test_what_is_missing_for_a_start_is_named(host: Host, fields: str, why: str) -> None:
     launch, runner = host.launched(pod_with(f"{{name: c, {fields}}}"))
     runs = runner.look()
-    assert isinstance(runs, dict)
+    assert isinstance(runs, Mapping)
     assert reason(runs[launch.run_id]) == why
 
 
@@ -176,7 +177,7 @@ def test_a_pod_of_before_the_bound_on_its_strings_fails_to_start(host: Host) -> 
     runner = Runner(host.launcher.client)
     assert runner.launch(launch, Config(), "/sys/fs/cgroup") is None
     runs = runner.look()
-    assert isinstance(runs, dict)
+    assert isinstance(runs, Mapping)
     assert reason(runs[launch.run_id]) == "command, args and env are too long: change the manifest"
 
 
@@ -187,8 +188,28 @@ def test_a_container_whose_plugins_answer_is_damaged_fails_to_start(host: Host) 
     runner = Runner(host.launcher.client)
     assert runner.launch(launch, Config(), "/sys/fs/cgroup") is None
     runs = runner.look()
-    assert isinstance(runs, dict)
+    assert isinstance(runs, Mapping)
     assert (reason(runs[launch.run_id]) or "").startswith("what a device plugin has answered: ")
+
+
+def test_runs_are_one_value_until_one_of_them_changes(host: Host) -> None:
+    runner, client = Runner(host.launcher.client), host.launcher.client
+    host.launcher.start("uid/a/1", "sleep", "1000")
+    runs = runner.look()
+    assert isinstance(runs, Mapping)
+    assert runner.look() is runs
+    host.launcher.start("uid/b/1", "true")
+    host.launcher.end_of("uid/b/1")
+    more = runner.look()
+    assert isinstance(more, Mapping)
+    assert more.keys() == {"uid/a/1", "uid/b/1"}
+    assert more["uid/a/1"] is runs["uid/a/1"]
+    assert client.ack(("uid/b/1",)) == ("uid/b/1",)
+    assert runner.look() == runs
+    host.launcher.kill()
+    assert isinstance(runner.look(), Problem)
+    host.launcher.run()
+    assert runner.look() == runs
 
 
 def reason(run: Run) -> str | None:

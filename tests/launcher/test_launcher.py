@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.idset import MOST_CPUS
-from nodeagent.edge.processes.launcher import LauncherError
+from nodeagent.edge.processes.launcher import Changes, LauncherError
+from nodeagent.formats.wire import launcher_protocol as protocol
 from nodeagent.formats.wire.launcher_protocol import (
     MAX_ANSWER_BYTES,
     Killed,
@@ -252,6 +253,55 @@ def test_list_is_whole_and_ordered_however_long(running: LauncherProcess) -> Non
         running.end_of(run_id)
     assert running.client.ack(ids) == tuple(ids)
     assert running.client.list() == ()
+
+
+def test_an_answer_has_only_what_has_changed(running: LauncherProcess) -> None:
+    first = running.start("a", "sleep", "1000")
+    whole = running.client.list_changes("")
+    assert (whole.statuses, whole.gone, whole.is_whole) == ((first,), (), True)
+    assert running.client.list_changes(whole.token) == Changes((), (), whole.token, is_whole=False)
+    second = running.start("b", "true")
+    end = running.end_of("b")
+    changed = running.client.list_changes(whole.token)
+    assert (changed.statuses, changed.gone, changed.is_whole) == ((end,), (), False)
+    assert end.id == second.id
+    running.client.ack(["b"])
+    forgotten = running.client.list_changes(changed.token)
+    assert (forgotten.statuses, forgotten.gone, forgotten.is_whole) == ((), ("b",), False)
+    running.kill()
+    running.run()
+    again = running.client.list_changes(forgotten.token)
+    assert (again.statuses, again.gone, again.is_whole) == ((first,), (), True)
+
+
+def test_changes_of_any_number_come_in_parts(running: LauncherProcess) -> None:
+    token = running.client.list_changes("").token
+    ids = {f"run{n}" for n in range(230)}
+    for run_id in ids:
+        running.start(run_id, "true")
+    changed = running.client.list_changes(token)
+    assert {status.id for status in changed.statuses} == ids
+    assert not changed.is_whole
+    for run_id in ids:
+        running.end_of(run_id)
+    assert running.client.ack(ids)
+    assert set(running.client.list_changes(changed.token).gone) == ids
+
+
+def test_an_older_launcher_lists_everything_each_time(
+    running: LauncherProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores the token, and has none in its answer."""
+    monkeypatch.setattr(
+        protocol, "encode_list", lambda _since, after: json.dumps({"op": "list", "after": after}).encode()
+    )
+    ids = [f"run{n:03}" for n in range(120)]
+    for run_id in ids:
+        running.start(run_id, "sleep", "1000")
+    for _ in range(2):
+        changes = running.client.list_changes("")
+        assert [status.id for status in changes.statuses] == ids
+        assert (changes.token, changes.is_whole) == ("", True)
 
 
 START_DEADLINE = "from nodeagent.launcher import server; server.START_DEADLINE_SECONDS = {seconds}"

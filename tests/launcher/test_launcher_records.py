@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
-from nodeagent.launcher.records import ProcessRecord, RecordStore
+from nodeagent.launcher import records
+from nodeagent.launcher.records import ProcessRecord, RecordStore, Runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,3 +93,54 @@ def test_ends_that_come_together_share_one_sync_of_the_directory(
     store.write(runs, durable=True)
     assert synced == ["a.tmp", "b.tmp", "c.tmp", tmp_path.name]
     assert store.load() == runs
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 9)),
+    st.tuples(st.just("remove"), st.integers(0, 9)),
+    st.tuples(st.just("ask"), st.integers(0, 1)),
+)
+
+
+@given(st.lists(CHANGES, max_size=60), st.integers(1, 4), st.integers(0, 5))
+def test_whoever_asks_for_changes_knows_all_runs(steps: list[tuple[str, int]], limit: int, removed: int) -> None:
+    """Two clients ask for a page each time, with changes in between; in the end they ask for the rest."""
+    runs, known, tokens = Runs(), [dict[str, Any](), dict[str, Any]()], ["", ""]
+
+    def ask(client: int) -> bool:
+        page = runs.list_changes(tokens[client], limit)
+        if page["whole"]:
+            known[client] = {}
+        for run_id in page["gone"]:
+            known[client].pop(run_id, None)
+        known[client] |= {status["id"]: status for status in page["statuses"]}
+        tokens[client] = page["token"]
+        assert len(page["statuses"]) + len(page["gone"]) <= limit
+        return bool(page["more"])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(records, "MAX_REMOVED", removed)
+        for number, (what, which) in enumerate(steps):
+            if what == "ask":
+                ask(which)
+            elif what == "put":
+                runs[str(which)] = ProcessRecord(str(which), 1, number, "boot", None, 30, 1)
+            elif str(which) in runs:
+                del runs[str(which)]
+            assert len(runs.changed) <= len(runs) + removed
+        for client in (0, 1):
+            while ask(client):
+                pass
+    for client in (0, 1):
+        assert known[client].keys() == runs.keys()
+        assert all(status["start_ticks"] == runs[i].start_ticks for i, status in known[client].items())
+
+
+@pytest.mark.parametrize("count", [0, 400])
+def test_where_nothing_has_changed_an_answer_is_the_same_beside_any_number_of_runs(count: int) -> None:
+    runs = Runs()
+    for number in range(count):
+        runs[f"run/{number}"] = ProcessRecord(f"run/{number}", 1, 1, "boot", None, 30, 1)
+    token = f"{runs.epoch}:{count}"
+    answer = {"statuses": [], "gone": [], "whole": False, "token": token, "more": False}
+    assert runs.list_changes(token, 100) == answer

@@ -62,7 +62,7 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.launcher import LauncherError
+from nodeagent.edge.processes.launcher import Changes, LauncherError
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.kernel.unit_names import slices_around
@@ -325,8 +325,8 @@ class Client:
     steps: Steps
     requests: list[StartRequest] = field(default_factory=list)
 
-    def list(self) -> tuple[RunStatus, ...]:
-        return tuple(self._status(run) for _, run in sorted(self.machine.runs.items()))
+    def list_changes(self, _since: str) -> Changes:
+        return Changes(tuple(map(self._status, self.machine.runs.values())), (), token="", is_whole=True)
 
     def _status(self, run: Any) -> RunStatus:
         if run.exit is None:

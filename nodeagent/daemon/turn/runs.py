@@ -2,7 +2,7 @@
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -53,18 +53,27 @@ class Runner:
         self._client = client
         self._prepare = prepare
         """Has device plugins prepare a container's devices. None means success."""
+        self._token = ""
+        """Token of the launcher's last answer."""
+        self._listed: Mapping[str, Run] = {}
+        """Runs in the launcher's list, the same value until one changes."""
         self._failed: dict[str, Run] = {}
         """Failed starts by run ID. The launcher keeps no record of them."""
 
-    def look(self) -> dict[str, Run] | Problem:
+    def look(self) -> Mapping[str, Run] | Problem:
         """Return all runs, or the problem."""
         try:
-            statuses = self._client.list()
+            changes = self._client.list_changes(self._token)
         except LauncherError as err:
             return Problem.from_error(err)
-        runs = {status.id: _run_of_status(status) for status in statuses}
-        self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
-        return runs | self._failed
+        if changes.is_whole or changes.statuses or changes.gone:
+            listed = {} if changes.is_whole else dict(self._listed)
+            for run_id in changes.gone:
+                listed.pop(run_id, None)
+            self._listed = listed | {status.id: _run_of_status(status) for status in changes.statuses}
+        self._token = changes.token
+        self._failed = {id_: run for id_, run in self._failed.items() if id_ not in self._listed}
+        return {**self._listed, **self._failed} if self._failed else self._listed
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Problem | None:
         pod, container = launch.entry.pod, launch.container

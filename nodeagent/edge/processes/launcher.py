@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
@@ -45,6 +48,19 @@ class LauncherError(NodeAgentError):
         self.path = path
 
 
+class Changes(Struct, frozen=True):
+    """Changes of the launcher's list."""
+
+    statuses: tuple[RunStatus, ...]
+    """New statuses, in any order."""
+    gone: tuple[str, ...]
+    """IDs that the launcher has forgotten."""
+    token: str
+    """Token for the next request. Empty if the launcher lists everything each time."""
+    is_whole: bool
+    """Whether these are all statuses, whatever earlier answers had."""
+
+
 class LauncherClient:
     def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
         self._path = path
@@ -63,13 +79,25 @@ class LauncherClient:
 
     def list(self) -> tuple[RunStatus, ...]:
         """List the running processes and the exit statuses that the agent hasn't acknowledged, ordered by id."""
-        statuses: tuple[RunStatus, ...] = ()
-        more = True
+        return tuple(sorted(self.list_changes("").statuses, key=attrgetter("id")))
+
+    def list_changes(self, since: str) -> Changes:
+        """List what has changed since an earlier answer, given by its token. "" asks for everything."""
+        found: dict[str, RunStatus | None] = {}
+        after, more, is_whole = "", True, False
         while more:
-            after = statuses[-1].id if statuses else ""
-            page = self._check_served(protocol.decode_list(self._ask(protocol.encode_list(after))))
-            statuses, more = statuses + page.statuses, page.more and len(page.statuses) > 0
-        return statuses
+            page = self._check_served(protocol.decode_list(self._ask(protocol.encode_list(since, after))))
+            if page.is_whole:
+                found, is_whole = {}, True
+            found |= dict.fromkeys(page.gone) | {status.id: status for status in page.statuses}
+            after = page.statuses[-1].id if page.statuses else ""
+            since, more = page.token, page.more and bool(page.statuses or page.gone)
+        return Changes(
+            statuses=tuple(status for status in found.values() if status is not None),
+            gone=tuple(run_id for run_id, status in found.items() if status is None),
+            token=since,
+            is_whole=is_whole or not since,
+        )
 
     def signal(self, run_id: str, signal: int) -> bool:
         """Send a signal to the main process of a container. False means that the process has ended already."""

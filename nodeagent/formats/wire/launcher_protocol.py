@@ -133,10 +133,17 @@ class Refused(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """A part of the list, ordered by ID. If `more` is set, the next request starts after the last ID."""
+    """A part of the list. If `more` is set, the next request has this page's token."""
 
     statuses: tuple[RunStatus, ...]
     more: bool
+    gone: tuple[str, ...] = ()  # IDs that the launcher has forgotten
+    token: str = (
+        ""  # empty from a launcher that lists everything, ordered by ID; the next request then starts after the last ID
+    )
+    is_whole: bool = (
+        False  # whether the list begins anew with this page, because the launcher doesn't know the request's token
+    )
 
 
 def encode_hello() -> bytes:
@@ -148,9 +155,12 @@ def encode_start(request: StartRequest) -> bytes:
     return _encode("start", {name: getattr(request, name) for name in names} | {"env": dict(request.env)})
 
 
-def encode_list(after: str) -> bytes:
-    """Encode a request for the part of the list after the ID `after`, which is "" for the first part."""
-    return _encode("list", {"after": after})
+def encode_list(since: str = "", after: str = "") -> bytes:
+    """Encode a request for what has changed since the page with the token `since`, which is "" for everything.
+
+    A launcher that doesn't know tokens lists everything after the ID `after`, which is "" for the first part.
+    """
+    return _encode("list", {"since": since, "after": after})
 
 
 def encode_signal(run_id: str, signal: int) -> bytes:
@@ -212,8 +222,16 @@ def _read_start(answer: JsonValue) -> RunStatus | StartFailed:
 
 
 def decode_list(packet: bytes) -> Page | Refused:
-    return _decode(
-        packet, lambda answer: Page(answer.field("statuses").each(_read_status), answer.field("more").flag())
+    return _decode(packet, _read_page)
+
+
+def _read_page(answer: JsonValue) -> Page:
+    return Page(
+        statuses=answer.field("statuses").each(_read_status),
+        more=answer.field("more").flag(),
+        gone=answer.read_optional("gone", lambda gone: gone.each(JsonValue.text), ()),
+        token=answer.read_optional("token", JsonValue.text, ""),
+        is_whole=answer.read_optional("whole", JsonValue.flag, False),
     )
 
 
