@@ -12,16 +12,17 @@ writes all of them into docs/performance.md.
 import compileall
 import os
 import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import ROOT
 from benchmarks.goals import Row, timed
 from benchmarks.timing import Clock
+from tests.support.installed_command import install_command
 from tests.support.job_agent import admit_job, answer_jobs
 
-NODEAGENT = (sys.executable, "-m", "nodeagent")
 AT_START = "import nodeagent.daemon.service, nodeagent.cli.commands.run"
 
 
@@ -29,44 +30,48 @@ def counted(name: str, count: int, goal: int | None = None, compared: str = "") 
     return Row("counts", name, count, count, goal, compared, unit="")
 
 
+@contextmanager
+def installed() -> Iterator[tuple[str, str, str]]:
+    """The command as it is installed, in the words that the kernel makes of its first line: a Python, options, and the script."""
+    compileall.compile_dir(ROOT / "nodeagent", quiet=1)  # as pip does
+    with tempfile.TemporaryDirectory() as directory:
+        script = install_command(Path(directory, "prefix"))
+        python, options = Path(script).read_text().partition("\n")[0].removeprefix("#!").split()
+        yield python, options, script
+
+
 def imports(python: str, *arguments: str) -> int:
-    """Run a Python that tells of its imports on stderr, until it ends or becomes another program."""
+    """Run a Python that tells of its imports on stderr, until it ends or becomes another program; its own first ones are among them."""
     command = (python, "-X", "importtime", *arguments)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=clean_environment())
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return sum(line.startswith("import time:") for line in done.stderr.splitlines()) - 1  # the line of titles
 
 
-def clean_environment() -> dict[str, str]:
-    """Without what changes Python, but its bytecode stays as it is."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def modules(nodeagent: Sequence[str] = NODEAGENT) -> Iterator[Row]:
+def modules() -> Iterator[Row]:
     """Each costs a fraction of a millisecond, and some KiB."""
-    bare = imports(sys.executable, "-c", "")
-    with answer_jobs(admit_job) as socket:
-        job = (*nodeagent, "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--", "true")
-        yield counted("modules that `job` loads", imports(*job) - bare, compared="101")
+    with installed() as nodeagent, answer_jobs(admit_job) as socket:
+        yield counted("modules that `job` loads", imports(*nodeagent, *job_words(socket)), compared="160")
         missing = str(Path(socket).with_name("agent.sock"))
-    inspect = (*nodeagent, "inspect", "--socket", missing, "--config", missing)
-    yield counted("modules that `inspect` loads", imports(*inspect) - bare, compared="200")
-    yield counted("modules that an agent loads", imports(sys.executable, "-c", AT_START) - bare, compared="639")
+        inspect = ("inspect", "--socket", missing, "--config", missing)
+        yield counted("modules that `inspect` loads", imports(*nodeagent, *inspect), compared="259")
+        yield counted("modules that an agent loads", imports(nodeagent[0], "-I", "-c", AT_START), compared="699")
 
 
-def client(clock: Clock, nodeagent: Sequence[str] = NODEAGENT) -> Iterator[Row]:
-    """The processor time of the command alone: of the client, until it has become `true` and that has ended."""
-    compileall.compile_dir(ROOT / "nodeagent", quiet=1)  # as pip does when it installs the package
-    with answer_jobs(admit_job) as socket:
-        job = (*nodeagent, "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--", "true")
-        yield timed(
-            "client", "`job --cpus 2 -- true`, client", clock.time_runs(lambda: [child_ms(job)], 15), 25, "70 ms"
-        )
+def job_words(socket: str) -> tuple[str, ...]:
+    return ("job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--", "true")
+
+
+def client(clock: Clock) -> Iterator[Row]:
+    """The processor time of the command alone, and of `true`, which it becomes."""
+    with installed() as nodeagent, answer_jobs(admit_job) as socket:
+        words = (*nodeagent, *job_words(socket))
+        taken = clock.time_runs(lambda: [child_ms(words)], 15)
+        yield timed("client", "`job --cpus 2 -- true`: the client", taken, 25, "70 ms")
 
 
 def child_ms(command: Sequence[str]) -> float:
     """Run a command that succeeds, and return its processor time."""
-    with subprocess.Popen(command, cwd=ROOT, env=clean_environment(), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, command

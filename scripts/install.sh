@@ -49,6 +49,9 @@ if [ -n "${WHEELS:-}" ]; then
 else
     "$venv/bin/pip" install --quiet --disable-pip-version-check --upgrade "$build"
 fi
+# instead of pip's own
+sed "s|/opt/nodeagent/|$prefix/|g" "$here/scripts/command.py" >"$venv/bin/nodeagent"
+chmod 755 "$venv/bin/nodeagent"
 if [ -n "$root" ]; then
     grep -rlIF "$venv" "$venv/bin" "$venv/pyvenv.cfg" | xargs -r sed -i "s|$venv|$prefix|g"
 fi

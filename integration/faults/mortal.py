@@ -11,6 +11,9 @@ _DROP_IN = "/run/systemd/system/nodeagent.service.d/faults.conf"
 _UNIT = f"""
 [Service]
 Environment=PYTHONPATH={DIRECTORY}
+# named here, Python heeds PYTHONPATH, which the command's own first line has it ignore
+ExecStart=
+ExecStart=/opt/nodeagent/bin/python /opt/nodeagent/bin/nodeagent run --config /etc/nodeagent/config.yaml
 ExecStartPre=+/bin/sh -c 'cd {DIRECTORY}; rm -f now; [ ! -e next ] || mv next now'
 """
 NEVER = 1_000_000

@@ -6,7 +6,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +24,11 @@ class OutputError(NodeAgentError):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    return run_reporting_errors(lambda: _run_words(sys.argv[1:] if arguments is None else arguments))
+
+
+def run_reporting_errors(command: Callable[[], int]) -> int:
+    """Run a command with standard streams, print its errors and return the exit status."""
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
         # Replace missing streams: stdin is empty, stderr discards everything, and stdout fails
         # when it is written to.
@@ -32,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal or file lacks
                 stream.reconfigure(errors="backslashreplace")
         with _buffered_output(), escape_output():
-            return _run_reporting_errors(arguments)
+            return _run(command)
 
 
 @contextmanager
@@ -69,12 +74,10 @@ def _buffered_output() -> Iterator[None]:
             whole.detach()
 
 
-def _run_reporting_errors(arguments: list[str] | None) -> int:
+def _run(command: Callable[[], int]) -> int:
     try:
         with flushing_output():
-            options = _parse_options(sys.argv[1:] if arguments is None else arguments)
-            status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
-            return status
+            return command()
     except NodeAgentError as err:
         write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
@@ -84,6 +87,12 @@ def _run_reporting_errors(arguments: list[str] | None) -> int:
         # The reader of the output has gone.
         discard_output(sys.stdout)
         return EXIT_ERROR
+
+
+def _run_words(words: list[str]) -> int:
+    options = _parse_options(words)
+    status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
+    return status
 
 
 def _parse_options(words: list[str]) -> argparse.Namespace:

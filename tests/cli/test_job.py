@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
-from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
+from nodeagent.cli.commands.job import read_plain_words
+from nodeagent.cli.parser import build_parser
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.wire.exchange import Peer
 from tests.support.job_agent import admit_job, answer_jobs
@@ -38,6 +40,37 @@ def test_what_is_asked_for_and_by_whom() -> None:
     assert (first["name"], peer.pid, peer.uid) == (f"sh-{pid}", pid, os.getuid()), "who asks becomes the command"
     assert second["name"] == "mine"
     assert third["name"].startswith("job-")
+
+
+WORDS = st.sampled_from(
+    ("--cpus", "--memory", "--numa", "--device", "--name", "--near", "--socket", "--hugepages-2Mi", "--report", "--cp")
+)
+VALUES = st.sampled_from(("2", "", "-1", "a=b", "--", "x.com/nic=2", "1Gi", "--memory"))
+
+
+@given(st.lists(st.one_of(WORDS, VALUES, st.builds("{}={}".format, WORDS, VALUES)), max_size=6), st.lists(VALUES))
+def test_plain_words_are_read_as_by_the_parser(words: list[str], command: list[str]) -> None:
+    words = ["--cpus", "2", "--memory=1Gi", *words, "--", *command]
+    plain = read_plain_words(words)
+    if plain is None:
+        return
+    options, unknown = build_parser(["job"]).parse_known_args(["job", *words])
+    assert not unknown
+    assert ["--", *plain.argv] == options.argv
+    for name in ("cpus", "memory", "hugepages_2Mi", "hugepages_1Gi", "numa", "near", "socket", "core_class", "device"):
+        assert getattr(plain, name) == getattr(options, name), name
+    assert plain.name == (options.name or "")
+    assert not options.report
+    assert options.user is None
+
+
+def test_ordinary_words_are_plain() -> None:
+    plain = read_plain_words(
+        ["--cpus", "2", "--memory=1Gi", "--device", "a/b", "--device=c/d", "--", "make", "--", "-j"]
+    )
+    assert plain is not None
+    assert (plain.cpus, plain.memory, plain.device) == ("2", "1Gi", ["a/b", "c/d"])
+    assert plain.argv == ["make", "--", "-j"]
 
 
 def test_a_numa_node_is_asked_for_and_checked() -> None:
@@ -141,7 +174,7 @@ def test_an_error_of_the_agent_is_told() -> None:
 
 
 def test_a_process_that_is_not_where_it_was_told_becomes_nothing() -> None:
-    elsewhere = str(max(read_own_cpus()) + 1)
+    elsewhere = str(max(os.sched_getaffinity(0)) + 1)
 
     def astray(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         return {**admit_job(arguments, peer), "exclusiveCPUs": elsewhere, "sharedCPUs": ""}

@@ -16,7 +16,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_report import JobLocation, format_report
-from tests.cli.test_job import agent, let_in
+from tests.support.job_agent import admit_job, answer_jobs
 
 MIB = 2**20
 
@@ -125,9 +125,9 @@ def node(cgroup: Cgroup) -> Iterator[str]:
     cgroup.holds(cpu_stat=cpu_stat(10_000), memory_numa_stat=numa_stat(0, 4096), memory_peak="4096\n")
 
     def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
-        return {**let_in(arguments, peer), "cgroup": str(cgroup.directory), "numaNodes": "0"}
+        return {**admit_job(arguments, peer), "cgroup": str(cgroup.directory), "numaNodes": "0"}
 
-    with agent(answer) as socket:
+    with answer_jobs(answer) as socket:
         yield socket
 
 
@@ -168,10 +168,10 @@ def test_what_is_refused_has_no_report() -> None:
     def refuse(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         return {"refused": {"reason": "OutOfcpu", "message": "not enough"}}
 
-    with agent(refuse) as socket:
+    with answer_jobs(refuse) as socket:
         done = run(socket, "--", "true")
     assert (done.returncode, done.stderr.count("nodeagent: jobs/")) == (125, 1)
-    with agent(let_in) as socket:
+    with answer_jobs(admit_job) as socket:
         older = run(socket, "--", "true")
     assert older.returncode == 125
     assert "the agent doesn't support --report" in older.stderr
@@ -232,9 +232,9 @@ def test_who_asks_owns_the_job_and_the_watcher_is_not_in_it(cgroup: Cgroup) -> N
 
     def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append(peer.pid)
-        return {**let_in(arguments, peer), "cgroup": str(cgroup.directory), "numaNodes": "0"}
+        return {**admit_job(arguments, peer), "cgroup": str(cgroup.directory), "numaNodes": "0"}
 
-    with agent(answer) as socket:
+    with answer_jobs(answer) as socket:
         done = run(socket, "--", "sh", "-c", 'echo $PPID; ps -o pid= --ppid $PPID | grep -vc "^ *$$ *$"')
     owner, beside = done.stdout.split()
     assert [int(owner)] == asked

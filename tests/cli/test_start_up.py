@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed_command import install_command
+from tests.support.job_agent import admit_job, answer_jobs
 from tests.support.machine_tree import Machine
 
 ROOT = Path(__file__).parents[2]
@@ -107,11 +109,25 @@ def test_what_looks_at_a_node_loads_no_library(command: str) -> None:
     assert not LIBRARIES & set(modules)
 
 
+def test_a_plain_job_loads_no_parser_and_nothing_that_its_answer_does_not_need(tmp_path: Path) -> None:
+    command = install_command(tmp_path / "prefix")
+    python, options = Path(command).read_text().partition("\n")[0].removeprefix("#!").split()
+    with answer_jobs(admit_job) as socket:
+        words = ("job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", "--", "true")
+        done = subprocess.run(
+            [python, options, "-X", "importtime", command, *words], capture_output=True, text=True, check=True
+        )
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"nodeagent.cli.commands.job", "_socket"} <= modules
+    others = {"argparse", "re", "enum", "json", "socket", "typing", "pathlib", "site", "msgspec", "nodeagent.cli.main"}
+    assert not modules & others
+
+
 def test_inspect_loads_no_more_modules_than_it_has_to() -> None:
     """The bound is what there is, and a little: who adds one may ask whether it is needed before a pod is shown."""
     modules = loaded("inspect", "--socket", "/nonexistent/agent.sock", "--config", "/nonexistent/config.yaml")
     ours = [one for one in modules if one.startswith("nodeagent.") and not (ROOT / one.replace(".", "/")).is_dir()]
-    assert len(ours) <= 98, ours
+    assert len(ours) <= 99, ours
     assert "yaml" not in modules, "there was no configuration to read"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.model.idset import MOST_CPUS
+from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.edge.processes.launcher import Changes, LauncherError
 from nodeagent.formats.wire import launcher_protocol as protocol
 from nodeagent.formats.wire.launcher_protocol import (

@@ -159,6 +159,7 @@ from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
 from tests.support.claims import claiming, request, template
 from tests.support.fuzz_targets import POD_RESOURCES
 from tests.support.inspected_nodes import NOW_MS, World
+from tests.support.job_agent import answer_jobs
 from tests.support.kubelet import serving
 from tests.support.launcher_process import LauncherProcess, launcher, wait_for
 from tests.support.nri_runtime import Refused, Runtime, mux_frame, ttrpc_frame
@@ -391,6 +392,11 @@ def asked(command: ModuleType, *words: str) -> Namespace:
     return parser.parse_args(words)
 
 
+def refused_job() -> None:
+    with answer_jobs(lambda *_: {"refused": {"reason": "OutOfcpu", "message": "not enough"}}) as socket:
+        job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", socket, "--", "true"))
+
+
 def with_histograms(directory: Path) -> Path:
     """Make it look like tracefs; the files of an instance are missing."""
     (directory / "instances").mkdir()
@@ -474,6 +480,7 @@ CASES = [
     Case("NoCpusError", "one of several containers", lambda _: cpus.find_container(World().add(pod("web", app("a"), app("b"))).state.entries[0], None), "default/web"),
     Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
     Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
+    Case("JobRefusedError", "no room", lambda _: refused_job(), "OutOfcpu"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
     Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
     Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),

@@ -13,6 +13,7 @@ import pytest
 
 from integration.guest.images import NOT_INSTALLED, project_files
 from nodeagent.cli.support.completion_scripts import PLACES
+from tests.support.installed_command import install_command
 
 ROOT = Path(__file__).parents[2]
 PIP = """#!/bin/sh
@@ -91,6 +92,27 @@ def test_the_units_start_what_was_installed(host: Host) -> None:
         assert host.unit(unit.name).replace(str(host.prefix), "/opt/nodeagent") == unit.read_text()
     assert (host.directory / "bin/nodeagent").readlink() == host.prefix / "bin/nodeagent"
     assert out.splitlines()[-1] == "start it with: systemctl enable --now nodeagent"
+
+
+def test_the_command_is_isolated_from_its_caller(tmp_path: Path, host: Host) -> None:
+    host.run("install.sh")
+    script = (host.prefix / "bin/nodeagent").read_text()
+    assert script.startswith(f"#!{host.prefix}/bin/python -IS\n")
+    assert f'"{host.prefix}/lib/python' in script
+    command = install_command(tmp_path / "real")
+    evil = tmp_path / "nodeagent"
+    evil.mkdir()
+    (evil / "__init__.py").write_text("raise SystemExit('not this one')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": "/nowhere"}
+    for words in (
+        ("--version",),
+        ("check", "--help"),
+        ("job", "--cpus", "1", "--socket", "s", "--memory", "1", "--", "a"),
+    ):
+        done = subprocess.run(
+            [command, *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, "not this one" in done.stderr) == (125 if words[0] == "job" else 0, False), words
 
 
 def test_a_checkout_stays_as_it_was(host: Host) -> None:

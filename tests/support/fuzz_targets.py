@@ -461,6 +461,8 @@ def request(content: bytes) -> Hashable:
 def reply(content: bytes) -> Hashable:
     try:
         return type(parse_reply(content)).__name__
+    except NodeAgentError:
+        return "error"
     except ApiSyntaxError as err:
         return kind_of(err)
 

@@ -76,7 +76,11 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.write(
         _format_cpus(document, options) if options.output == "text" else format_document(document, options.output)
     )
-    if is_closed and not placement.exclusive_cpus <= read_own_cpus() and options.which in {_CPUS, _EXCLUSIVE}:
+    if (
+        is_closed
+        and not placement.exclusive_cpus <= CpuSet.parse(read_own_cpus())
+        and options.which in {_CPUS, _EXCLUSIVE}
+    ):
         write_error(_format_closed_note(placement.exclusive_cpus, entry, name))
     return 0
 

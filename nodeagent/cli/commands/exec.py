@@ -75,7 +75,7 @@ def _enter(options: argparse.Namespace) -> None:
     if not directory.endswith(found) or not found.endswith(path):
         raise ExecError(f"the kernel has put this process into {found} instead of {directory}", hint=_AGAIN)
     cpus = read_own_cpus()
-    if cpus != expected:
+    if cpus != str(expected):
         raise ExecError(f"this process has CPUs {cpus} in {directory}, but {expected} are allocated", hint=_AGAIN)
 
 

@@ -1,21 +1,29 @@
-"""`nodeagent job`: has the agent move this process to requested CPUs and memory, and replaces it by the command."""
+"""`nodeagent job`: has the agent move this process to requested CPUs and memory, and replaces it by the command.
 
-import argparse
+Most jobs are short or many, so a job that is named plainly and admitted loads neither the command line's parser nor anything else that
+it doesn't need (`read_plain_words`). What only other forms and errors need is imported there.
+"""
+
+from __future__ import annotations
+
 import os
-import pwd
-import re
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
-from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus, reset_affinity
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    import pwd
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+_OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LONGEST_STEM = 40
 """Limit on the command's part of a generated name. With the process id, the name is well below a pod's 253 characters."""
 
@@ -26,7 +34,63 @@ class JobError(NodeAgentError):
     exit_status = EXIT_NOT_ENTERED
 
 
+class JobRefusedError(JobError):
+    """The agent refused the pod of the job."""
+
+
+class PlainOptions:
+    """Options as from the parser, which has nothing to check about these but that they have a value. None means that one isn't given."""
+
+    cpus: str | None = None
+    memory: str | None = None
+    hugepages_2Mi: str | None = None  # noqa: N815 - as the resource
+    hugepages_1Gi: str | None = None  # noqa: N815 - as the resource
+    numa: str | None = None
+    near: str | None = None
+    name: str = ""
+    socket: str | None = None
+    core_class: None = None
+    report = False
+
+    def __init__(self) -> None:
+        self.device: list[str] = []
+        self.argv: list[str] = []
+
+
+_PLAIN = {
+    f"--{name.replace('_', '-')}": name
+    for name in ("cpus", "memory", "hugepages_2Mi", "hugepages_1Gi", "numa", "near", "name", "socket", "device")
+}
+"""Attribute of each plain option."""
+
+
+def read_plain_words(words: Sequence[str]) -> PlainOptions | None:
+    """Read the words after `job` as the parser does, if they have the plain form. Returns None for all other forms.
+
+    In the plain form, each word before `--` is a plain option in full, with its value, and a command follows.
+    """
+    options = PlainOptions()
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            options.argv = list(rest)
+            break
+        spelling, equals, value = word.partition("=")
+        value = value if equals else next(rest, "")
+        if spelling not in _PLAIN or value[:1] in {"", "-"}:
+            return None
+        if spelling == "--device":
+            options.device.append(value)
+        else:
+            setattr(options, _PLAIN[spelling], value)
+    return options if options.cpus and options.memory and options.argv else None
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    import argparse
+
+    from nodeagent.cli.support.named_files import named_path
+
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
@@ -67,6 +131,23 @@ next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NA
     parser.set_defaults(parser=parser)
 
 
+def run_plain(options: PlainOptions) -> NoReturn:
+    """Request the job of `read_plain_words`, be moved into it, and become the command.
+
+    Raises:
+        NodeAgentError: the job was refused, or the command cannot be run; see `explain_failure`.
+    """
+    os.environ.update(_enter_job(options, options.argv)["environment"])
+    run_command(options.argv)
+
+
+def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namespace) -> NodeAgentError:
+    """Explain a refusal on stderr, and return the error that the command ends with."""
+    if isinstance(err, JobRefusedError):
+        sys.stderr.write(_explain_refusal(options))
+    return err if hasattr(err, "exit_status") else JobError(err.message, hint=err.hint)
+
+
 def run(options: argparse.Namespace) -> int:
     """Request the job, be moved into it, and become the command.
 
@@ -83,32 +164,32 @@ def run(options: argparse.Namespace) -> int:
             from nodeagent.cli.support.job_report import ReportWriter
 
             writer = ReportWriter.start()
-        answer = _enter_job(options, options.name or _generate_name(command[0]))
+        answer = _enter_job(options, command)
         os.environ.update(answer["environment"])
         status = None if writer is None else writer.attend(answer)
         if status is None and user is not None:
             _become_user(user)
-    except JobError:
-        raise
+        if status is None:
+            run_command(command)
     except NodeAgentError as err:
-        raise JobError(err.message, hint=err.hint) from err
-    if status is None:
-        run_command(command)
+        raise explain_failure(err, options) from None
     return status
 
 
 def _generate_name(command: str) -> str:
     """Generate a name for the pod from the command and the process id, which the command keeps."""
-    stem = re.sub(r"[^a-z0-9]+", "-", os.path.basename(command).lower())[:_LONGEST_STEM].strip("-")  # noqa: PTH119 - a word
+    name = os.path.basename(command).lower()  # noqa: PTH119 - a word
+    stem = "-".join("".join(c if c in _OF_NAMES else " " for c in name).split())[:_LONGEST_STEM].strip("-")
     return f"{stem or 'job'}-{os.getpid()}"
 
 
-def _enter_job(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
+def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str]) -> Mapping[str, Any]:
     """Have the agent move this process into a new job. Returns the agent's answer."""
+    options.name = options.name or _generate_name(command[0])
     amounts = read_amounts(options)
     reset_affinity()
     socket = options.socket or DEFAULT_JOB_SOCKET
-    asked = {"name": name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
+    asked = {"name": options.name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
     asked |= {} if options.near is None else {"near": options.near}
     try:
@@ -119,11 +200,9 @@ def _enter_job(options: argparse.Namespace, name: str) -> Mapping[str, Any]:
             raise JobError(err.message, hint=hint) from err
         raise
     if "refused" in answer:
-        sys.stderr.write(_explain_refusal(name, amounts, options, os.path.dirname(socket)))  # noqa: PTH120 - of a socket's name
-        raise JobError(
-            f"jobs/{name}: {answer['refused']['reason']}: {answer['refused']['message']}", hint=_REFUSED_HINT
-        )
-    own = str(read_own_cpus())
+        refused = answer["refused"]
+        raise JobRefusedError(f"jobs/{options.name}: {refused['reason']}: {refused['message']}", hint=_REFUSED_HINT)
+    own = read_own_cpus()
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_MOVED_HINT)
     if options.numa is not None:
@@ -147,7 +226,7 @@ _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"
 
 
-def _explain_refusal(name: str, amounts: dict[str, str], options: argparse.Namespace, directory: str) -> str:
+def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
     """Explain the refusal step by step. Empty if this user may not read the node's state."""
     from nodeagent.cli.support.explained_pods import explain_with_progress
     from nodeagent.cli.support.node.devices import add_this_nodes_devices
@@ -159,9 +238,11 @@ def _explain_refusal(name: str, amounts: dict[str, str], options: argparse.Names
     from nodeagent.views.explain.text import render_explanation
 
     try:
+        directory = os.path.dirname(options.socket or DEFAULT_JOB_SOCKET)  # noqa: PTH120 - of a socket's name
         known = read_this_node(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = create_what_if_node(known)
-        pod = job_pod(name, name, amounts, options.numa, options.core_class, options.near)
+        amounts = read_amounts(options)
+        pod = job_pod(options.name, options.name, amounts, options.numa, options.core_class, options.near)
         explained = (explain_with_progress(add_this_nodes_devices(node.what_if, (pod,)), pod),)
         document = describe_explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False
@@ -176,6 +257,8 @@ def _find_user(name: str | None) -> pwd.struct_passwd | None:
         return None
     if os.geteuid() != 0:
         raise JobError("only root may run a job as another user", hint="leave out --user: a job runs as you")
+    import pwd
+
     try:
         return pwd.getpwnam(name)
     except KeyError as err:

@@ -1,12 +1,19 @@
-"""Replacement of nodeagent by another command, at the end of `exec` and `job`. Other container tools use the same exit statuses."""
+"""Replacement of nodeagent by another command, at the end of `exec` and `job`. Other container tools use the same exit statuses.
+
+`job` loads this module at every start, so it imports little: of `signal` only its part in C.
+"""
+
+from __future__ import annotations
 
 import os
-import shlex
-import signal
 import sys
-from typing import NoReturn
+from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
 from nodeagent.errors import NodeAgentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 EXIT_NOT_ENTERED = 125
 """Exit status for a failure of nodeagent itself, before the command runs."""
@@ -24,13 +31,16 @@ class CommandError(NodeAgentError):
 
 def run_command(command: list[str]) -> NoReturn:
     """Replace this process by a command."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller
+            stream.flush()
     # Python ignores these two signals, and ignored signals stay ignored after execve.
-    ours = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    ours = {number: signal(number, SIG_DFL) for number in (SIGPIPE, SIGXFSZ)}
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
     except FileNotFoundError as err:
+        import shlex
+
         looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
         raise CommandError(
             f"cannot run '{command[0]}': not found{looked}",
@@ -38,6 +48,8 @@ def run_command(command: list[str]) -> NoReturn:
             exit_status=EXIT_NOT_FOUND,
         ) from err
     except OSError as err:
+        import shlex
+
         raise CommandError(
             f"cannot run '{command[0]}': {os.strerror(err.errno or 0)}",
             hint=f"is it an executable file for this machine? see `ls -l {shlex.quote(command[0])}` and `file {shlex.quote(command[0])}`",
@@ -45,4 +57,4 @@ def run_command(command: list[str]) -> NoReturn:
         ) from err
     finally:
         for number, handler in ours.items():
-            signal.signal(number, handler)
+            signal(number, handler)

@@ -7,6 +7,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle, find_unkept
 from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.cgroup_layout import PAYLOAD
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroups.cgroup_entry import list_populated_below
@@ -40,7 +41,11 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
     """
     view, wanted = _compute_desired(known, entry)
     observed, path = view.observed.cgroups or {}, entry.container_path(container)
-    below = list_populated_below(f"{known.cgroup_root}/{path}") if path in observed and not entry.pins_units else ()
+    below = (
+        list_populated_below(f"{known.cgroup_root}/{path}", PAYLOAD)
+        if path in observed and not entry.pins_units
+        else ()
+    )
     _check_obstacle(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
     return next(want.cpus() for want in wanted if want.path == path)
 

@@ -1,14 +1,19 @@
-"""Options for the resources of a pod with one container."""
+"""Options for the resources of a pod with one container. `job` loads this module at every start, so it imports little."""
 
-import argparse
+from __future__ import annotations
 
-from nodeagent.core.model.topology import CORE_CLASSES
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
 
 _PAGES = ("2Mi", "1Gi")
 
 
 def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for CPUs, memory and devices."""
+    from nodeagent.core.model.topology import CORE_CLASSES
+
     parser.add_argument(
         "--cpus", required=True, metavar="N", help="CPUs: a whole number for exclusive CPUs, or a fraction such as 500m"
     )
@@ -42,7 +47,7 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_amounts(options: argparse.Namespace) -> dict[str, str]:
+def read_amounts(options: Any) -> dict[str, str]:
     """Return the container's resource limits."""
     pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
     devices = (one.partition("=") for one in options.device)

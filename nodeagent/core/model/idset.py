@@ -19,9 +19,6 @@ MAX_ID = 65_535
 cheap.
 """
 
-MOST_CPUS = 8192
-"""Largest possible value of the kernel's CONFIG_NR_CPUS."""
-
 CpuMask = NewType("CpuMask", int)
 """Bitmask in which bit n is logical CPU n."""
 NumaMask = NewType("NumaMask", int)

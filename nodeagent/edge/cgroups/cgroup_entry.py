@@ -1,12 +1,12 @@
-"""Entering a cgroup: this process moves itself into a container's cgroup, and reads its own cgroup and CPUs."""
+"""Entering a cgroup: this process moves itself into a container's cgroup, and reads its own cgroup and CPUs.
+
+`job` loads this module at every start, so it imports little.
+"""
 
 import errno
 import os
-from contextlib import suppress
-from pathlib import Path
 
-from nodeagent.core.model.cgroup_layout import PAYLOAD, payload_path
-from nodeagent.core.model.idset import MOST_CPUS, CpuSet, IdSetSyntaxError
+from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.errors import NodeAgentError
 
 
@@ -18,22 +18,18 @@ class CgroupEntryError(NodeAgentError):
         self.path = path
 
 
-def list_populated_below(directory: str) -> tuple[str, ...]:
-    """Return the populated cgroups directly below a container's cgroup, and of those directly below its payload cgroup.
+def list_populated_below(directory: str, payload: str) -> tuple[str, ...]:
+    """Return the populated cgroups directly below a container's cgroup, and of those directly below its child `payload`.
 
     Raises:
         CgroupEntryError: a cgroup cannot be read.
     """
     try:
-        names = [name for name in _list_children(directory) if name != PAYLOAD]
-        if Path(payload_path(directory)).is_dir():
-            names += [f"{PAYLOAD}/{name}" for name in _list_children(payload_path(directory))]
-        populated = []
-        for name in names:
-            with suppress(FileNotFoundError):  # the cgroup is gone
-                if "populated 1\n" in Path(directory, name, "cgroup.events").read_text(encoding="ascii"):
-                    populated.append(name)
-        return tuple(populated)
+        names = _list_children(directory)
+        if payload in names:
+            names.remove(payload)
+            names += [f"{payload}/{name}" for name in _list_children(f"{directory}/{payload}")]
+        return tuple(name for name in names if _is_populated(f"{directory}/{name}"))
     except OSError as err:
         raise _make_error(f"read cgroup {directory}", directory, err) from err
 
@@ -41,6 +37,13 @@ def list_populated_below(directory: str) -> tuple[str, ...]:
 def _list_children(directory: str) -> list[str]:
     with os.scandir(directory) as entries:
         return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+
+def _is_populated(directory: str) -> bool:
+    try:
+        return "populated 1\n" in _read(f"{directory}/cgroup.events")
+    except FileNotFoundError:  # the cgroup is gone
+        return False
 
 
 def enter_cgroup(directory: str) -> None:
@@ -84,7 +87,7 @@ def read_own_cgroup() -> str:
     """
     path = "/proc/self/cgroup"
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = _read(path).splitlines()
     except OSError as err:
         raise _make_error(f"read {path}", path, err) from err
     for line in lines:
@@ -95,23 +98,33 @@ def read_own_cgroup() -> str:
     )
 
 
-def read_own_cpus() -> CpuSet:
-    """Return the CPUs on which this process may run (`Cpus_allowed_list`).
+def read_own_cpus() -> str:
+    """Return the CPUs on which this process may run (`Cpus_allowed_list`), as the canonical text of a CpuSet.
 
     Raises:
         CgroupEntryError: /proc/self/status can't be read.
     """
     path = "/proc/self/status"
     try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-        text = next(line.partition(":")[2].strip() for line in lines if line.startswith("Cpus_allowed_list:"))
-        return CpuSet.parse(text)
+        lines = _read(path).splitlines()
     except OSError as err:
         raise _make_error(f"read {path}", path, err) from err
-    except (StopIteration, IdSetSyntaxError) as err:
-        raise CgroupEntryError(
-            f"{path} has no readable Cpus_allowed_list", path=path, hint="is /proc mounted? see `findmnt /proc`"
-        ) from err
+    for line in lines:
+        if line.startswith("Cpus_allowed_list:"):
+            return line.partition(":")[2].strip()
+    raise CgroupEntryError(f"{path} has no Cpus_allowed_list", path=path, hint="is /proc mounted? see `findmnt /proc`")
+
+
+def _read(path: str) -> str:
+    """Read a file that the kernel makes, in one read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
+_MOST_BYTES = 1 << 18
 
 
 def _make_error(action: str, path: str, err: OSError) -> CgroupEntryError:

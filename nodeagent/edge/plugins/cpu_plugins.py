@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.config import CpuPlugin
-from nodeagent.core.model.idset import MOST_CPUS, CpuSet
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
 from nodeagent.errors import printable

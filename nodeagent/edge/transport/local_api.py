@@ -7,10 +7,8 @@ from typing import Any
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.wire.api_messages import (
     MAX_REQUEST_BYTES,
-    ApiRequest,
     ApiSyntaxError,
-    Failure,
-    format_failure,
+    format_error,
     format_result,
     parse_request,
 )
@@ -65,46 +63,39 @@ class LocalApi:
     async def answer(self, request: bytes, peer: Peer | None) -> bytes:
         assert peer is not None, "the local API is for Unix sockets"
         try:
-            asked = parse_request(request)
+            result = await self._run(*parse_request(request), peer)
         except ApiSyntaxError as err:
-            return format_failure(
-                Failure(
-                    f"malformed request: {err}",
-                    'one JSON object a line, with an "op": `nodeagent inspect -o json` speaks it',
-                )
-            )
-        try:
-            result = await self._run(asked, peer)
+            hint = 'one JSON object a line, with an "op": `nodeagent inspect -o json` speaks it'
+            return format_error(NodeAgentError(f"malformed request: {err}", hint=hint))
         except NodeAgentError as err:
-            return format_failure(Failure(err.message, err.hint))
+            return format_error(err)
         if result is not self._printed_of:
             self._printed, self._printed_of = format_result(result), result
         return self._printed
 
-    async def _run(self, request: ApiRequest, peer: Peer) -> object:
+    async def _run(self, op: str, arguments: Mapping[str, object], peer: Peer) -> object:
         is_owner = peer.uid in {_ROOT, self._owner}
-        if request.op in self._reads:
+        if op in self._reads:
             if is_owner or self._group in peer.gids:
-                return self._reads[request.op](request.arguments)
+                return self._reads[op](arguments)
             raise _make_permission_error(
-                request.op, peer, "run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)"
+                op, peer, "run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)"
             )
-        if request.op in self._writes:
+        if op in self._writes:
             if is_owner:
-                return await self._writes[request.op](request.arguments)
-            raise _make_permission_error(request.op, peer, "run as root (`sudo nodeagent …`)")
-        if request.op in self._open_to_all:
-            return await self._open_to_all[request.op](request.arguments, peer)
+                return await self._writes[op](arguments)
+            raise _make_permission_error(op, peer, "run as root (`sudo nodeagent …`)")
+        if op in self._open_to_all:
+            return await self._open_to_all[op](arguments, peer)
         known = ", ".join(sorted({*self._reads, *self._writes, *self._open_to_all}))
         raise NodeAgentError(
-            f"unknown operation '{request.op}'",
+            f"unknown operation '{op}'",
             hint=f"this nodeagent knows: {known}; does its version differ from the command's? see `nodeagent --version`",
         )
 
     def make_refusal(self, reason: Broken) -> bytes:
-        return format_failure(
-            Failure(reason.value, _NEXT_STEPS.get(reason, "at most 64 KiB within 5 s, one request a connection"))
-        )
+        hint = _NEXT_STEPS.get(reason, "at most 64 KiB within 5 s, one request a connection")
+        return format_error(NodeAgentError(reason.value, hint=hint))
 
 
 def _make_permission_error(op: str, peer: Peer, hint: str) -> NodeAgentError:

@@ -1,14 +1,26 @@
-"""Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request."""
+"""Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request.
+
+`job` loads this module at every start, so it imports little: of `socket` only its part in C.
+"""
+
+from __future__ import annotations
 
 import os
-import shlex
-import socket
 import struct
 import time
-from typing import Any
+from _socket import AF_UNIX, SO_SNDTIMEO, SOCK_STREAM, SOL_SOCKET, socket
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS, ApiSyntaxError, Failure, format_request, parse_reply
+from nodeagent.formats.wire.api_messages import (
+    MAX_TURN_SECONDS,
+    ApiSyntaxError,
+    format_request,
+    parse_reply,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 TURN_CALL_SECONDS = MAX_TURN_SECONDS + 10.0
@@ -60,19 +72,21 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
             hint="the daemon may be stopping: try again; see `journalctl -u nodeagent`",
         )
     try:
-        result = parse_reply(reply)
+        return parse_reply(reply)
+    except NodeAgentError as err:
+        raise ApiError(err.message, hint=err.hint) from err
     except ApiSyntaxError as err:
+        import shlex
+
         raise ApiError(
             f"cannot parse the answer of {path}: {err}",
             hint=f"does another program listen there? `ss -xlp src {shlex.quote(path)}` shows which",
         ) from err
-    if isinstance(result, Failure):
-        raise ApiError(result.message, hint=result.hint)
-    return result.value
 
 
 def _exchange(path: str, request: bytes, deadline: float) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
+    channel = socket(AF_UNIX, SOCK_STREAM)  # closed by execve
+    try:
         _connect(channel, path, deadline)
         channel.settimeout(_seconds_left(deadline))
         channel.sendall(request)
@@ -85,15 +99,15 @@ def _exchange(path: str, request: bytes, deadline: float) -> bytes:
                 break
             parts.append(part)
             size += len(part)
-    return b"".join(parts)
+        return b"".join(parts)
+    finally:
+        channel.close()
 
 
-def _connect(channel: socket.socket, path: str, deadline: float) -> None:
+def _connect(channel: socket, path: str, deadline: float) -> None:
     """Connect with SO_SNDTIMEO, which waits while the backlog is full. With settimeout, connect would fail at once (unix(7), EAGAIN)."""
     seconds = _seconds_left(deadline)
-    channel.setsockopt(
-        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
-    )
+    channel.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000)))
     try:
         channel.connect(path)
     except BlockingIOError as err:

@@ -2,13 +2,21 @@
 
 Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result": …}` or
 `{"ok": false, "error": {"message": …, "hint": …}}`.
+
+`job` loads this module at every start. So it imports only the parts of `json` in C: the other parts import regular expressions, and loading
+those takes longer than the rest of a job.
 """
 
-import json
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from __future__ import annotations
 
-from msgspec import Struct
+from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+from nodeagent.errors import NodeAgentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_TURN_SECONDS = 60.0
@@ -21,22 +29,8 @@ class ApiSyntaxError(ValueError):
     """A line is neither a request nor a reply."""
 
 
-class ApiRequest(Struct, frozen=True):
-    op: str
-    arguments: Mapping[str, Any]
-
-
-class Result(Struct, frozen=True):
-    value: Any
-
-
-class Failure(Struct, frozen=True):
-    message: str
-    hint: str
-
-
-def parse_request(line: bytes) -> ApiRequest:
-    """Parse a request.
+def parse_request(line: bytes) -> tuple[str, Mapping[str, object]]:
+    """Parse a request. Returns its operation and its arguments.
 
     Raises:
         ApiSyntaxError: the line is not a JSON object with a string `op`.
@@ -45,26 +39,27 @@ def parse_request(line: bytes) -> ApiRequest:
     op = document.pop("op", None)
     if not isinstance(op, str) or not op:
         raise ApiSyntaxError('a request needs an "op" with a string')
-    return ApiRequest(op, document)
+    return op, document
 
 
-def format_request(op: str, arguments: Mapping[str, Any]) -> bytes:
+def format_request(op: str, arguments: Mapping[str, object]) -> bytes:
     assert "op" not in arguments
     return _format_line({"op": op, **arguments})
 
 
-def parse_reply(line: bytes) -> Result | Failure:
-    """Parse a reply.
+def parse_reply(line: bytes) -> object:
+    """Parse a reply. Returns its result.
 
     Raises:
+        NodeAgentError: the reply is an error.
         ApiSyntaxError: the line is not a reply.
     """
     document = _parse_object(line)
     if document.get("ok") is True and "result" in document:
-        return Result(document["result"])
+        return document["result"]
     match document:
         case {"ok": False, "error": {"message": str() as message, "hint": str() as hint}}:
-            return Failure(message, hint)
+            raise NodeAgentError(message, hint=hint)
     raise ApiSyntaxError("a reply needs a result or an error")
 
 
@@ -72,30 +67,52 @@ def format_result(value: object) -> bytes:
     return _format_line({"ok": True, "result": value})
 
 
-def format_failure(failure: Failure) -> bytes:
-    return _format_line({"ok": False, "error": {"message": failure.message, "hint": failure.hint}})
+def format_error(err: NodeAgentError) -> bytes:
+    return _format_line({"ok": False, "error": {"message": err.message, "hint": err.hint}})
 
 
-def _format_line(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+def _format_line(document: Mapping[str, object]) -> bytes:
+    encode = make_encoder(None, _refuse_value, encode_basestring_ascii, None, ":", ",", True, False, False)
+    return "".join(encode(document, 0)).encode() + b"\n"
 
 
-def _parse_object(line: bytes) -> dict[str, Any]:
-    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_value(value: object) -> NoReturn:
+    raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+class _Strict:
+    """What `make_scanner` asks of a decoder. A document with one key twice, or with a constant such as NaN, is refused."""
+
+    strict = True
+    object_hook = None
+    parse_float = float
+    parse_int = int
+
+    @staticmethod
+    def object_pairs_hook(pairs: list[tuple[str, object]]) -> dict[str, object]:
         document = dict(pairs)
         if len(document) != len(pairs):
             raise ApiSyntaxError("a key occurs twice")
         return document
 
-    def refuse_constant(name: str) -> NoReturn:
+    @staticmethod
+    def parse_constant(name: str) -> NoReturn:
         raise ApiSyntaxError(f"{name} is not JSON")
 
+
+def _parse_object(line: bytes) -> dict[str, object]:
+    decoder: Any = _Strict
     try:
-        document = json.loads(line.decode(), object_pairs_hook=build_object, parse_constant=refuse_constant)
+        text = line.decode().strip(" \t\n\r")
+        document, end = make_scanner(decoder)(text, 0)
     except RecursionError as err:
         raise ApiSyntaxError("nested too deeply") from err
-    except ValueError as err:  # raised by the decoder, for invalid UTF-8, or for a number with thousands of digits
+    except StopIteration as err:
+        raise ApiSyntaxError(f"not JSON: no value at character {err.value}") from err
+    except ValueError as err:  # raised by the scanner, for invalid UTF-8, or for a number with thousands of digits
         raise ApiSyntaxError(f"not JSON: {err}") from err
+    if end != len(text):
+        raise ApiSyntaxError(f"not JSON: something follows at character {end}")
     if not isinstance(document, dict):
         raise ApiSyntaxError("not a JSON object")
     return document

@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodeagent.core.model.idset import MOST_CPUS, CpuSet
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.errors import NodeAgentError
 
 _MOST_REPORT_BYTES = 64 * 2**20
@@ -67,7 +68,7 @@ def run_tool(
     try:
         os.set_inheritable(report, True)
         # -P: don't import modules from the working directory
-        elsewhere = (sys.executable, "-P", "-m", "nodeagent", *entering) if entering else ()
+        elsewhere = (sys.executable, "-I", "-m", "nodeagent", *entering) if entering else ()
         command = (*elsewhere, *_CHILD, *program, f"--json=/proc/self/fd/{report}")
         began = time.monotonic()
         status = _run(command, report, output_fd, seconds + more_seconds, program[0])

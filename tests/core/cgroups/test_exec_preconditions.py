@@ -14,6 +14,7 @@ from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.cgroup_layout import PAYLOAD
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
@@ -194,19 +195,19 @@ def test_used_below_names_the_populated_ones(tmp_path):
         if events is not None:
             (tmp_path / name / "cgroup.events").write_text(events)
     (tmp_path / "cgroup.procs").write_text("")
-    assert list_populated_below(str(tmp_path)) == ("a", "d")
+    assert list_populated_below(str(tmp_path), PAYLOAD) == ("a", "d")
 
 
 def test_the_payload_s_own_processes_are_the_container_s(tmp_path):
     for name in ("payload", "payload/runtime", "payload/empty"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cgroup.events").write_text(f"populated {int(not name.endswith('empty'))}\n")
-    assert list_populated_below(str(tmp_path)) == ("payload/runtime",)
+    assert list_populated_below(str(tmp_path), PAYLOAD) == ("payload/runtime",)
 
 
 def test_used_below_of_nothing_names_the_path(tmp_path):
     with pytest.raises(CgroupEntryError) as caught:
-        list_populated_below(str(tmp_path / "gone"))
+        list_populated_below(str(tmp_path / "gone"), PAYLOAD)
     assert str(tmp_path / "gone") in caught.value.message
     assert "No such file" in caught.value.message
     assert caught.value.hint
@@ -240,11 +241,14 @@ def test_who_entered_the_cgroup_above_by_hand_keeps_others_out_and_is_named_as_t
 
 
 def test_own_cpus_are_the_kernels():
-    assert set(read_own_cpus()) == os.sched_getaffinity(0)
+    assert read_own_cpus() == str(CpuSet.from_ids(os.sched_getaffinity(0)))
 
 
 def in_process(program):
-    imports = "import os; from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup, read_own_cgroup, read_own_cpus"
+    imports = (
+        "import os; from nodeagent.core.model.idset import CpuSet\n"
+        "from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup, read_own_cgroup, read_own_cpus"
+    )
     done = subprocess.run([sys.executable, "-c", f"{imports}\n{program}"], capture_output=True, text=True, check=False)
     return done.stdout, done.stderr
 
@@ -263,7 +267,7 @@ def test_joining_a_cgroup_moves_this_process_and_forgets_its_affinity():
     try:
         out, err = in_process(
             f"all = os.sched_getaffinity(0); os.sched_setaffinity(0, {{{first}}}); enter_cgroup({str(group)!r}); "
-            "print(read_own_cgroup()); print(set(read_own_cpus()) == all)"
+            "print(read_own_cgroup()); print(set(CpuSet.parse(read_own_cpus())) == all)"
         )
     finally:
         group.rmdir()

@@ -3,12 +3,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.wire.api_messages import (
-    ApiRequest,
     ApiSyntaxError,
-    Failure,
-    Result,
-    format_failure,
+    format_error,
     format_request,
     format_result,
     parse_reply,
@@ -27,17 +25,20 @@ def test_a_request_is_one_line_and_comes_back(op: str, arguments: dict[str, Any]
     line = format_request(op, arguments)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
-    assert parse_request(line) == ApiRequest(op, arguments)
+    assert parse_request(line) == (op, arguments)
 
 
 @given(JSON)
 def test_a_result_comes_back(value: object) -> None:
-    assert parse_reply(format_result(value)) == Result(value)
+    assert parse_reply(format_result(value)) == value
 
 
 @given(st.text(), st.text())
 def test_a_failure_comes_back(message: str, hint: str) -> None:
-    assert parse_reply(format_failure(Failure(message, hint))) == Failure(message, hint)
+    sent = NodeAgentError(message, hint=hint)
+    with pytest.raises(NodeAgentError) as caught:
+        parse_reply(format_error(sent))
+    assert (caught.value.message, caught.value.hint) == (sent.message, sent.hint)
 
 
 @given(st.binary(max_size=200))
@@ -45,7 +46,7 @@ def test_no_bytes_break_the_parsers(line: bytes) -> None:
     for parse in (parse_request, parse_reply):
         try:
             parse(line)
-        except ApiSyntaxError:
+        except (ApiSyntaxError, NodeAgentError):
             continue
 
 

@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.config import CpuPlugin
-from nodeagent.core.model.idset import MOST_CPUS, CpuMask, CpuSet
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal

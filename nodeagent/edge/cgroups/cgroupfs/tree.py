@@ -20,7 +20,8 @@ from nodeagent.core.cgroups.write_order import (
 )
 from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, ObservedCgroup, Partition, PartitionKind, Value
 from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
-from nodeagent.core.model.idset import MOST_CPUS, CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, MemoryInUseError, is_cgroup, make_error
 from nodeagent.edge.cgroups.cgroupfs.processes import CgroupProcesses
 from nodeagent.errors import NodeAgentError

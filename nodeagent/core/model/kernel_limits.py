@@ -1,0 +1,4 @@
+"""Limits of the kernel's configuration. This module imports nothing, so that `job` starts fast."""
+
+MOST_CPUS = 8192
+"""Largest possible value of the kernel's CONFIG_NR_CPUS."""
