@@ -112,7 +112,7 @@ def test_a_request_stays_noted_while_no_turn_can_look(daemon: Daemon, monkeypatc
 
 def test_a_request_that_could_not_be_saved_stays_noted(daemon: Daemon) -> None:
     daemon.steps.fails = lambda _number, _call: errno.ENOSPC
-    daemon.machine.now_ms += 1000
+    daemon.files.pods = daemon.files.pods[1:]
     with pytest.raises(ApiError, match=r"nothing is decided yet: .*No space left on device"):
         retry(daemon, "y/big")
     daemon.turn(WakeUpReason.TIMER)

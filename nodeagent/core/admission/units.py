@@ -1,11 +1,11 @@
-"""Systemd units of pods: only one pod may pin a unit (D30). This module doesn't use systemd."""
+"""Units of pods: only one pod may pin a unit (D30)."""
 
 from collections.abc import Iterable
 
 from msgspec import Struct
 
-from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import UNIT_TAKEN
+from nodeagent.core.model.state import UnitKey
 
 
 class UnitTaken(Struct, frozen=True):
@@ -24,10 +24,14 @@ class UnitTaken(Struct, frozen=True):
         return f"pod {self.holder} stands for unit {self.unit} already"
 
 
-def find_taken_unit(pod: Pod, holders: Iterable[Pod]) -> UnitTaken | None:
-    """Return a unit of the pod that another pod already pins. None means that no other pod pins one of its units."""
-    for other in holders if pod.units else ():
-        common = sorted({*pod.units} & {*other.units})
-        if common:
-            return UnitTaken(common[0], other.full_name)
+def find_taken_unit(units: frozenset[UnitKey], holders: Iterable[tuple[str, frozenset[UnitKey]]]) -> UnitTaken | None:
+    """Return a unit that another pod already pins. None means that no other pod pins one of these units.
+
+    Args:
+        units: the units of a pod.
+        holders: the names of the other pods, each with its units.
+    """
+    for holder, held in holders if units else ():
+        if common := units & held:
+            return UnitTaken(min(common)[1], holder)
     return None

@@ -3,6 +3,8 @@
 A trial takes the same steps as a turn of the daemon (core/turn/step.py), and its result is discarded.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -24,6 +26,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import NotResized, StartRefused
+from nodeagent.core.model.state import Origin, UnitKey, list_unit_keys
 
 Refused = Rejected | Insufficient | UnitTaken
 
@@ -40,7 +43,9 @@ class WhatIf(Struct, frozen=True):
     usage: Usage = field(default_factory=Usage)
     """Sum of the active pods' requests."""
     idle: tuple[Pod, ...] = ()
-    """Idle pods, which hold nothing but still pin their systemd units."""
+    """Idle pods, which hold nothing but still pin their units."""
+    origins: Mapping[str, Origin] = {}
+    """Origin of each known pod, by UID. Other pods are from manifests."""
     moving: frozenset[str] = frozenset()
     """UIDs of pods that are ending or being replaced together. Their units count as free."""
 
@@ -57,6 +62,10 @@ class WhatIf(Struct, frozen=True):
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 
+    def unit_keys(self, pod: Pod) -> frozenset[UnitKey]:
+        """Return the units that a pod pins."""
+        return list_unit_keys(pod, self.origins.get(pod.uid, Origin("")))
+
     @property
     def _gate(self) -> bool:
         return self.managers.placement.gate("PodLevelResources")
@@ -68,7 +77,8 @@ class WhatIf(Struct, frozen=True):
             pod: the pod with defaults applied.
             managers: the node's managers with observers. None means the node's own managers.
         """
-        taken = find_taken_unit(pod, (other for other in (*self.pods, *self.idle) if other.uid not in self.moving))
+        others = (other for other in (*self.pods, *self.idle) if other.uid not in self.moving)
+        taken = find_taken_unit(self.unit_keys(pod), ((other.full_name, self.unit_keys(other)) for other in others))
         if taken is not None:
             return taken
         if self.allocatable is not None:

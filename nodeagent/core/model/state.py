@@ -132,6 +132,16 @@ class Origin(Struct, frozen=True):
     """Domain of the pod's cgroups and processes. A pod of the agent's own domain may still pin systemd units."""
 
 
+UnitKey = tuple[str, str]
+"""Domain and name of a unit. Units of different domains may have the same name."""
+
+
+def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
+    """Return the units that a pod of this origin pins."""
+    domain = SYSTEMD if origin.domain == OWN else origin.domain
+    return frozenset((domain, unit) for unit in pod.units)
+
+
 class PodEntry(Struct, frozen=True):
     """A decided pod. It is either refused, or admitted and keeps its promises until it is gone or finished."""
 
@@ -245,6 +255,11 @@ class PodEntry(Struct, frozen=True):
         return bool(containers) and bool(containers[0].unit)
 
     @property
+    def unit_keys(self) -> frozenset[UnitKey]:
+        """Units that the pod pins."""
+        return list_unit_keys(self.pod, self.origin)
+
+    @property
     def domain(self) -> str:
         """Name of the domain that owns the pod's cgroups and processes."""
         return SYSTEMD if self.origin.domain == OWN and self.pins_units else self.origin.domain
@@ -305,8 +320,12 @@ class NodeState(Struct, frozen=True):
         return tuple(e for e in self.entries if e.is_active and e.pins_units)
 
     def pods_of_units(self) -> tuple[Pod, ...]:
-        """Return the active pods that pin units, including idle pods."""
-        return tuple(e.pod for e in self.pinning_entries())
+        """Return the active pods that pin systemd units, including idle pods."""
+        return tuple(e.pod for e in self.pinning_entries() if e.domain == SYSTEMD)
+
+    def unit_holders(self) -> tuple[tuple[str, frozenset[UnitKey]], ...]:
+        """Return the names of the active pods that pin units, each with its units."""
+        return tuple((e.pod.full_name, e.unit_keys) for e in self.pinning_entries())
 
     def own_entries(self) -> tuple[PodEntry, ...]:
         """Return the entries of the pods that follow a manifest or a job's request."""

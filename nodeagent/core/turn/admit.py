@@ -1,35 +1,43 @@
-"""Stage: decide new pods, in the order of their manifests."""
+"""Stage: decide refused pods that are due, in the order of their refusals, and then new pods, in the order of their manifests."""
+
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
 from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.units import find_taken_unit
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
-from nodeagent.core.turn.pod_sources import new_entry
+from nodeagent.core.turn.due import list_due
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.core.turn.world import World
 
 
-def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Admit or refuse each new pod."""
-    if not draft.new:
+def admit(draft: Draft, world: World, decide: Decide) -> Draft:
+    """Admit or refuse each pod. A pod that is refused again keeps its position and the time of its first refusal."""
+    again = in_turn(world.managers, _list_due_refused(draft, world), lambda one: one[1].pod)
+    new = in_turn(world.managers, draft.new, lambda manifest: manifest.pod)
+    if not again and not new:
         return draft
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = find_orphan_cpus(draft.state, world)
-    for manifest in in_turn(world.managers, draft.new, lambda manifest: manifest.pod):
+    for known, manifest in (*again, *((None, manifest) for manifest in new)):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
-        undecided, draft = draft, draft.plus(draft.state, *make_note_events(manifest))
-        taken = find_taken_unit(pod, draft.state.pods_of_units()) if pod.units else None  # most pods pin no unit
-        if taken is not None:
-            refusal = Waiting(taken.reason, taken.message, world.now_ms)
-            draft = draft.plus(record_refusal(draft.state, entry, refusal), make_refusal_event(entry, refusal))
+        # Nothing is reported about a pod that nobody has asked about and that stays refused.
+        is_silent = known is not None and pod.uid not in world.retried
+        taken = (
+            find_taken_unit(entry.unit_keys, draft.state.unit_holders()) if pod.units else None
+        )  # most pods pin none
+        if is_silent and taken is not None:
             continue
-        decision = decide_pod(draft.state, pod, usage, orphans, world, decide)
+        undecided, draft = draft, draft if is_silent else draft.plus(draft.state, *make_note_events(manifest))
+        decision = taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
-            draft = draft.with_admitted(entry, manifest, decision)
+            draft = draft.plus(draft.state.without(pod.uid)).with_admitted(entry, manifest, decision)
             usage = usage.plus(pod, pod_level_resources=gate)
             continue
         report = None
@@ -40,6 +48,21 @@ def admit_new(draft: Draft, world: World, decide: Decide) -> Draft:
             report = decision.report
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)
         refusal = Waiting(decision.reason, decision.message, world.now_ms)
-        draft = draft.plus(record_refusal(draft.state, entry, refusal), make_refusal_event(entry, refusal, report))
-        draft = draft.having_refused(draft.state.entries[-1], RequestKind.POD, world)
+        if known is None or known.refusal is None:
+            state = record_refusal(draft.state, entry, refusal)
+        else:
+            entry = replace(known, refusal=replace(refusal, at_ms=known.refusal.at_ms))
+            state = draft.state.with_entry(entry)
+        draft = draft.plus(state, *(() if is_silent else (make_refusal_event(entry, refusal, report),)))
+        draft = draft.having_refused(replace(entry, refusal=refusal), RequestKind.POD, world)
     return draft
+
+
+def _list_due_refused(draft: Draft, world: World) -> Iterator[tuple[PodEntry, Manifest]]:
+    """Yield the refused pods that are due or that a user wants to be decided again. A pod without a known manifest stays due."""
+    due = {one.entry.pod.uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
+    refused = [(entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None]
+    for _, entry in sorted(refused, key=lambda one: one[0]):
+        manifest = draft.manifests.get(entry.pod.full_name)
+        if manifest is not None and manifest.pod == entry.pod and entry.pod.uid in due | world.retried:
+            yield entry, manifest

@@ -65,13 +65,13 @@ def find_admitted(
     for run_id, run in runs.items():
         before, slash, tail = run_id.rpartition("/")
         by_prefix.setdefault(before + slash, {})[tail] = run
-    by_unit = {unit: entry.pod.uid for entry in entries if entry.pod.uid in recorded for unit in entry.pod.units}
+    by_unit = {unit: entry.pod.uid for entry in entries if entry.pod.uid in recorded for unit in entry.unit_keys}
     for entry in entries:
         past = _find_last_runs(entry, by_prefix)
         groups = [_observe_container(entry, c.name, observed) for c in entry.containers]
         if not past and not any(groups) and entry.pod.uid not in recorded:
             continue
-        if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.pod.units):
+        if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.unit_keys):
             continue  # another pod has the unit, so this pod was refused
         # Even an inactive unit keeps its settings if possible, because a refused pod doesn't restore them.
         is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in groups)

@@ -11,7 +11,7 @@ from nodeagent.core.admission.node_capacity import Insufficient, Usage, insuffic
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.state import NodeState, PodEntry, UnitKey
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.turn.draft import Draft, is_to_try
 from nodeagent.core.turn.pod_sources import Manifest
@@ -76,23 +76,23 @@ def _find_refused_units(
             for unit in _list_lasting_units(entry, changed)
         }
         for entry, manifest in moving:
-            taken_units = sorted({*manifest.pod.units} & holders.keys())
+            taken_units = sorted(manifest.unit_keys & holders.keys())
             if taken_units:
-                taken = UnitTaken(taken_units[0], holders[taken_units[0]])
+                taken = UnitTaken(taken_units[0][1], holders[taken_units[0]])
                 refused[entry.pod.uid] = (taken.reason, taken.message)
             else:
-                holders |= dict.fromkeys(manifest.pod.units, manifest.pod.full_name)
+                holders |= dict.fromkeys(manifest.unit_keys, manifest.pod.full_name)
         if not leaving & refused.keys():
             return refused
         moving = [(entry, manifest) for entry, manifest in moving if entry.pod.uid not in refused]
 
 
-def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> tuple[str, ...]:
+def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> frozenset[UnitKey]:
     """Return the units that a pod keeps. For an ending pod, these are the units of its changed manifest."""
     if entry.deleting_since_ms is None:
-        return entry.pod.units
+        return entry.unit_keys
     successor = None if entry.is_released else changed.get(entry.pod.uid)
-    return () if successor is None else successor.pod.units
+    return frozenset() if successor is None else successor.unit_keys
 
 
 class _Occupancy(Struct, frozen=True):

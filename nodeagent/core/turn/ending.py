@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import is_wanted
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
@@ -13,8 +14,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue
         has_manifest = is_wanted(entry, draft.manifests, world.sources)
-        is_retried = entry.pod.uid in world.retried and entry.pod.full_name in draft.manifests
-        if has_manifest and (entry.refusal is None or not is_retried):
+        if has_manifest and (entry.refusal is None or not _is_new_again(entry, draft, world)):
             continue
         if entry.is_active:
             draft = draft.with_ending(entry, world)
@@ -29,3 +29,9 @@ def end_pods(draft: Draft, world: World) -> Draft:
         if entry.deleting_since_ms is None:  # for a pod that is ending already, only its return is prevented
             draft = draft.with_ending(released, world)
     return draft
+
+
+def _is_new_again(entry: PodEntry, draft: Draft, world: World) -> bool:
+    """Whether a retried pod is decided as a new pod. Its manifest is another one, or it may have to wait for an ending pod's units."""
+    manifest = draft.manifests.get(entry.pod.full_name) if entry.pod.uid in world.retried else None
+    return manifest is not None and (bool(entry.pod.units) or manifest.pod != entry.pod)

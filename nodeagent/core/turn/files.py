@@ -53,12 +53,12 @@ def find_new(draft: Draft) -> Draft:
     """Find the manifests of pods without an entry. A manifest is left out while an ending pod has one of its units."""
     names = {entry.pod.full_name for entry in draft.state.own_entries()}
     uids = {entry.pod.uid for entry in draft.state.entries}
-    ending = {unit for entry in draft.state.entries if entry.deleting_since_ms is not None for unit in entry.pod.units}
+    ending = {unit for entry in draft.state.entries if entry.deleting_since_ms is not None for unit in entry.unit_keys}
     new = (
         manifest
         for manifest in draft.manifests.values()
         if manifest.pod.full_name not in names
         and manifest.pod.uid not in uids
-        and ending.isdisjoint(manifest.pod.units)
+        and ending.isdisjoint(manifest.unit_keys)
     )
     return replace(draft, new=tuple(new))

@@ -74,7 +74,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
 def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
     """Whether all units of a pod still have settings that an earlier, unknown pod has made."""
-    if not entry.pins_units or find_taken_unit(entry.pod, state.pods_of_units()) is not None:
+    if not entry.pins_units or find_taken_unit(entry.unit_keys, state.unit_holders()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]
     return all(unit is not None and unit.unit_before not in {None, unit.unit} for unit in units)

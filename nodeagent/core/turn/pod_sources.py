@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from nodeagent.core.model.pod import Pod, qos_class
-from nodeagent.core.model.state import MANIFEST_DIRECTORY, ContainerStatus, Idle, NodeState, Origin, PodEntry
+from nodeagent.core.model.state import (
+    MANIFEST_DIRECTORY,
+    ContainerStatus,
+    Idle,
+    NodeState,
+    Origin,
+    PodEntry,
+    UnitKey,
+    list_unit_keys,
+)
 
 
 class Manifest(Struct, frozen=True):
@@ -17,6 +26,11 @@ class Manifest(Struct, frozen=True):
     """Fields that are set and known to Kubernetes, but have no effect here (D8)."""
     notes: tuple[str, ...] = ()
     """Probable mistakes in the manifest, logged when the pod is decided."""
+
+    @property
+    def unit_keys(self) -> frozenset[UnitKey]:
+        """Units that the pod pins."""
+        return list_unit_keys(self.pod, self.origin)
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:

@@ -6,7 +6,7 @@ neither files nor the clock: all observations are in the World.
 
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn import lifecycle
-from nodeagent.core.turn.admit import admit_new
+from nodeagent.core.turn.admit import admit
 from nodeagent.core.turn.advance import advance
 from nodeagent.core.turn.change import follow_changes
 from nodeagent.core.turn.decision import Decide, admit_off_orphans
@@ -19,7 +19,6 @@ from nodeagent.core.turn.lost import adopt_running, release_lost
 from nodeagent.core.turn.observe import observe
 from nodeagent.core.turn.released import release_ended
 from nodeagent.core.turn.resize import resize
-from nodeagent.core.turn.room import retry_refused
 from nodeagent.core.turn.world import Turn, World
 
 
@@ -41,8 +40,7 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     before = draft.state
     draft = resume(draft, world, decide)
     draft = resize(draft, world)
-    draft = retry_refused(draft, world, decide)
-    draft = admit_new(draft, world, decide)
+    draft = admit(draft, world, decide)
     draft = follow_changes(draft, world)
     draft = advance(draft, world)
     draft = rest(note_settings(draft, world), world)

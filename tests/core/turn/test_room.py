@@ -62,6 +62,26 @@ def test_what_is_refused_again_is_reported_once_and_keeps_its_place() -> None:
     assert names(agent, EventKind.POD_REFUSED) == ["second"]
 
 
+def test_a_retry_keeps_the_place_among_those_that_wait() -> None:
+    machine, agent = started(NODE, FIRST)
+    agent.want(FIRST, SECOND)
+    agent.settle()
+    machine.now_ms += 1000
+    agent.want(FIRST, SECOND, pod("other", app(cpu="4")))
+    agent.settle()
+    since = entry(agent, "second").refusal
+    machine.now_ms += 1000
+    agent.retried = frozenset({SECOND.uid})
+    agent.settle()
+    assert (entry(agent, "second").refusal, names(agent, EventKind.POD_REFUSED)) == (
+        since,
+        ["second", "other", "second"],
+    )
+    agent.want(SECOND, pod("other", app(cpu="4")))
+    agent.settle()
+    assert names(agent, EventKind.POD_ADMITTED) == ["first", "second"]
+
+
 def test_a_pod_that_finishes_makes_room_too() -> None:
     ends = job("ends", app(cpu="6"))
     machine, agent = started(NODE, ends)
@@ -155,7 +175,7 @@ def test_nothing_is_decided_again_without_more_room(monkeypatch: pytest.MonkeyPa
         decided.append(arguments)
 
     monkeypatch.setattr("nodeagent.core.turn.resize.resize_pod", refuse)
-    monkeypatch.setattr("nodeagent.core.turn.room.decide_pod", refuse)
+    monkeypatch.setattr("nodeagent.core.turn.admit.decide_pod", refuse)
     for _ in range(3):
         agent.turn()
     assert decided == []

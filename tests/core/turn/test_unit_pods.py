@@ -1,6 +1,7 @@
 """Pods that stand for units of systemd's (D30): when their units count, what they go back to, and that each unit has one pod at most."""
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import GiveUnitBack
 from nodeagent.core.model.cgroup import UnitSettings
@@ -8,10 +9,11 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.refusals import UNIT_TAKEN
-from nodeagent.core.model.state import Phase, PodEntry
+from nodeagent.core.model.state import Origin, Phase, PodEntry
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
 from nodeagent.core.turn.adoption import AdmittedPod, find_admitted, find_populated_pods
 from nodeagent.core.turn.pod_sources import new_entry
+from nodeagent.core.turn.step import step
 from tests.support.node_model import Agent, CrashError, Machine, Unit, started
 from tests.support.pods import app, pod, unit
 from tests.support.world import SMALL, START_MS, node
@@ -150,6 +152,16 @@ def test_the_second_pod_for_a_unit_is_refused_and_changes_nothing() -> None:
     assert refusal is not None
     assert (refusal.reason, refusal.message) == (UNIT_TAKEN, "pod default/db stands for unit db.service already")
     assert machine.writes[since:] == []
+
+
+def test_a_pod_of_another_domain_takes_no_unit_of_systemd() -> None:
+    _, agent = begun(db())
+    other = replace(entry(agent), origin=Origin("db", domain="supervisor"))
+    assert other.unit_keys == {("supervisor", "db.service")}
+    agent.want(db("mine"))
+    for there, admitted in ((entry(agent), False), (other, True)):
+        decided = step(replace(agent.state, entries=(there,)), agent.world()).state
+        assert any(one.pod.name == "mine" and one.is_active for one in decided.entries) is admitted
 
 
 def test_of_two_at_once_the_first_has_it() -> None:

@@ -9,6 +9,7 @@ from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import Origin
 from nodeagent.views.explain.words import explain_refusal
 from tests.support.pods import app, pod, unit
 from tests.support.world import SMALL, empty_state, node
@@ -40,6 +41,14 @@ def test_a_pod_that_has_given_back_its_cpus_has_its_unit_all_the_same() -> None:
     what_if = beside(idle=(pod("a", unit("db.service", "1"), gives_back=True),))
     assert what_if.judge(NEW) == TAKEN
     assert remedies(what_if, NEW).found == (Remedy(RequestChange.REMOVAL, ("default/a",)),)
+
+
+def test_a_unit_of_another_domain_may_have_the_same_name() -> None:
+    other = pod("a", unit("db.service", "1"), unit("web.service", "1"))
+    what_if = replace(beside(other), origins={other.uid: Origin("a", domain="supervisor")})
+    assert isinstance(what_if.judge(NEW), Admitted)
+    same = replace(what_if, origins={one.uid: Origin(one.name, domain="supervisor") for one in (other, NEW)})
+    assert same.judge(NEW) == TAKEN
 
 
 def test_without_room_no_end_of_theirs_is_enough() -> None:

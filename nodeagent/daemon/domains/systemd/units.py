@@ -56,7 +56,7 @@ class SystemdDomain(PassiveDomain):
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
-        paths = unit_paths((*_pods_of(look.state), *_pods_in(look.sources)))
+        paths = unit_paths((*look.state.pods_of_units(), *_pods_in(look.sources)))
         cgroups = self._cgroups.read(paths | self._left | self._unclear, rescan=look.rescan)
         self._unclear_cpus = unclear_units(cgroups)
         return DomainView(
@@ -113,7 +113,7 @@ class SystemdDomain(PassiveDomain):
 
     def take_back(self, state: NodeState, /) -> TakenBack:
         if self._devices is None:
-            has_some = bool(taken_devices(state.promises) and _pods_of(state))
+            has_some = bool(taken_devices(state.promises) and state.pods_of_units())
             if not has_some and not Path(self._config.runtime_directory, UNIT_DEVICES).exists():
                 return TakenBack({})
             from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
@@ -129,12 +129,8 @@ class SystemdDomain(PassiveDomain):
         """Return the units with a record that no pod pins or will pin. The state was lost, and their manifests are gone or refused."""
         known = {entry.pod.uid for entry in look.state.entries}
         coming = (pod for pod in _pods_in(look.sources) if pod.uid not in known)
-        pinned = {unit for pod in (*_pods_of(look.state), *coming) for unit in pod.units}
+        pinned = {unit for pod in (*look.state.pods_of_units(), *coming) for unit in pod.units}
         return tuple(sorted(self._records.look().keys() - pinned))
-
-
-def _pods_of(state: NodeState) -> tuple[Pod, ...]:
-    return tuple(entry.pod for entry in state.entries if entry.is_active and entry.domain == SYSTEMD)
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> tuple[Pod, ...]:
