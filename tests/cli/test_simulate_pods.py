@@ -56,6 +56,41 @@ def test_the_document_says_who_got_what_and_what_is_left(run: RunCommand) -> Non
     assert first["holders"] == [{"container": "app", "cpus": "1-2,9-10", "pod": "default/web"}]
 
 
+WORKLOADS = """kind: Service
+---
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 2, template: {spec: {containers: [{name: app, volumeMounts: [{name: v}], resources: {limits: {cpu: 2, memory: 1Gi}}}], volumes: [{name: v}]}}}
+---
+kind: CronJob
+metadata: {name: web}
+spec: {jobTemplate: {spec: {template: {spec: {containers: [{name: app, resources: {limits: {cpu: 4, memory: 1Gi}}}]}}}}}
+"""  # noqa: E501 - one line is one document
+
+
+def test_workloads_of_a_cluster_are_decided_on_and_told_in_one_line(run: RunCommand) -> None:
+    Path("all.yaml").write_text(WORKLOADS)
+    said = (
+        "all.yaml: one pod is decided of: Deployment web (2 pods), CronJob web; documents without pods are ignored: "
+        "Service; fields that `nodeagent apply` refuses are ignored: volumeMounts, volumes\n"
+    )
+    for words in (
+        ("simulate", "-f", "all.yaml", *ON, *UNDER),
+        ("simulate", "--capacity", "-f", "all.yaml", *ON, *UNDER),
+        ("simulate", "-f", "all.yaml", *ON, "--compare", "config.yaml", "config.yaml"),
+        ("explain", "-f", "all.yaml", *ON, *UNDER),
+    ):
+        status, out, err = run(*words)
+        assert (status, err) == (0, said), words
+        assert "default/web" in out
+    document = json.loads(run("simulate", "-f", "all.yaml", *ON, *UNDER, "-o", "json")[1])
+    assert [(pod["name"], pod["decision"]) for pod in document["pods"]] == [("web", "admitted"), ("web-2", "admitted")]
+    Path("none.yaml").write_text("kind: Service\n")
+    status, _, err = run("simulate", "-f", "none.yaml", *ON, *UNDER)
+    assert status == 1
+    assert "no pod in none.yaml" in err
+
+
 def test_the_picture_shows_the_end_of_the_run(run: RunCommand) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER, "-o", "svg")
     status, out, err = run("simulate", *words)

@@ -12,7 +12,7 @@ from nodeagent.cli.support.explained_pods import explain_pod, explain_with_progr
 from nodeagent.cli.support.node.arguments import format_inspect_command, is_elsewhere
 from nodeagent.cli.support.node.devices import add_selected_devices
 from nodeagent.cli.support.node.what_if import WhatIfNode, read_what_if_node
-from nodeagent.cli.support.pod_files import read_pod_files, resolve_installed_claims
+from nodeagent.cli.support.pod_files import read_workload_files, resolve_installed_claims
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.resize import is_resize, moves_instead, resized_by, without_variables
 from nodeagent.core.explain.replay_decision import replay_decision
@@ -42,7 +42,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
     """
-    files = () if options.file is None else read_pod_files(options.file)
+    files = () if options.file is None else read_workload_files(options.file)
     node = read_what_if_node(options)
     if not is_elsewhere(options) and options.topology is None:
         files = resolve_installed_claims(files, node.config.static_pod_path)

@@ -1,7 +1,9 @@
 """Pods of manifests named on the command line: files, directories of files, or pipes such as stdin."""
 
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,12 +19,21 @@ from nodeagent.edge.files.manifests import (
     ManifestScan,
     scan_manifests,
 )
-from nodeagent.errors import NodeAgentError
-from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
-from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.errors import NodeAgentError, printable
+from nodeagent.formats.manifest.pod_fields import hash_uid
+from nodeagent.formats.manifest.pod_manifest import (
+    ManifestPod,
+    OtherDocument,
+    RefusedPod,
+    parse_manifest,
+    parse_workloads,
+)
+from nodeagent.formats.syntax.findings import DocumentError, list_names
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
+
+    _Parsed = ManifestPod | ClaimDocument | RefusedPod
 
 
 class PodFileError(NodeAgentError):
@@ -41,8 +52,30 @@ class PodFile(Struct, frozen=True):
 
 
 def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods of manifests; see `read_pod_files`."""
-    return tuple(found.pod for file in read_pod_files(paths) for found in file.pods)
+    """Read all pods of manifests for decisions only; see `read_workload_files`."""
+    return tuple(found.pod for file in read_workload_files(paths) for found in file.pods)
+
+
+def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
+    """Read manifests for decisions only, and report on stderr what these don't depend on; see `read_pod_files`.
+
+    Of each workload, such as a Deployment, its template is one pod.
+    """
+    files = _read_files(paths, _parse_workloads)
+    names: set[str] = set()
+    unique = []
+    for file in files:
+        pods = []
+        for found in file.pods:
+            pod, count = found.pod, 1
+            while found.workload and pod.full_name in names:
+                # Several workloads may have the same name, and a workload several templates.
+                count += 1
+                pod = replace(found.pod, name=f"{found.pod.name}-{count}", uid="")
+            names.add(pod.full_name)
+            pods.append(replace(found, pod=pod if pod.uid else replace(pod, uid=hash_uid(pod))))
+        unique.append(replace(file, pods=tuple(pods)))
+    return tuple(unique)
 
 
 def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
@@ -54,11 +87,17 @@ def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     Raises:
         NodeAgentError: a file can't be read, a document is invalid, or no file contains a pod. The message has every finding.
     """
+    return _read_files(paths, _parse_documents)
+
+
+def _read_files(
+    paths: Sequence[NamedFile], parse: "Callable[[str, bytes], tuple[_Parsed, ...]]"
+) -> tuple[PodFile, ...]:
     files: list[PodFile] = []
     with Progress("manifests read") as progress:
         for path in paths:
             for name, content in _read_contents(path):
-                documents = _parse_documents(name, content)
+                documents = parse(name, content)
                 pods = tuple(one for one in documents if isinstance(one, ManifestPod))
                 claims = tuple(one for one in documents if not isinstance(one, ManifestPod | RefusedPod))
                 files.append(PodFile(name, content, pods, claims))
@@ -148,8 +187,26 @@ def parse_pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
     return tuple(one for one in _parse_documents(name, content) if isinstance(one, ManifestPod))
 
 
-def _parse_documents(name: str, content: bytes) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
-    documents = parse_manifest(content, name, without_pod="")
+def _parse_documents(name: str, content: bytes) -> "tuple[_Parsed, ...]":
+    return _require_valid(parse_manifest(content, name, without_pod=""))
+
+
+def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
+    documents = parse_workloads(content, name)
+    others = [one.kind for one in documents if isinstance(one, OtherDocument)]
+    pods = [one for one in documents if isinstance(one, ManifestPod)]
+    fields = sorted({re.split(r"[.\[]", path)[-1] for pod in pods for path in pod.not_run})
+    said = {
+        "one pod is decided of": [pod.workload for pod in pods if pod.workload],
+        "documents without pods are ignored": others,
+        "fields that `nodeagent apply` refuses are ignored": fields,
+    }
+    if parts := [f"{what}: {list_names(names)}" for what, names in said.items() if names]:
+        print(f"{printable(name)}: {'; '.join(parts)}", file=sys.stderr)
+    return _require_valid(tuple(one for one in documents if not isinstance(one, OtherDocument)))
+
+
+def _require_valid(documents: "tuple[_Parsed, ...]") -> "tuple[_Parsed, ...]":
     findings = [finding for one in documents if isinstance(one, RefusedPod) for finding in one.findings]
     if findings:
         raise DocumentError(findings, hint="fix these lines; examples/guaranteed.yaml is a valid manifest")

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
-from nodeagent.errors import printable
 from nodeagent.formats.config.kubelet_flags import (
     FLAGS,
     Flag,
@@ -18,11 +17,10 @@ from nodeagent.formats.config.kubelet_flags import (
     split_command_line,
 )
 from nodeagent.formats.syntax.documents import read_documents
-from nodeagent.formats.syntax.findings import Findings, shown
+from nodeagent.formats.syntax.findings import Findings, list_names, shown
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Number, Scalar, TreeNode, kind_of
 
 OWN_KINDS = KUBELET_KIND, AGENT_KIND = "KubeletConfiguration", "NodeAgentConfiguration"
-_MAX_NAME, _MAX_NAMES = 60, 20
 _Path = tuple[str, ...]
 
 
@@ -135,24 +133,17 @@ def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], fin
     used = [f"the document {_find_kind(root) or KUBELET_KIND}"] if root is not None else []
     notes = [f"uses {' and '.join((*used, *(part.place for part in parts)))}"]
     if others:
-        notes.append(f"documents of other kinds are not used: {_list_names(others)}")
+        notes.append(f"documents of other kinds are not used: {list_names(others)}")
     for flag in unused:
         if flag.name == "config":
             notes.append(f"--config names another file, which is not read: {shown(flag.value)}")
         elif meant := get_close_matches(flag.name, FLAGS, n=1, cutoff=0.9):
             findings.add(flag.line, f"--{flag.name}", "", f"unknown flag, did you mean --{meant[0]}?")
     if without := [f"--{flag.name}" for flag in unused if flag.name != "config"]:
-        notes.append(f"flags without effect here: {_list_names(without)}")
+        notes.append(f"flags without effect here: {list_names(without)}")
     return ConfigurationFields(
         MapNode(tuple(entries.values()), None if root is None else root.line), tuple(notes), is_document=not parts
     )
-
-
-def _list_names(names: list[str]) -> str:
-    """Format names from a file, each once, and not all of very many."""
-    listed = [printable(name[:_MAX_NAME]) for name in dict.fromkeys(names)]
-    further = [f"{len(listed) - _MAX_NAMES} more"] if len(listed) > _MAX_NAMES else []
-    return ", ".join((*listed[:_MAX_NAMES], *further))
 
 
 def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:

@@ -5,6 +5,7 @@ Reports wrong types and unknown or refused fields. The rules for values are in f
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,6 +56,8 @@ class DecodedPod(Struct, frozen=True):
     pod: Pod
     unused_fields: tuple[str, ...]
     """Paths of the fields that are set but have no effect here."""
+    not_run: tuple[str, ...] = ()
+    """Paths of the fields with which the agent couldn't run the pod."""
 
 
 class _PodIdentity(Struct, frozen=True):
@@ -68,16 +71,19 @@ class _PodIdentity(Struct, frozen=True):
 class PodReader:
     """Reader of one pod."""
 
-    def __init__(self, *, strict: bool, typed: bool = True) -> None:
+    def __init__(self, *, strict: bool, typed: bool = True, is_run: bool = True) -> None:
         """Choose how strictly to read.
 
         Args:
             strict: unknown fields are errors. Otherwise (scenarios, the agent's own state) only the used fields are read.
             typed: apiVersion and kind are required (items of a PodList may lack them).
+            is_run: fields that the agent can't run a pod with are errors. Otherwise they are only listed.
         """
         self._strict = strict
         self._typed = typed
+        self._is_run = is_run
         self._unused: list[str] = []
+        self._not_run: list[str] = []
 
     def read(self, document: Fields) -> DecodedPod:
         for key, value in (("apiVersion", "v1"), ("kind", "Pod")):
@@ -117,7 +123,14 @@ class PodReader:
                     for amounts in (pod.resources.requests, pod.resources.limits)
                 )
                 pod = replace(pod, resources=ResourceRequirements(requests, limits))
-        return DecodedPod(replace(pod, uid=pod.uid or hash_uid(pod)), tuple(self._unused))
+        pod = replace(pod, uid=pod.uid or hash_uid(pod))
+        return DecodedPod(pod, tuple(self._unused), tuple(self._not_run))
+
+    def _refuse(self, fields: Fields, reasons: Mapping[str, str]) -> None:
+        if self._is_run:
+            fields.refuse(reasons)
+        else:
+            self._not_run.extend(fields.unused(reasons))
 
     def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
         """Return the QoS class, and the specs of the claims by the claims' names in the pod."""
@@ -193,7 +206,7 @@ class PodReader:
     def _read_spec(self, spec: Fields, pod: Pod) -> Pod:
         identity = self._read_identity(spec, pod_schema.POD_SECURITY_UNUSED, _PodIdentity())
         policy = spec.one_of("restartPolicy", _RESTART_POLICIES)
-        grace = spec.integer("terminationGracePeriodSeconds", 0, MAX_GRACE_SECONDS)
+        grace = spec.integer("terminationGracePeriodSeconds", 0, MAX_GRACE_SECONDS if self._is_run else MAX_INT64)
         resources = spec.object("resources")
         if resources is not None and self._strict:
             resources.refuse(pod_schema.RESOURCES_REFUSED)
@@ -202,7 +215,7 @@ class PodReader:
         overhead = self._read_amounts(spec, "overhead")
         claims = tuple(self._read_claim(item) for item in spec.objects("resourceClaims"))
         if self._strict:
-            spec.refuse(pod_schema.SPEC_REFUSED)
+            self._refuse(spec, pod_schema.SPEC_REFUSED)
         self._close(spec, pod_schema.SPEC_UNUSED)
         return replace(
             pod,
@@ -240,7 +253,7 @@ class PodReader:
         for item in fields.objects("env", secret=True):
             variables.append((item.string("name", secret=True) or "", item.string("value", secret=True) or ""))
             if self._strict:
-                item.refuse(pod_schema.ENV_REFUSED)
+                self._refuse(item, pod_schema.ENV_REFUSED)
             self._close(item)
         container = Container(
             name=fields.string("name") or "",
@@ -259,8 +272,8 @@ class PodReader:
             ),
         )
         if self._strict:
-            fields.refuse(pod_schema.CONTAINER_REFUSED)
-            if identity.non_root and identity.user in {None, 0} and container.command:
+            self._refuse(fields, pod_schema.CONTAINER_REFUSED)
+            if self._is_run and identity.non_root and identity.user in {None, 0} and container.command:
                 reason = "runAsNonRoot needs a runAsUser other than 0: the process would run as root"
                 fields.report("securityContext", reason)
         self._close(fields, pod_schema.CONTAINER_UNUSED)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ManifestPod",
+    "OtherDocument",
     "RefusedPod",
     "checked_pod_from_document",
     "named_pod_from_document",
     "parse_manifest",
+    "parse_workloads",
     "pod_from_document",
     "pod_to_document",
 ]
@@ -41,6 +43,10 @@ class ManifestPod(Struct, frozen=True):
     """Line of the file where the pod begins."""
     notes: tuple[str, ...] = ()
     """Probable mistakes in a valid manifest, one line each."""
+    not_run: tuple[str, ...] = ()
+    """Paths of the fields with which the agent couldn't run the pod. Only `parse_workloads` allows them."""
+    workload: str = ""
+    """Kind and name of the workload with the pod's template, and its number of pods. Empty for a Pod."""
 
 
 class RefusedPod(Struct, frozen=True):
@@ -49,6 +55,12 @@ class RefusedPod(Struct, frozen=True):
     findings: tuple[Finding, ...]
     name: str | None
     """`namespace/name`. None if the text can't be read that far or the name itself is invalid."""
+
+
+class OtherDocument(Struct, frozen=True):
+    """A document without a pod, which decisions don't depend on."""
+
+    kind: str
 
 
 _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
@@ -67,6 +79,23 @@ def parse_manifest(
         source: the file's name, for findings.
         without_pod: the advice in the message about a text without documents.
     """
+    found = _parse_documents(content, source, without_pod, is_run=True)
+    return tuple(one for one in found if not isinstance(one, OtherDocument))
+
+
+def parse_workloads(
+    content: bytes, source: str
+) -> "tuple[ManifestPod | ClaimDocument | RefusedPod | OtherDocument, ...]":
+    """Parse a manifest for decisions only. Of each workload, such as a Deployment, its template is one pod.
+
+    Fields that the agent can't run a pod with are allowed, and so are documents without a pod.
+    """
+    return _parse_documents(content, source, "", is_run=False)
+
+
+def _parse_documents(
+    content: bytes, source: str, without_pod: str, *, is_run: bool
+) -> "tuple[ManifestPod | ClaimDocument | RefusedPod | OtherDocument, ...]":
     from nodeagent.formats.syntax.documents import read_documents  # noqa: PLC0415 - pods of a state are read without YAML
 
     findings = Findings(source)
@@ -74,9 +103,9 @@ def parse_manifest(
     if documents == ():
         error = "contains no pod" if content.strip() else "is empty, perhaps because the disk was full (see `df`)"
         findings.add(1, "", "", f"{error}{without_pod}")
-    found: list[ManifestPod | ClaimDocument | RefusedPod] = []
+    found: list[ManifestPod | ClaimDocument | RefusedPod | OtherDocument] = []
     for document in documents or ():
-        found.extend(_parse_document(document, source))
+        found.extend(_parse_document(document, source, is_run=is_run))
     if not findings:
         return tuple(found)
     # If a field is given twice, it is unclear which pod is meant. The whole text is then refused, with all its other
@@ -86,10 +115,12 @@ def parse_manifest(
     return (RefusedPod(findings.all(), None),)
 
 
-def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
+def _parse_document(
+    root: TreeNode, source: str, *, is_run: bool
+) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod | OtherDocument]":
     kind = _find_text(root, "kind")
     if kind not in {"List", "PodList"}:
-        yield from _parse_object(root, "", source, item_of_list=False)
+        yield from _parse_object(root, "", source, item_of_list=False, is_run=is_run)
         return
     assert isinstance(root, MapNode)
     findings = Findings(source)
@@ -105,15 +136,18 @@ def _parse_document(root: TreeNode, source: str) -> "Iterator[ManifestPod | Clai
         yield RefusedPod(findings.all(), None)
     elif isinstance(items, ListNode):
         for index, item in enumerate(items.items):
-            yield from _parse_object(item, f"items[{index}]", source, item_of_list=kind == "PodList")
+            yield from _parse_object(item, f"items[{index}]", source, item_of_list=kind == "PodList", is_run=is_run)
 
 
 def _parse_object(
-    root: TreeNode, prefix: str, source: str, *, item_of_list: bool
-) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod]":
+    root: TreeNode, prefix: str, source: str, *, item_of_list: bool, is_run: bool
+) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod | OtherDocument]":
     kind = _find_text(root, "kind")
     if kind not in CLAIM_KINDS:
-        yield _parse_pod(root, prefix, source, item_of_list=item_of_list)
+        if is_run:
+            yield _parse_pod(root, prefix, source, item_of_list=item_of_list)
+        else:
+            yield from _parse_workload(root, prefix, source, item_of_list=item_of_list)
         return
     from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have claims
 
@@ -126,7 +160,27 @@ def _parse_object(
     yield document
 
 
-def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
+def _parse_workload(
+    root: TreeNode, prefix: str, source: str, *, item_of_list: bool
+) -> "Iterator[ManifestPod | RefusedPod | OtherDocument]":
+    """Parse a pod, or the templates of a document of another kind."""
+    from nodeagent.formats.manifest.workloads import find_templates, named_by_generator  # noqa: PLC0415 - not for the agent
+
+    kind = _find_text(root, "kind")
+    if kind in (None, "Pod"):
+        yield _parse_pod(named_by_generator(root), prefix, source, item_of_list=item_of_list, is_run=False)
+        return
+    templates = tuple(find_templates(root, prefix))
+    for template in templates:
+        pod = _parse_pod(template.pod, template.path, source, item_of_list=True, is_run=False)
+        yield pod if isinstance(pod, RefusedPod) else replace(pod, workload=template.workload)
+    if not templates:
+        yield OtherDocument(kind)
+
+
+def _parse_pod(
+    root: TreeNode, prefix: str, source: str, *, item_of_list: bool, is_run: bool = True
+) -> ManifestPod | RefusedPod:
     findings = Findings(source)
     if not isinstance(root, MapNode):
         findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
@@ -141,9 +195,9 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
             f"must be Pod, List, PodList, {', '.join(CLAIM_KINDS[:-1])} or {CLAIM_KINDS[-1]}",
         )
         return RefusedPod(findings.all(), None)
-    decoded = PodReader(strict=True, typed=not item_of_list).read(Fields(root, prefix, findings))
+    decoded = PodReader(strict=True, typed=not item_of_list, is_run=is_run).read(Fields(root, prefix, findings))
     unreadable = findings.fields()
-    broken = tuple(find_breaches(decoded.pod))
+    broken = tuple(find_breaches(decoded.pod, is_run=is_run))
     for breach in broken:
         path = _format_path(prefix, breach.path)
         # The placeholder of an unreadable value is skipped, because the value already has a finding.
@@ -154,8 +208,9 @@ def _parse_pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) 
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)
         return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
-    notes = find_notes(decoded.pod, decoded.unused_fields)
-    return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes)
+    is_template = kind is None and not is_run
+    notes = find_notes(decoded.pod, () if is_template or decoded.not_run else decoded.unused_fields)
+    return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes, decoded.not_run)
 
 
 def _find_text(root: TreeNode, key: str) -> str | None:

@@ -78,8 +78,8 @@ class Breach(Struct, frozen=True):
     allowed: str
 
 
-def find_breaches(pod: Pod) -> Iterator[Breach]:
-    """Yield all errors in a pod's values."""
+def find_breaches(pod: Pod, *, is_run: bool = True) -> Iterator[Breach]:
+    """Yield all errors in a pod's values. The values of processes are checked only if the agent runs the pod."""
     yield from _check_identity(pod)
     seen: set[str] = set()
     if not any(True for _ in pod.apps()):
@@ -91,8 +91,9 @@ def find_breaches(pod: Pod) -> Iterator[Breach]:
         return
     for path, container in _containers_with_paths(pod):
         yield from _check_name(path, container, seen)
-        yield from _check_process(path, container)
-        yield from _check_restarts(path, pod, container)
+        if is_run:
+            yield from _check_process(path, container)
+            yield from _check_restarts(path, pod, container)
         yield from _check_requirements((*path, "resources"), container.resources, with_devices=True)
         yield from _check_hugepages((*path, "resources"), container.resources, pod.resources)
     yield from _check_exclusive_cpus(pod)

@@ -14,6 +14,7 @@ MAX_FINDINGS = 100
 """
 _MAX_SHOWN = 80
 _MAX_FIELD = 200
+_MAX_NAMES = 20
 
 
 class Finding(Struct, frozen=True, order=True):
@@ -53,6 +54,13 @@ def shown(value: object) -> str:
     """Format a value for a finding as one line of limited length, without control characters."""
     text = json.dumps(value[:_MAX_SHOWN] if isinstance(value, str) else value, ensure_ascii=True, default=str)
     return printable(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…")
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Format names from a text, each once. Long names are shortened, and of many names the last ones are counted."""
+    listed = [printable(name[:_MAX_SHOWN]) for name in dict.fromkeys(names)]
+    further = [f"{len(listed) - _MAX_NAMES} more"] if len(listed) > _MAX_NAMES else []
+    return ", ".join((*listed[:_MAX_NAMES], *further))
 
 
 def _shorten(text: str) -> str:

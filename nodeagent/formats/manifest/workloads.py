@@ -1,0 +1,95 @@
+"""Finds the pods that the documents of workloads describe, such as a Deployment or a CronJob.
+
+A template is known by its form, an object whose `spec` has a list of containers. So every kind of workload is
+understood, also those that aren't Kubernetes' own.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, TreeNode
+
+_COUNTS = ("replicas", "parallelism")
+"""Fields beside a template with the number of its pods."""
+
+
+class Template(Struct, frozen=True):
+    """A pod's template in a workload."""
+
+    pod: MapNode
+    """The template as a pod, with the name and the namespace of the workload."""
+    path: str
+    """Path of the template, in Kubernetes' notation."""
+    workload: str
+    """Kind and name of the workload, and its number of pods if it has more than one."""
+
+
+class _Owner(Struct, frozen=True):
+    """The nearest object with a name around a template."""
+
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    count: int = 1
+
+
+def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
+    """Yield the templates of a document in the document's order."""
+    yield from _find_below(root, path, _Owner())
+
+
+def named_by_generator(root: TreeNode) -> TreeNode:
+    """Give a pod a name made from `generateName`, if it has no other name."""
+    metadata = root.get("metadata") if isinstance(root, MapNode) else None
+    name = _find_name(metadata)
+    if not isinstance(root, MapNode) or not isinstance(metadata, MapNode) or metadata.get("name") or not name:
+        return root
+    return _with_metadata(root, metadata, name, "")
+
+
+def _find_below(node: TreeNode, path: str, owner: _Owner) -> Iterator[Template]:
+    if isinstance(node, ListNode):
+        for index, item in enumerate(node.items):
+            yield from _find_below(item, f"{path}[{index}]", owner)
+        return
+    if not isinstance(node, MapNode):
+        return
+    metadata, spec = node.get("metadata"), node.get("spec")
+    name = _find_name(metadata)
+    if isinstance(spec, MapNode) and isinstance(spec.get("containers"), ListNode):
+        named = _with_metadata(node, metadata, name or owner.name or "pod", owner.namespace)
+        count = f" ({owner.count} pods)" if owner.count > 1 else ""
+        yield Template(named, path, f"{owner.kind or 'template'} {owner.name or name}{count}")
+        return
+    owner = _Owner(
+        _find_text(node, "kind") or owner.kind,
+        name or owner.name,
+        _find_text(metadata, "namespace") or owner.namespace,
+        owner.count,
+    )
+    for key in _COUNTS:
+        given = node.get(key)
+        if isinstance(given, Scalar) and type(given.value) is int:
+            owner = _Owner(owner.kind, owner.name, owner.namespace, given.value)
+    for entry in node:
+        yield from _find_below(entry.value, f"{path}.{entry.key}".lstrip("."), owner)
+
+
+def _with_metadata(node: MapNode, metadata: TreeNode | None, name: str, namespace: str) -> MapNode:
+    given = {entry.key: entry for entry in metadata} if isinstance(metadata, MapNode) else {}
+    for key, text in (("name", name), ("namespace", namespace)):
+        if text:
+            given.setdefault(key, MapEntry(key, Scalar(text, node.line), node.line))
+    entries = {entry.key: entry for entry in node}
+    entries["metadata"] = MapEntry("metadata", MapNode(tuple(given.values()), node.line), node.line)
+    return MapNode(tuple(entries.values()), node.line)
+
+
+def _find_name(metadata: TreeNode | None) -> str:
+    return _find_text(metadata, "name") or _find_text(metadata, "generateName").rstrip("-.")
+
+
+def _find_text(node: TreeNode | None, key: str) -> str:
+    found = node.get(key) if isinstance(node, MapNode) else None
+    return found.value if isinstance(found, Scalar) and isinstance(found.value, str) else ""

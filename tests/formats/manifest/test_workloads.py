@@ -1,0 +1,122 @@
+"""Pods of manifests as they are for clusters: templates of every kind of workload, and what the agent can't run."""
+# ruff: noqa: E501 (tables: one case, one line)
+
+import json
+
+import pytest
+
+from nodeagent.formats.manifest.pod_manifest import (
+    ManifestPod,
+    OtherDocument,
+    RefusedPod,
+    parse_manifest,
+    parse_workloads,
+)
+
+CONTAINER = "{name: app, image: nginx, args: [--fast], resources: {limits: {cpu: 2, memory: 1Gi}}}"
+TEMPLATE = f"{{metadata: {{labels: {{a: b}}}}, spec: {{containers: [{CONTAINER}]}}}}"
+NAMED = "metadata: {name: web, namespace: shop}"
+WORKLOADS = {
+    "Deployment": (f"apiVersion: apps/v1\nkind: Deployment\n{NAMED}\nspec: {{replicas: 3, template: {TEMPLATE}}}", ["Deployment web (3 pods)"]),
+    "StatefulSet": (f"apiVersion: apps/v1\nkind: StatefulSet\n{NAMED}\nspec: {{serviceName: w, template: {TEMPLATE}}}", ["StatefulSet web"]),
+    "DaemonSet": (f"apiVersion: apps/v1\nkind: DaemonSet\n{NAMED}\nspec: {{template: {TEMPLATE}}}", ["DaemonSet web"]),
+    "Job": (f"apiVersion: batch/v1\nkind: Job\n{NAMED}\nspec: {{parallelism: 4, completions: 8, template: {TEMPLATE}}}", ["Job web (4 pods)"]),
+    "CronJob": (f"apiVersion: batch/v1\nkind: CronJob\n{NAMED}\nspec: {{schedule: '@daily', jobTemplate: {{spec: {{template: {TEMPLATE}}}}}}}", ["CronJob web"]),
+    "PodTemplate": (f"apiVersion: v1\nkind: PodTemplate\n{NAMED}\ntemplate: {TEMPLATE}", ["PodTemplate web"]),
+    "another project's": (f"apiVersion: argoproj.io/v1alpha1\nkind: Rollout\n{NAMED}\nspec: {{template: {TEMPLATE}}}", ["Rollout web"]),
+    "with two templates": (
+        f"kind: JobSet\n{NAMED}\nspec: {{replicatedJobs: [{{name: a, replicas: 2, template: {{spec: {{template: {TEMPLATE}}}}}}}, {{name: b, template: {{spec: {{template: {TEMPLATE}}}}}}}]}}",
+        ["JobSet web (2 pods)", "JobSet web"],
+    ),
+    "a list": (f"apiVersion: v1\nkind: List\nitems: [{{kind: Deployment, {NAMED}, spec: {{template: {TEMPLATE}}}}}]", ["Deployment web"]),
+    "a typed list": (f"kind: DeploymentList\nitems: [{{{NAMED}, spec: {{template: {TEMPLATE}}}}}]", ["DeploymentList web"]),
+    "generated": (f"kind: Job\nmetadata: {{generateName: web-, namespace: shop}}\nspec: {{template: {TEMPLATE}}}", ["Job web"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_template_is_one_pod_with_the_name_of_its_workload(name: str) -> None:
+    text, workloads = WORKLOADS[name]
+    found = parse_workloads(text.encode(), "f")
+    assert [one.workload for one in found if isinstance(one, ManifestPod)] == workloads
+    for one in found:
+        assert isinstance(one, ManifestPod), one
+        assert one.pod.full_name == "shop/web"
+        (container,) = one.pod.containers
+        assert str(container.resources.requests.get("cpu")) == "2"
+        assert (one.notes, one.not_run) == ((), ())
+    refused = parse_manifest(text.encode(), "f")
+    assert all(isinstance(one, RefusedPod) for one in refused), "the agent runs pods only"
+
+
+def test_what_the_agent_cannot_run_is_listed_and_changes_nothing() -> None:
+    fields = {
+        "initContainers": [{"name": "init", "image": "busybox", "restartPolicy": "OnFailure"}],
+        "containers": [
+            {
+                "name": "app",
+                "image": "nginx",
+                "args": ["--fast"],
+                "workingDir": "here",
+                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "envFrom": [{"configMapRef": {"name": "c"}}],
+                "volumeMounts": [{"name": "v", "mountPath": "/data"}],
+                "volumeDevices": [{"name": "d", "devicePath": "/dev/x"}],
+                "securityContext": {"runAsNonRoot": True},
+                "command": ["x"],
+                "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+            }
+        ],
+        "terminationGracePeriodSeconds": 10**7,
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": fields}
+    (found,) = parse_workloads(json.dumps(pod).encode(), "f")
+    assert isinstance(found, ManifestPod)
+    assert found.not_run == (
+        "spec.containers[0].env[0].valueFrom",
+        "spec.containers[0].envFrom",
+        "spec.containers[0].volumeMounts",
+        "spec.containers[0].volumeDevices",
+        "spec.volumes",
+    )
+    (refused,) = parse_manifest(json.dumps(pod).encode(), "f")
+    assert isinstance(refused, RefusedPod)
+    assert len(refused.findings) == 10
+
+
+def test_documents_without_pods_are_named_and_pods_with_mistakes_are_refused() -> None:
+    text = f"""---
+# Source: chart/templates/service.yaml
+kind: Service
+metadata: {{name: web}}
+spec: {{ports: [{{port: 80}}]}}
+---
+# Source: chart/templates/empty.yaml
+---
+kind: CustomResourceDefinition
+spec: {{versions: [{{schema: {{openAPIV3Schema: {{properties: {{spec: {{properties: {{containers: {{type: array}}}}}}}}}}}}}}]}}
+---
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  template:
+    spec:
+      containers:
+      - {CONTAINER.replace("limits", "limts")}
+"""
+    service, definition, web = parse_workloads(text.encode(), "f")
+    assert [service, definition] == [OtherDocument("Service"), OtherDocument("CustomResourceDefinition")]
+    assert isinstance(web, RefusedPod)
+    assert [str(found) for found in web.findings] == [
+        "f:18: spec.template.spec.containers[0].resources.limts: unknown field, did you mean limits?"
+    ]
+
+
+def test_a_pod_without_a_name_has_the_one_that_is_generated() -> None:
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {{generateName: web-}}\nspec: {{containers: [{CONTAINER}]}}"
+    (found,) = parse_workloads(text.encode(), "f")
+    assert isinstance(found, ManifestPod)
+    assert (found.pod.full_name, found.workload) == ("default/web", "")
+    (refused,) = parse_workloads(text.replace("generateName: web-", "labels: {}").encode(), "f")
+    assert isinstance(refused, RefusedPod)
