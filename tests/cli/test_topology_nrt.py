@@ -67,3 +67,16 @@ def test_slices_are_of_a_node_with_a_name(root: Path, capsys: pytest.CaptureFixt
     assert "ResourceSlices need it" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["topology", "-o", "resourceslice", "--topology", "2s.4c.2t"])
+
+
+def test_a_configuration_that_does_not_suit_the_machine_has_one_status_in_every_form(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The configuration reserves a CPU that the machine doesn't have."""
+    config = tmp_path / "config.yaml"
+    config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '99'\n")
+    for form in ("text", "json", "yaml", "svg", "hwloc-xml", "nrt", "resourceslice"):
+        status = main(["topology", "--root", str(root), "--config", str(config), "-o", form])
+        out, err = capsys.readouterr()
+        assert (status, out) == (1, ""), form
+        assert "99" in err

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
     parser.epilog = """\
-exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
+exit status: 0: shown; 1: the machine could not be read, or the configuration of --config doesn't suit it; 2: wrong arguments
 
 examples:
   nodeagent topology
@@ -74,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.devices and (args.topology is not None or args.output in {"hwloc-xml", "nrt", "resourceslice"}):
         args.parser.error("--devices needs a node, not --topology, and -o text, json, yaml or svg")
+    topology = read_topology(args) if args.topology is None else topology_from_spec(args.topology)
+    if args.config is not None:
+        node_of(load_config(args.config), topology, args.config)  # every format refuses what doesn't suit the machine
     if args.output in {"nrt", "resourceslice"}:
         sys.stdout.write(
             _format_node_resource_topology(args) if args.output == "nrt" else _format_resource_slices(args)
         )
         return 0
-    topology = read_topology(args) if args.topology is None else topology_from_spec(args.topology)
     devices = _read_devices(args)
     match args.output:
         case "json" | "yaml":
