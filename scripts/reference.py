@@ -12,7 +12,7 @@ from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, extract_command
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
+from nodeagent.cli.support.exit_status import OUTCOMES
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.metrics.agent_metrics import (
     AGENT_METRICS,
@@ -125,6 +125,7 @@ def _others(option: str) -> str:
 def commands() -> str:
     """Describe every command as its help does."""
     places = " and ".join(f"`share/{place}`" for place in PLACES.values())
+    found = {name: _extract(name) for name in COMMANDS}
     parts = [
         f"""\
 # Commands
@@ -149,16 +150,26 @@ valid under an earlier schema. Programs should ignore fields that they don't kno
 
 ## Exit status
 
-| status | meaning |
+The same kind of outcome has the same status in all commands:
+
+| status | kind of outcome |
 | --- | --- |
 {_table(_EXIT_STATUSES)}
+
+What a status means for each command (64 is the same for all):
+
+| command | 0 | 1 | 2 | 3 | 4 | others |
+| --- | --- | --- | --- | --- | --- | --- |
+{_table(_status_row(name, command) for name, command in found.items())}
 """
     ]
-    for name in COMMANDS:
-        importlib.import_module(f"nodeagent.cli.commands.{name}")
-        (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
-        parts.append("\n".join(_command(extract_command(found.parser), _TOP)))
-    return "\n".join(parts)
+    return "\n".join([*parts, *("\n".join(_command(command, _TOP)) for command in found.values())])
+
+
+def _extract(name: str) -> Command:
+    importlib.import_module(f"nodeagent.cli.commands.{name}")
+    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+    return extract_command(found.parser)
 
 
 ANSWERS: dict[str, tuple[str, ...] | str] = {
@@ -196,20 +207,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
 
 
 _EXIT_STATUSES = (
-    ("0", "success; of `inspect`: everything is as allocated"),
-    (
-        f"{EXIT_ERROR}",
-        "failure: stderr has the cause and the next step; of `diff`: something differs; of `fleet`: a node could not be read",
-    ),
-    (f"{EXIT_USAGE}", "wrong arguments; of `diff`: failure"),
-    (
-        f"{EXIT_DIFFERENCE}",
-        (
-            "of `inspect`, `fleet inspect`, `fleet diff`: something differs; of `check`: the node is not fit for pinning; "
-            "of `interference`: an owner was disturbed; of `probe`: memory is on other NUMA nodes than allocated"
-        ),
-    ),
-    (f"{EXIT_REFUSED}", "of `explain`, `apply`: the pod is, or would be, refused; of `fleet capacity`: on every node"),
+    *((str(status), kind) for status, kind in OUTCOMES.items()),
     (
         f"{EX_CONFIG}",
         "of `run`: a person must correct the configuration or the state; systemd doesn't restart the agent",
@@ -222,6 +220,27 @@ _EXIT_STATUSES = (
         ),
     ),
 )
+
+
+def exit_statuses(command: Command) -> dict[str, str]:
+    """Give what a command's help says about each exit status. A status of the command that it runs has the key "own"."""
+    (text,) = (text for text in re.split(r"\n\s*\n", _epilog(command)) if text.startswith("exit status:"))
+    parts = (
+        " ".join(part.split()).partition(": ") for part in re.split(r";\s+(?=\d)", text.removeprefix("exit status:"))
+    )
+    return {status if meaning else "own": meaning or status for status, _, meaning in parts}
+
+
+def _status_row(name: str, command: Command) -> tuple[str, ...]:
+    statuses = exit_statuses(command)
+    others = [f"{status}: {statuses[status]}" for status in statuses if status not in {*map(str, OUTCOMES), "own"}]
+    own = [statuses["own"]] if "own" in statuses else []
+    return f"`{name}`", *(_cell(statuses.get(str(status), "")) for status in range(5)), "; ".join([*own, *others])
+
+
+def _epilog(command: Command) -> str:
+    """Give a command's epilog. That of a subcommand is its command's."""
+    return command.epilog or (extract_command(command.subcommands[0].parser).epilog if command.subcommands else "")
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
@@ -251,11 +270,8 @@ def _command(command: Command, level: int) -> Iterator[str]:
     for one in command.subcommands:
         inner = extract_command(one.parser)
         yield from _command(inner if inner.description else _described(inner, one.help), level + 1)
-    if level == _TOP:  # that of a subcommand is its command's
-        epilog = command.epilog or (
-            extract_command(command.subcommands[0].parser).epilog if command.subcommands else ""
-        )
-        yield from (_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip())
+    if level == _TOP:
+        yield from (_paragraph(text) for text in re.split(r"\n\s*\n", _epilog(command)) if text.strip())
 
 
 def _described(command: Command, purpose: str) -> Command:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nodeagent.cli.parser import build_parsers
-from nodeagent.cli.support.exit_status import EXIT_ERROR
+from nodeagent.cli.support.exit_status import EXIT_AWAY, EXIT_ERROR
 from nodeagent.cli.support.printable_output import escape_output
 from nodeagent.cli.support.standard_streams import discard_output, write_error
 from nodeagent.errors import NodeAgentError
@@ -80,7 +80,7 @@ def _run(command: Callable[[], int]) -> int:
             return command()
     except NodeAgentError as err:
         write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
-        return getattr(err, "exit_status", EXIT_ERROR)
+        return _find_exit_status(err)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -92,6 +92,18 @@ def _run(command: Callable[[], int]) -> int:
 def _run_words(words: list[str]) -> int:
     options = _parse_options(words)
     status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
+    return status
+
+
+def _find_exit_status(err: NodeAgentError) -> int:
+    """Return the exit status of an error: its own, or else the one of its cause."""
+    from nodeagent.edge.transport.local_api_client import ApiUnavailable
+
+    causes: list[BaseException] = [err]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    is_away = any(isinstance(cause, ApiUnavailable) for cause in causes)
+    status: int = getattr(err, "exit_status", EXIT_AWAY if is_away else EXIT_ERROR)
     return status
 
 

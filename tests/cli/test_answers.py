@@ -136,7 +136,7 @@ def test_what_is_not_there_is_named_with_the_next_step(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = run(command, *FAILING[command])
-    assert (status, out) == ({"exec": 125, "job": 125, "diff": 2}.get(command, 1), "")
+    assert (status, out) == ({"exec": 125, "job": 125, "retry": 3}.get(command, 1), "")
     assert NOWHERE in err
     assert "\nhint: " in err
 

@@ -54,13 +54,13 @@ def test_documents_are_put_in_place_and_pods_decided_by_them(node: Node) -> None
     assert node("apply", file) == (0, f"ResourceClaimTemplate default/cpus created ({path})\n{AWAY}", "")
     assert node("apply", file) == (0, f"ResourceClaimTemplate default/cpus unchanged ({path})\n{AWAY}", "")
     web = written("web.yaml", claiming())
-    assert node("diff", web)[0] == 1
+    assert node("diff", web)[0] == 2
     status, out, err = node("apply", web)
     assert (status, err) == (0, "")
     assert out == f"pod default/web created ({node.manifests / web}): app exclusive 2,6, NUMA 1\n{AWAY}"
     other = written("other.yaml", template(3))
     status, out, _ = node("diff", other)
-    assert (status, out) == (1, f"ResourceClaimTemplate default/cpus changes ({path})\n")
+    assert (status, out) == (2, f"ResourceClaimTemplate default/cpus changes ({path})\n")
     found = document(node("apply", other, "-o", "json"), "apply")
     assert found["documents"] == [
         {"change": "changed", "file": str(path), "kind": "ResourceClaimTemplate", "name": "default/cpus"}

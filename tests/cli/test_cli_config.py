@@ -99,7 +99,7 @@ def test_the_example_is_right(run: RunCommand, node: str) -> None:
 def test_everything_wrong_is_reported_at_once_with_its_line(run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "maxPods: many\ncpuManagerPolicy: static\ncpuManagerPolcy: x\n")
     status, out, err = run("validate", file, "--alone")
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert f'{file}:1: maxPods: "many"' in err
     assert f"{file}:3: cpuManagerPolcy" in err
     assert err.count(f"{file}:") == 3
@@ -109,7 +109,7 @@ def test_everything_wrong_is_reported_at_once_with_its_line(run: RunCommand, tmp
 def test_what_does_not_suit_the_machine_is_reported_with_its_line(run: RunCommand, tmp_path: Path, node: str) -> None:
     file = written(tmp_path, "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\n")
     status, _, err = run("validate", file, "--root", node)
-    assert status == 1
+    assert status == 2
     assert f"{file}:2: reservedSystemCPUs" in err
     assert run("validate", file, "--alone")[0] == 0
 
@@ -290,7 +290,7 @@ ALL_RESERVED = [
 @pytest.mark.parametrize(("text", "said"), ALL_RESERVED)
 def test_a_reservation_that_leaves_nothing_to_pods_is_refused_as_the_start_refuses_it(text: str, said: str, run: RunCommand, tmp_path: Path, node: str) -> None:  # fmt: skip
     file = written(tmp_path, text)
-    assert run("validate", file, "--root", node)[:2] == (1, "")
+    assert run("validate", file, "--root", node)[:2] == (2, "")
     assert run("validate", file, "--root", node)[2].startswith(f"nodeagent: {file}:{said}\n")
     with pytest.raises(StartError) as refused:
         load_node(file, node)
@@ -326,14 +326,14 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, t
     try:
         assert run("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
         refused = f"nodeagent: {file}: changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
-        assert run("validate", "-q", file, "--running", "--socket", socket) == (1, "", refused)
+        assert run("validate", "-q", file, "--running", "--socket", socket) == (2, "", refused)
         wrong = written(tmp_path, "maxPods: many\n")
         assert "many" in run("validate", wrong, "--running", "--socket", socket)[2]
     finally:
         server.close()
         thread.stop()
     assert (asked, bugs) == ([file, file], [])
-    assert run("validate", file, "--running", "--alone")[0] == 2
+    assert run("validate", file, "--running", "--alone")[0] == 64
 
 
 @pytest.mark.parametrize("reserved", ["100Mi", "3Gi", "5Gi"])
@@ -376,7 +376,7 @@ def test_as_json_it_is_as_its_schema_says(
     status, out, err = run("validate", file, "--alone", "-o", "json")
     document = json.loads(out)
     json_schema.check(document, "config-validation")
-    assert (status, err) == (0 if expected["valid"] else 1, "")
+    assert (status, err) == (0 if expected["valid"] else 2, "")
     assert {name: document[name] for name in expected} == expected
     assert (document["file"], document["machine"]) == (file, False)
     assert yaml.safe_load(run("validate", file, "--alone", "-o", "yaml")[1]) == document
@@ -438,7 +438,7 @@ def test_without_a_file_it_is_the_captured_nodes_own(run: RunCommand, node: str,
     document["agent"]["config"]["reservedSystemCPUs"] = "77"
     capture.write_text(json.dumps(document))
     status, out, err = run("validate", "--machine", str(capture))
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert err.startswith(f"nodeagent: {capture}: reservedSystemCPUs: "), "a line of the capture would say nothing"
     assert err.endswith(f"`nodeagent config show --machine {capture}` prints the captured one\n")
 
@@ -455,14 +455,14 @@ def test_a_machine_without_a_configuration_says_so(run: RunCommand, node: str, t
 def test_two_configurations_are_one_too_many(action: str, run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "maxPods: 1\n")
     status, out, err = run(action, file, "--config", "other.yaml")
-    assert (status, out) == (2, "")
+    assert (status, out) == (64, "")
     assert f"nodeagent: {file} and --config other.yaml are two configurations: name one\nhint: " in err
 
 
 @pytest.mark.parametrize("option", ["--root", "--machine", "--socket"])
 def test_a_file_is_shown_of_no_node(option: str, run: RunCommand) -> None:
     status, out, err = run("show", str(ROOT / "examples" / "config.yaml"), option, "x")
-    assert (status, out) == (2, "")
+    assert (status, out) == (64, "")
     assert f"nodeagent: {option} selects a node and its configuration: leave out FILE\n" in err
 
 

@@ -83,6 +83,8 @@ class Host:
         self.state.mkdir(mode=0o700)
         self.refusals: list[Waiting | None] = []
         self.bugs: list[object] = []
+        self.problems: tuple[str, ...] = ()
+        self.is_ready = True
         self._close: list[Any] = []
         settings = {
             "stateDirectory": str(self.state),
@@ -138,7 +140,15 @@ class Host:
     def view(self) -> NodeView:
         """What the agent says."""
         pids = {run_id(e, s): os.getpid() for e in self.world.state.entries for s in e.containers if s.is_started}
-        return NodeView(self.world.node, self.world.state, str(self.cgroups), pids, is_live=True, is_ready=True)
+        return NodeView(
+            self.world.node,
+            self.world.state,
+            str(self.cgroups),
+            pids,
+            problems=self.problems,
+            is_live=True,
+            is_ready=self.is_ready,
+        )
 
     async def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Decide as the test wants it."""
@@ -261,9 +271,9 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["inspekt"],
     ],
 )
-def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, run):
+def test_wrong_arguments_are_exit_status_64_and_say_usage_and_next_step(words, run):
     status, out, err = run(*words)
-    assert (status, out) == (2, "")
+    assert (status, out) == (64, "")
     assert err.startswith("usage: nodeagent")
     complaint, hint = err.splitlines()[-2:]
     assert complaint.startswith("nodeagent: ")
@@ -330,7 +340,7 @@ def test_no_complaint_names_what_only_scripts_say(run):
 @pytest.mark.parametrize("words", [["config", "validate"], ["checkpoint", "show"]])
 def test_a_complaint_shows_the_usage_of_the_action(words, run):
     status, out, err = run(*words, "--confg", "x")
-    assert (status, out) == (2, "")
+    assert (status, out) == (64, "")
     assert err.startswith(f"usage: nodeagent {' '.join(words)} ")
     assert err.endswith(f"hint: nodeagent {' '.join(words)} --help lists the arguments\n")
 
@@ -407,10 +417,10 @@ def test_the_running_agents_configuration_counts_not_the_file(live, run):
     assert run("inspect", *live.options)[0] == 0
 
 
-def test_a_difference_is_exit_status_3(live, run):
+def test_a_difference_is_exit_status_2(live, run):
     live.drift()
     status, out, err = run("inspect", *live.options)
-    assert (status, err) == (3, "")
+    assert (status, err) == (2, "")
     assert "  default/web app: cpu.weight is '77', should be '1'\n" in out
 
 
@@ -431,7 +441,7 @@ def test_a_decision_being_carried_out_is_no_difference(live, run, monkeypatch):
 def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
     (live.cgroups / "besteffort/poduid-web/app/payload/cgroup.procs").write_text("1\n")
     status, out, _ = run("inspect", "-o", "json", *live.options)
-    assert status == 3
+    assert status == 2
     (found,) = json.loads(out)["differences"]
     assert (found["container"], found["file"], found["promised"], found["found"]) == (
         "app",
@@ -444,7 +454,7 @@ def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
 def test_a_process_that_somebody_put_into_a_containers_cgroup_itself_is_a_difference(live, run):
     (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
     status, out, _ = run("inspect", "-o", "json", *live.options)
-    assert status == 3
+    assert status == 2
     (found,) = json.loads(out)["differences"]
     assert (found["container"], found["file"], found["promised"], found["found"]) == (
         "app",
@@ -457,7 +467,7 @@ def test_a_process_that_somebody_put_into_a_containers_cgroup_itself_is_a_differ
 def test_a_refused_pod_is_shown_among_the_others(live, run):
     live.refuse()
     status, out, err = run("inspect", *live.options)
-    assert (status, err) == (0, "")
+    assert (status, err) == (2, "")
     assert "default/web  Running" in out
     assert "default/big  Refused" in out
     assert "OutOfcpu: too little" in out
@@ -468,8 +478,8 @@ def test_differences_of_other_pods_do_not_count_for_one_pod(live, run):
     live.write_cgroups(live.world.observed())
     live.drift()
     assert run("inspect", "calm", *live.options)[0] == 0
-    assert run("inspect", "default/web", *live.options)[0] == 3
-    assert run("inspect", "uid-web", *live.options)[0] == 3
+    assert run("inspect", "default/web", *live.options)[0] == 2
+    assert run("inspect", "uid-web", *live.options)[0] == 2
 
 
 @pytest.mark.parametrize("form", ["text", "wide", "json", "yaml"])
@@ -496,32 +506,45 @@ def test_unknown_pods_are_answered_with_near_names(live, run):
 def test_without_a_daemon_the_saved_state_is_shown(host, run):
     host.save()
     status, out, err = run("inspect", *host.options)
-    assert (status, err) == (0, "")
+    assert (status, err) == (3, "")
     assert "is NOT running" in out
     assert "no difference between" in out
     host.drift()
     status, out, _ = run("inspect", *host.options)
-    assert status == 3
+    assert status == 3, "an agent that is away is worse than a difference"
     assert "the agent corrects them once it runs: systemctl start nodeagent" in out
 
 
-def test_strict_is_for_health_checks(live, run):
-    assert run("inspect", "--strict", *live.options)[0] == 0
-    assert run("inspect", "--strict", *live.options)[1].endswith("\nhealthy\n")
+def test_a_refused_pod_is_something_wrong_and_the_answer_of_one_who_asks_for_it(live, run):
+    assert "healthy" not in run("inspect", *live.options)[1]
     live.refuse()
-    status, out, err = run("inspect", "--strict", *live.options)
-    assert (status, err) == (3, "")
+    _, out, _ = run("inspect", *live.options)
     assert out.endswith("\nNOT healthy: 1 refused pod\n")
-    assert run("inspect", *live.options)[0] == 0, "nothing differs from what was promised"
-    status, out, _ = run("inspect", "--strict", "-o", "json", *live.options)
-    assert (status, json.loads(out)["summary"]["refused"]) == (3, 1)
-    assert run("inspect", "--strict", "web", *live.options)[0] == 0, "the others are not asked about"
+    status, out, _ = run("inspect", "-o", "json", *live.options)
+    assert (status, json.loads(out)["summary"]["refused"], json.loads(out)["verdict"]) == (2, 1, "wrong")
+    assert run("inspect", "big", *live.options)[0] == 4
+    assert run("inspect", "web", *live.options)[0] == 0, "the others are not asked about"
+    assert run("inspect", "--no-fail", *live.options)[0] == 0
+    assert run("inspect", "--no-fail", "big", *live.options)[0] == 0
 
 
-def test_strict_is_not_content_with_an_agent_that_does_not_run(host, run):
+def test_a_sync_that_is_not_finished_is_something_wrong(live, run):
+    live.is_ready = False
+    status, out, _ = run("inspect", *live.options)
+    assert (status, out.splitlines()[-1]) == (2, "NOT healthy: the last sync is not finished")
+
+
+def test_a_problem_of_the_agent_is_something_wrong(live, run):
+    live.problems = ("manifest web.yaml: line 1: no kind",)
+    status, out, _ = run("inspect", *live.options)
+    assert (status, out.splitlines()[-1]) == (2, "NOT healthy: 1 problem")
+
+
+def test_an_agent_that_does_not_run_is_away(host, run):
     host.save()
-    status, out, _ = run("inspect", "--strict", *host.options)
-    assert (status, out.splitlines()[-1]) == (3, "NOT healthy: 2 problems"), "neither agent nor launcher answers"
+    status, out, _ = run("inspect", *host.options)
+    assert status == 3
+    assert out.splitlines()[-1] == "NOT healthy: the agent is not running, 2 problems", "nor does the launcher answer"
 
 
 def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
@@ -535,7 +558,7 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
     Recorder(str(host.directory), make_log()).save_config(parse_config(host.config.read_bytes(), str(host.config)))
     status, out, err = run("inspect", *socket)
-    assert (status, err) == (0, "")
+    assert (status, err) == (3, "")
     assert "default/web" in out
     words = " ".join(out.split())
     assert (
@@ -572,18 +595,17 @@ def test_without_a_daemon_and_cgroups_nothing_is_compared(host, run):
     host.save()
     subprocess.run(["rm", "-r", host.cgroups], check=True)
     status, out, err = run("inspect", *host.options)
-    assert status == 1, "that all is as promised is not known"
+    assert (status, err) == (3, "")
     assert "nothing was compared" in out
     assert f"there is no cgroup {host.cgroups}" in " ".join(out.split())
-    assert err.startswith(f"nodeagent: the pods' cgroups cannot be read ({host.cgroups}), so nothing was compared")
-    assert "hint: start their unit with `systemctl start nodeagent-pods`" in err
+    assert "Start the pods' unit: systemctl start nodeagent-pods" in " ".join(out.split())
 
 
 def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, run):
     subprocess.run(["rm", "-r", live.cgroups], check=True)
     status, out, err = run("inspect", "web", "-o", "json", *live.options)
     app, slot = json.loads(out)["pods"][0]["containers"]
-    assert (status, "nothing was compared" in err) == (1, True)
+    assert (status, json.loads(out)["differences"], err) == (2, None, "")
     assert (app["state"]["name"], app["pid"], app["processes"]) == ("Running", os.getpid(), None)
     assert (slot["state"]["name"], slot["processes"]) == ("Open", None)
 
@@ -592,7 +614,7 @@ def test_a_saved_state_of_other_policies_is_shown_with_the_problem(host, run):
     saved = encode_state(host.world.state, {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"})
     (host.state / STATE_FILE).write_bytes(saved)
     status, out, _ = run("inspect", *host.options)
-    assert status == 0
+    assert status == 3
     assert 'was written under cpuManagerPolicy "static"' in " ".join(out.split())
 
 
@@ -605,16 +627,16 @@ def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host,
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "status", "message"),
     [
-        (None, "has saved no state"),
-        (b"nonsense", "the first line is not a nodeagent_state header"),
+        (None, 3, "has saved no state"),
+        (b"nonsense", 1, "the first line is not a nodeagent_state header"),
     ],
 )
-def test_no_daemon_and_no_usable_state(host, run, content, message):
+def test_no_daemon_and_no_usable_state(host, run, content, status, message):
     if content is not None:
         (host.state / STATE_FILE).write_bytes(content)
-    assert message in failed(run("inspect", *host.options))
+    assert message in failed(run("inspect", *host.options), status=status)
 
 
 def test_no_daemon_and_no_configuration(host, run):
@@ -628,7 +650,7 @@ def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path
     config = tmp_path / "c.yaml"
     config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
     status, out, err = run("inspect", "--root", str(root), "--config", str(config), "-o", form)
-    assert (status, err) == (0, "")
+    assert (status, err) == (3, "")
     assert "the capture has no agent" in out
     assert "no pods\n" in out
     assert "cgroups: the capture has none to compare with" in out
@@ -646,7 +668,7 @@ def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, run, monk
 def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, run):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(host.socket))
-    assert "Connection refused" in failed(run("inspect", *host.options))
+    assert "Connection refused" in failed(run("inspect", *host.options), status=3)
 
 
 def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
@@ -669,7 +691,7 @@ def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
 def test_the_group_sees_everything_through_the_socket(live):
     live.drift()
     status, out, err = as_user(OTHER, [GROUP], "inspect", *live.options)
-    assert (status, err) == (3, "")
+    assert (status, err) == (2, "")
     assert "cpu.weight is '77'" in out
 
 
@@ -682,7 +704,7 @@ def test_others_are_told_whom_to_ask(live, host):
 @needs_root
 def test_without_a_daemon_only_root_reads_the_saved_state(host):
     host.save()
-    err = failed(as_user(OTHER, [GROUP], "inspect", *host.options))
+    err = failed(as_user(OTHER, [GROUP], "inspect", *host.options), status=3)
     assert "only root may read its saved state" in err
     assert "systemctl start nodeagent" in err
     assert stat.S_IMODE(host.state.stat().st_mode) == 0o700
@@ -915,7 +937,7 @@ def test_retry_reports_that_the_pod_is_admitted(live, run):
 def test_retry_reports_that_it_is_refused_again_and_what_to_do(live, run):
     live.refuse()
     live.refusals = [Waiting("OutOfpods", "none left", 2)]
-    err = failed(run("retry", "default/big", "--socket", str(live.socket)))
+    err = failed(run("retry", "default/big", "--socket", str(live.socket)), status=4)
     assert "pod default/big is refused again: OutOfpods: none left" in err
     assert "maxPods" in err
 
@@ -948,7 +970,7 @@ def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, run):
 def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
     live.refuse_change()
     live.refusals = [None, Waiting("OutOfpods", "none left", 2)]
-    err = failed(run("retry", "default/big", "--socket", str(live.socket)))
+    err = failed(run("retry", "default/big", "--socket", str(live.socket)), status=4)
     assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
     assert run("retry", "default/big", "--socket", str(live.socket)) == (
         0,
@@ -958,7 +980,7 @@ def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
 
 
 @pytest.mark.parametrize(
-    ("refusal", "status", "admitted"), [(None, 0, True), (Waiting("OutOfpods", "none left", 2), 1, False)]
+    ("refusal", "status", "admitted"), [(None, 0, True), (Waiting("OutOfpods", "none left", 2), 4, False)]
 )
 def test_retry_as_json_is_as_its_schema_says(live, run, refusal, status, admitted):
     live.refuse()
@@ -987,7 +1009,7 @@ def test_retry_passes_on_what_the_agent_says(live, run):
 
 
 def test_retry_needs_the_agent(host, run):
-    assert "the agent does not answer" in failed(run("retry", "web", "--socket", str(host.socket)))
+    assert "the agent does not answer" in failed(run("retry", "web", "--socket", str(host.socket)), status=3)
 
 
 @needs_root

@@ -39,7 +39,7 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
             1,
             "nodeagent: cannot write the output: No space left on device\nhint: `df`",
         ),
-        ("topology --topology 9x", ">&-", 2, "nodeagent: --topology "),
+        ("topology --topology 9x", ">&-", 64, "nodeagent: --topology "),
         (
             "explain -f - --topology 8c --config examples/config.yaml",
             "<&-",
@@ -48,10 +48,10 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
         ),
         ("simulate -", "<&-", 1, "nodeagent: "),
         ("config show -", "0>/dev/null", 1, "nodeagent: cannot read /dev/stdin: Bad file descriptor\nhint: "),
-        ("topology --topology 9x", "2>&-", 2, ""),
-        ("topology \"$(printf '\\377')\"", "2>&-", 2, ""),
-        ("topology --topology 9x", "2>/dev/full", 2, ""),
-        ("topology --topologie 8c", "2>/dev/full", 2, ""),
+        ("topology --topology 9x", "2>&-", 64, ""),
+        ("topology \"$(printf '\\377')\"", "2>&-", 64, ""),
+        ("topology --topology 9x", "2>/dev/full", 64, ""),
+        ("topology --topologie 8c", "2>/dev/full", 64, ""),
     ],
 )
 def test_a_closed_or_full_stream_is_reported_where_that_can_be(

@@ -178,7 +178,7 @@ def test_a_script_is_printed_for_each_shell(shell: str, capsys: pytest.CaptureFi
 
 
 def test_the_answer_is_a_kind_and_lines_of_word_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "words", "--", "inspect", "--no"]) == 0
+    assert main(["completion", "words", "--", "inspect", "--no-h"]) == 0
     kind, line = capsys.readouterr().out.splitlines()
     assert (kind, line.split("\t")[0]) == ("words", "--no-host-processes")
     assert main(["completion", "words"]) == 0

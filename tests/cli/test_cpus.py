@@ -122,7 +122,7 @@ def test_a_process_elsewhere_is_told_that_it_cannot_get_there(run: RunCommand, m
 @pytest.mark.parametrize("words", [(), ("own", "-o", "json", "--mems"), ("own", "-o", "yaml", "--format", "mask")])
 def test_arguments_that_do_not_go_together(words: tuple[str, ...], run: RunCommand) -> None:
     status, out, err = run(world().view(), *words)
-    assert (status, out) == (2, "")
+    assert (status, out) == (64, "")
     assert err.startswith("usage: nodeagent cpus")
 
 

@@ -102,7 +102,7 @@ def test_a_class_of_cores_is_asked_for_and_answered() -> None:
     assert [one["coreClass"] for one in asked] == ["performance"]
     assert older.returncode == 125
     assert "the agent doesn't support --core-class\nhint: is the agent older" in older.stderr
-    assert run("none", "--core-class", "fast", "--", "true").returncode == 2
+    assert run("none", "--core-class", "fast", "--", "true").returncode == 64
 
 
 def test_devices_are_asked_for_and_answered() -> None:
@@ -187,4 +187,4 @@ def test_a_process_that_is_not_where_it_was_told_becomes_nothing() -> None:
 
 def test_without_a_command_nothing_is_asked() -> None:
     done = run("/nowhere/s", "--")
-    assert (done.returncode, "name a command after --" in done.stderr) == (2, True)
+    assert (done.returncode, "name a command after --" in done.stderr) == (64, True)

@@ -76,7 +76,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_arguments_that_do_not_go_together(words: list[str], said: str, run: RunCommand) -> None:
     status, out, err = run(*words)
-    assert (status, out) == (2, "")
+    assert (status, out) == (64, "")
     assert said in err
 
 

@@ -404,7 +404,7 @@ def test_an_agent_that_goes_meanwhile_is_reported(asking: Daemon, monkeypatch: p
         return answered(asking, lambda: call(path, op, **more))
 
     monkeypatch.setattr(command, "call", gone)
-    assert main(["release", "web"]) == 1
+    assert main(["release", "web"]) == 3
     assert "it continues where it stopped" in capsys.readouterr().err
     asking.rest()
 
@@ -429,7 +429,7 @@ def test_files_are_not_purged_under_a_running_agent(asking: Daemon, capsys: pyte
 def test_wrong_arguments_are_named(words: list[str], value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["release", *words])
-    assert ended.value.code == 2
+    assert ended.value.code == 64
     complaint = capsys.readouterr().err.splitlines()[-2]
     assert value in complaint
 
@@ -533,7 +533,7 @@ def test_of_a_copied_node_it_is_reported_what_would_be_given_back(
 def test_another_node_is_only_planned_for(more: list[str], copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["release", "--all", "--root", str(copied), *more])
-    assert ended.value.code == 2
+    assert ended.value.code == 64
     assert "another node's pods can't be released from here" in capsys.readouterr().err
 
 

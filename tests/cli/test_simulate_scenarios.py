@@ -299,7 +299,7 @@ def test_what_cannot_be_read_is_an_error_before_any_scenario(
     words: tuple[str, str], named: str, run: RunCommand
 ) -> None:
     status, out, err = run("simulate", EXAMPLE, *words)
-    assert (status, out) == (2 if words[0] == "--topology" else 1, "")
+    assert (status, out) == (64 if words[0] == "--topology" else 1, "")
     assert named in err.splitlines()[0]
     assert err.splitlines()[-1].startswith("hint: ")
 

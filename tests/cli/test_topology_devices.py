@@ -194,7 +194,7 @@ def test_devices_that_cannot_be_read_are_left_out_of_a_capture_and_that_is_said(
 def test_where_there_are_none_to_show(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["topology", "--devices", *words])
-    assert ended.value.code == 2
+    assert ended.value.code == 64
     assert "--devices needs a node, not --topology, and -o text, json, yaml or svg" in capsys.readouterr().err
 
 

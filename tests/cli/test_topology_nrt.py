@@ -42,7 +42,7 @@ def test_a_node_without_a_name_has_none(root: Path, capsys: pytest.CaptureFixtur
 def test_a_machine_that_is_only_described_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["topology", "-o", "nrt", "--topology", "2s.4c.2t"])
-    assert ended.value.code == 2
+    assert ended.value.code == 64
     assert "leave out --topology" in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ from integration.pages import HERE, INSTALLATION, ON_NODE, README, UNTYPED, bloc
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.definitions import Command, extract_command
-from nodeagent.cli.support.exit_status import EXIT_REFUSED
+from nodeagent.cli.support.exit_status import EXIT_REFUSED, EXIT_WRONG
 from nodeagent.core.metrics.agent_metrics import METRICS
 from nodeagent.core.model.errata import ERRATA
 from nodeagent.core.model.idset import CpuSet
@@ -294,7 +294,7 @@ def test_a_block_that_needs_no_node_is_typed(
     (block,) = (block for block in blocks_of(page) if first_command(block) == first)
     for line in block.text.splitlines():
         words = shlex.split(line.partition(" >")[0], comments=True)  # the answer goes where pytest has it
-        assert main(words[1:]) in {0, EXIT_REFUSED}, line
+        assert main(words[1:]) in {0, EXIT_WRONG, EXIT_REFUSED}, line
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from nodeagent.cli.support.manifest_arguments import add_manifests_argument, add
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EPILOG = """\
-exit status: 0: installed; 4: a pod would be refused, so nothing was installed, or is refused; 1: failure; 2: wrong arguments
+exit status: 0: installed; 4: a pod would be refused, so nothing was installed, or is refused; 1: failure;
+3: the agent doesn't answer, so nothing is decided (--wait); 64: wrong arguments
 
 examples:
   nodeagent apply examples/guaranteed.yaml

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from nodeagent.cli.support.documents import format_document, render_document
-from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED
+from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, EXIT_WRONG, PodRefusedError
 from nodeagent.cli.support.manifest_changes import (
     FileChange,
     ManifestPlace,
@@ -32,23 +32,13 @@ from nodeagent.cli.support.node.what_if import WhatIfNode
 from nodeagent.cli.support.pod_files import PodFile, read_pod_files, resolve_claims
 from nodeagent.core.model.state import NodeState
 from nodeagent.edge.files.manifests import lock_manifests
-from nodeagent.errors import NodeAgentError
 from nodeagent.views.apply.document import VERSION, add_decision, describe_applied
 from nodeagent.views.apply.text import format_applied, format_decision, format_differences, format_refused, full_name
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
-_DIFFERS = 1
-"""Exit status of a difference, as in diff(1) and `kubectl diff`."""
-
 Document = dict[str, Any]
-
-
-class ApplyRefusedError(NodeAgentError):
-    """A pod would be refused."""
-
-    exit_status = EXIT_REFUSED
 
 
 def apply_manifests(options: argparse.Namespace) -> int:
@@ -133,7 +123,7 @@ def _report_refusal(options: argparse.Namespace, document: Document, refused: li
         return EXIT_REFUSED
     sys.stdout.write(format_refused(document))
     names = ", ".join(full_name(pod) for pod in refused)
-    raise ApplyRefusedError(
+    raise PodRefusedError(
         f"nothing was installed: {names} would be refused",
         hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force installs it "
         "anyway",
@@ -196,4 +186,4 @@ def diff_manifests(options: argparse.Namespace) -> int:
     _, document = _try_changes("Diff", files, place, node)
     sys.stdout.write(render_document(document, options.output, format_differences))
     differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
-    return _DIFFERS if differs else 0
+    return EXIT_WRONG if differs else 0

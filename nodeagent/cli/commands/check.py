@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import add_output_argument, render_document
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.cli.support.node.arguments import add_node_arguments, find_own_config, is_elsewhere
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import is_unconfigured, read_machine_file, read_topology
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: fit, as far as known; 3: not fit (a failure; with --strict also a warning or unknown result); 1: could not be determined;
-2: wrong arguments
+exit status: 0: fit, as far as known; 2: not fit (a failure; with --strict also a warning or unknown result); 1: could not be determined;
+64: wrong arguments
 
 examples:
   nodeagent check
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     colours = options.output == "text" and wants_colour(options.color)
     text = render_document(describe_checks(found), options.output, lambda d: render_node_check(d, coloured=colours))
     (write_coloured if colours else sys.stdout.write)(text)
-    return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
+    return 0 if is_fit(found, strict=options.strict) else EXIT_WRONG
 
 
 def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:

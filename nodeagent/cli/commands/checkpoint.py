@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
-from nodeagent.cli.support.exit_status import EXIT_ERROR
+from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.cli.support.named_files import NamedFile, read_named
 from nodeagent.formats.checkpoint.agreement import Disagreement, check_state, find_disagreements
 from nodeagent.formats.checkpoint.checkpoint_versions import (
@@ -29,7 +29,7 @@ from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 from nodeagent.views.checkpoint_text import format_agreement, render_checkpoint, summarise_checkpoint
 
 _EXAMPLES = """\
-exit status: 0: the file is intact; 1: it is damaged, differs from --state, or could not be read or converted; 2: wrong arguments
+exit status: 0: the file is intact; 2: it is damaged, or differs from --state; 1: it could not be read or converted; 64: wrong arguments
 
 examples:
   nodeagent checkpoint verify /var/lib/nodeagent/nodeagent_state
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "verify":
         return _verify(checkpoint, options)
     _print(checkpoint_document(checkpoint), options, render_checkpoint(checkpoint))
-    return 0 if checkpoint.problem is None else EXIT_ERROR
+    return 0 if checkpoint.problem is None else EXIT_WRONG
 
 
 def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
@@ -102,7 +102,7 @@ def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
         document["differences"] = [to_builtins(each) for each in found]
         lines += format_agreement(found)
     _print(document, options, lines)
-    return 0 if checkpoint.problem is None and not found else EXIT_ERROR
+    return 0 if checkpoint.problem is None and not found else EXIT_WRONG
 
 
 def _compare_with_state(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disagreement, ...]:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked.required = False  # otherwise an error about the missing shell would list the hidden words
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
-exit status: 0: printed; 2: wrong arguments
+exit status: 0: printed; 64: wrong arguments
 
 examples:
   eval "$(nodeagent completion bash)"

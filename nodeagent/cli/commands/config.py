@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.configurations import load_config, read_config
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
-from nodeagent.cli.support.exit_status import EXIT_ERROR
+from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.cli.support.named_files import NamedFile, is_pipe, named_path
 from nodeagent.cli.support.node.arguments import (
     add_machine_arguments,
@@ -41,7 +41,8 @@ VERSION = 1
 """Version of the document that `validate` prints."""
 
 _EPILOG = """\
-exit status: 0: success, the configuration is valid; 1: it is invalid, or could not be read; 2: wrong arguments
+exit status: 0: success, the configuration is valid; 2: `validate`: it is invalid; 1: it could not be read or used;
+3: the agent doesn't answer (--running); 64: wrong arguments
 
 examples:
   nodeagent config validate /etc/nodeagent/config.yaml
@@ -53,6 +54,12 @@ examples:
   nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
 
 next: `systemctl reload nodeagent` applies a changed configuration; then: nodeagent inspect"""
+
+
+class InvalidConfigError(NodeAgentError):
+    """The configuration is invalid."""
+
+    exit_status = EXIT_WRONG
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +155,7 @@ def _validate(options: argparse.Namespace) -> int:
         if refused is not None:
             findings, hint = (Finding(judged.source, None, "", "", "", refused.message),), refused.hint
     if findings and options.output == "text":
-        raise StartError("\n".join(map(str, findings)), hint=hint)
+        raise InvalidConfigError("\n".join(map(str, findings)), hint=hint)
     document = {
         "kind": "ConfigValidation",
         "version": VERSION,
@@ -165,7 +172,7 @@ def _validate(options: argparse.Namespace) -> int:
     }  # fmt: skip
     if findings or not options.quiet:
         sys.stdout.write(render_document(document, options.output, _render_validation))
-    return EXIT_ERROR if findings else 0
+    return EXIT_WRONG if findings else 0
 
 
 def _find_warnings(config: Config, topology: Topology) -> list[str]:

@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: printed; 1: nothing printed, because the container is unknown, not running yet or has none; 2: wrong arguments
+exit status: 0: printed; 1: nothing printed, because the container is unknown, not running yet or has none;
+3: the agent doesn't answer, and has saved no state; 64: wrong arguments
 
 examples:
   nodeagent cpus default/web app

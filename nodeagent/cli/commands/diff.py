@@ -3,13 +3,11 @@
 import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
-from nodeagent.cli.support.exit_status import EXIT_USAGE
 from nodeagent.cli.support.manifest_arguments import add_manifests_argument
 from nodeagent.cli.support.node.arguments import add_agent_arguments
-from nodeagent.errors import NodeAgentError
 
 _EPILOG = """\
-exit status: 0: nothing differs; 1: something does; 2: could not be determined, or wrong arguments
+exit status: 0: nothing differs; 2: something does; 1: could not be determined; 64: wrong arguments
 
 examples:
   nodeagent diff examples/guaranteed.yaml || true
@@ -20,12 +18,6 @@ For each pod that differs from its installed manifest, shows the difference, whe
 NUMA nodes it would land, or why it would be refused. Comments and the order of fields don't count.
 Changes nothing: decisions are tried on a copy of the node's state, after those on installed manifests that are not decided on yet.
 next: nodeagent apply FILE installs it"""
-
-
-class DiffError(NodeAgentError):
-    """The changes are unknown. The exit status differs from the one for a difference."""
-
-    exit_status = EXIT_USAGE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +32,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the changes that manifests would cause.
 
     Raises:
-        DiffError: the changes are unknown.
+        NodeAgentError: the manifests are invalid, or the installed ones can't be read.
     """
     from nodeagent.cli.commands.apply_manifests import diff_manifests
 
-    try:
-        return diff_manifests(options)
-    except NodeAgentError as err:
-        raise DiffError(err.message, hint=err.hint) from err
+    return diff_manifests(options)

@@ -29,7 +29,7 @@ nodeagent exec [--config FILE|-] [--socket PATH] POD CONTAINER --
     parser.add_argument("container", metavar="CONTAINER", help="name of one of its containers")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run there")
     parser.epilog = """\
-exit status: the command's own; 125: container not entered; 126: command cannot be run; 127: command not found; 2: wrong arguments
+exit status: the command's own; 125: container not entered; 126: command cannot be run; 127: command not found; 64: wrong arguments
 
 examples:
   nodeagent exec cgroup-only slot -- grep Cpus_allowed_list /proc/self/status

@@ -7,7 +7,8 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_what_if_arguments
 
 _EPILOG = """\
-exit status: 0: admitted; 4: refused (at least one of several pods); 1: could not be determined; 2: wrong arguments
+exit status: 0: admitted; 4: refused (at least one of several pods); 1: could not be determined;
+3: the agent doesn't answer, and has saved no state; 64: wrong arguments
 
 examples:
   nodeagent explain -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml

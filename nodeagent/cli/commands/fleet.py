@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import Document, add_output_argument, render_document
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED
+from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, EXIT_WRONG, NO_FAIL_HELP, VERDICT_STATUSES
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.tools.fleet.nodes import UnreadNode
@@ -15,8 +15,8 @@ from nodeagent.tools.fleet.reached_nodes import CAPTURE, read_nodes
 from nodeagent.tools.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
 
 _EPILOG = """\
-exit status: 0: done; 1: a node could not be read; 2: wrong arguments; 3: a value is not as allocated, or nodes differ;
-4: the pods fit on no node
+exit status: 0: done, and every node is as it should be; 2: something is wrong on a node, or nodes differ; 3: no agent answers on a node;
+4: the pods fit on no node; 1: a node could not be read; 64: wrong arguments
 
 examples:
   nodeagent fleet inspect node01.json node02.json
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--parallel", type=whole_number, metavar="N", default=8, help="number of hosts to ask at once (default: 8)"
         )
         action.set_defaults(config=None)
+    made["inspect"].add_argument("--no-fail", action="store_true", help=NO_FAIL_HELP)
     made["capacity"].add_argument(
         "-f",
         "--file",
@@ -94,7 +95,8 @@ def _inspect(options: argparse.Namespace) -> int:
     nodes, unread = read_nodes(options)
     document = describe_inspection(nodes, unread)
     _print_document(document, options, unread)
-    return _find_exit_status(unread, EXIT_DIFFERENCE if document["summary"]["differing"] else 0)
+    worst = max((VERDICT_STATUSES[node["verdict"]] for node in document["nodes"]), default=0)
+    return 0 if options.no_fail and not unread else _find_exit_status(unread, worst)
 
 
 def _capacity(options: argparse.Namespace) -> int:
@@ -130,7 +132,7 @@ def _diff(options: argparse.Namespace) -> int:
     nodes, unread = read_nodes(options)
     document = describe_differences(nodes, unread)
     _print_document(document, options, unread)
-    return _find_exit_status(unread, EXIT_DIFFERENCE if document["differing"] else 0)
+    return _find_exit_status(unread, EXIT_WRONG if document["differing"] else 0)
 
 
 def _print_document(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:

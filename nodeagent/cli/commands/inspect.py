@@ -6,7 +6,7 @@ import time
 
 from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.documents import format_document
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.exit_status import NO_FAIL_HELP, VERDICT_STATUSES
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command
 from nodeagent.cli.support.node.observation import add_observation
 from nodeagent.cli.support.node.selected import read_node_for_display
@@ -16,7 +16,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.colour import add_colours
-from nodeagent.views.inspect.document import Document, has_difference, inspect_node, is_healthy
+from nodeagent.views.inspect.document import Document, NodeVerdict, has_difference, inspect_node
 from nodeagent.views.inspect.text import WIDTH, format_health, render, render_in_full, render_wide
 
 _MAX_READINGS = 5
@@ -36,12 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="output format: text fits the terminal (else 80 columns), wide has one line per container (default: text)",
     )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="for health checks: also exit with 3 for refused, crash-looping, degraded and starved pods and all PROBLEMS (such as an agent "
-        "that is not running); the last line counts them",
-    )
+    parser.add_argument("--no-fail", action="store_true", help=NO_FAIL_HELP)
     parser.add_argument(
         "--no-host-processes",
         action="store_true",
@@ -71,12 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: every value is as allocated, as far as a copy shows it; 3: a value differs; 1: could not be determined; 2: wrong arguments
+exit status: 0: the agent runs, its last sync is whole, and nothing needs attention; 2: something is wrong: a difference, a problem, a
+refused, starved, degraded or crash-looping pod (with POD: of this pod, or of the node); 3: the agent doesn't answer, or the copy is of a
+saved state; 4: POD is refused; 1: could not be determined; 64: wrong arguments
 
 examples:
   nodeagent inspect
   nodeagent inspect default/web
-  nodeagent inspect --strict >/dev/null || echo "node needs attention"
+  nodeagent inspect >/dev/null || echo "node needs attention"
   nodeagent inspect -o wide | awk -F '  +' '$10 == "container" {print $1, $4, $12}'
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
   nodeagent inspect --machine node.json
@@ -110,24 +107,24 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("--interference needs --watch: `nodeagent interference` counts once")
     document = _inspect_settled(options)
     text = _render(document, options)
-    if options.strict and options.output in {"text", "wide"}:
+    if document["verdict"] != NodeVerdict.HEALTHY and options.output in {"text", "wide"}:
         text += f"{format_health(document)}\n"
     if options.output in {"text", "wide"} and wants_colour(options.color):
         write_coloured(add_colours(text))
     else:
         sys.stdout.write(text)
     sys.stdout.flush()
-    check_compared(document)
-    is_fine = is_healthy(document) if options.strict else not has_difference(document)
-    return 0 if is_fine else EXIT_DIFFERENCE
+    if document["verdict"] == NodeVerdict.HEALTHY:
+        check_compared(document)
+    return 0 if options.no_fail else VERDICT_STATUSES[document["verdict"]]
 
 
 def _check_watched(options: argparse.Namespace) -> None:
     """Refuse options that don't apply with `--watch`."""
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods as text: leave it out to name a POD or to use -o")
-    if options.strict:
-        options.parser.error("--strict is a health check, which --watch doesn't do: leave out --strict")
+    if options.no_fail:
+        options.parser.error("--watch ends with 0: leave out --no-fail")
     if options.color != "auto":
         options.parser.error("--watch has no colours: leave out --color")
     if options.root is not None or options.machine is not None:

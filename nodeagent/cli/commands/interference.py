@@ -10,7 +10,7 @@ from typing import Any
 from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.counting import InterferenceError, count_interference
 from nodeagent.cli.support.documents import Document, add_output_argument, format_document
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.cli.support.node.this_node import read_this_node_for_display
 from nodeagent.cli.support.numeric_arguments import seconds
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: only owners, immovable kernel work and claimed interrupts ran there; 3: something else did; 1: could not be determined;
-2: wrong arguments
+exit status: 0: only owners, immovable kernel work and claimed interrupts ran there; 2: something else did; 1: could not be determined;
+3: the agent doesn't answer, and has saved no state; 64: wrong arguments
 
 examples:
   nodeagent interference
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         text = render_interference(document, find_terminal_width() or WIDTH, coloured=colours)
         (write_coloured if colours else sys.stdout.write)(text)
     if not is_alone(document):
-        return EXIT_DIFFERENCE
+        return EXIT_WRONG
     check_complete(document)
     return 0
 

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: installed; 4: the pod would be refused, so nothing was installed, or is refused; 1: failure; 2: wrong arguments
+exit status: 0: installed; 4: the pod would be refused, so nothing was installed, or is refused; 1: failure;
+3: the agent doesn't answer, so nothing is decided (--wait); 64: wrong arguments
 
 examples:
   nodeagent pin postgresql.service --cpus 4 --memory 8Gi --wait

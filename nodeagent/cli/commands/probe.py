@@ -10,7 +10,7 @@ from contextlib import suppress
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, format_document
 from nodeagent.cli.support.entering import check_container, find_expected_cpus
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.cli.support.node.this_node import NeverSavedError, read_this_node_for_display
@@ -79,8 +79,8 @@ nodeagent probe [POD [--container C]] [-o text|json|yaml]
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: success; 3: a container has memory outside its allocated NUMA nodes; 1: could not be determined;
-2: wrong arguments
+exit status: 0: success; 2: a container has memory outside its allocated NUMA nodes; 1: could not be determined;
+3: the agent doesn't answer, and has saved no state; 64: wrong arguments
 
 examples:
   nodeagent probe
@@ -136,7 +136,7 @@ def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
     """
     memory = tuple(memory)
     if any(one.elsewhere for one in memory):
-        return EXIT_DIFFERENCE
+        return EXIT_WRONG
     unknown = [f"{one.pod} {one.container}" for one in memory if one.promised is not None and one.by_node is None]
     if unknown:
         raise ProbeError(

@@ -72,7 +72,7 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     )
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: released, or nothing to release; 1: a pod or cgroup is left; 2: wrong arguments
+exit status: 0: released, or nothing to release; 1: a pod or cgroup is left; 3: the agent doesn't answer any more; 64: wrong arguments
 
 examples:
   nodeagent release default/web

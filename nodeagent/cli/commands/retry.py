@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from nodeagent.cli.support.documents import Document, add_output_argument, format_document
-from nodeagent.cli.support.exit_status import EXIT_ERROR
+from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, PodRefusedError
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.core.model.state import PodEntry
@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 class RetryError(NodeAgentError):
-    """The pod was not admitted."""
+    """The agent has not decided."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output_argument(parser)
     parser.epilog = """\
-exit status: 0: admitted; 1: refused again, or not decided; 2: wrong arguments
+exit status: 0: admitted; 4: refused again; 1: not decided; 3: the agent doesn't answer; 64: wrong arguments
 
 examples:
   nodeagent retry default/web
@@ -66,13 +66,13 @@ def run(options: argparse.Namespace) -> int:
     entry = next(after, None)
     if options.output != "text":
         sys.stdout.write(format_document(_describe_decision(name, uid, entry), options.output))
-        return 0 if entry is not None and _find_refusal(entry) is None else EXIT_ERROR
+        return EXIT_ERROR if entry is None else 0 if _find_refusal(entry) is None else EXIT_REFUSED
     if entry is None:
         raise RetryError(f"the agent has not decided on pod {name} yet", hint=f"see `nodeagent inspect {name}`")
     refusal = _find_refusal(entry)
     if refusal is not None:
         what = f"pod {name}" if entry.refusal is not None else f"the changed manifest of pod {name}"
-        raise RetryError(
+        raise PodRefusedError(
             f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=advise_next_step(refusal.reason, name)
         )
     if entry.deleting_since_ms is not None:

@@ -15,7 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the configuration (default: {DEFAULT_CONFIG})",
     )
     parser.epilog = """\
-exit status: 0: stopped on request; 78: a person must fix the configuration or the state, the message says what; 1: another failure
+exit status: 0: stopped on request; 78: a person must fix the configuration or the state, the message says what; 1: another failure;
+64: wrong arguments
 
 examples:
   systemctl enable --now nodeagent

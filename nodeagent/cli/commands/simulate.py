@@ -8,7 +8,8 @@ from nodeagent.cli.support.node.arguments import add_what_if_arguments
 from nodeagent.cli.support.numeric_arguments import whole_number
 
 _EPILOG = """\
-exit status: 0: everything was decided, even if pods are refused; 1: something could not be read; 2: wrong arguments
+exit status: 0: scenarios are replayed, or all pods fit; 4: a pod would be refused (--capacity: not one copy fits); 2: decisions differ
+(--compare); 1: something could not be read; 64: wrong arguments
 
 examples:
   nodeagent simulate examples/scenario.jsonl
@@ -94,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
     if about_pods:
         from nodeagent.cli.commands.simulate_pods import simulate_pods
 
-        sys.stdout.write(simulate_pods(args))
-        return 0
+        text, status = simulate_pods(args)
+        sys.stdout.write(text)
+        return status
     from nodeagent.cli.commands.simulate_scenarios import simulate_scenarios
 
     simulate_scenarios(args)

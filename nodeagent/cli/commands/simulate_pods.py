@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_xml, render_document
+from nodeagent.cli.support.exit_status import EXIT_REFUSED, EXIT_WRONG
 from nodeagent.cli.support.node.devices import add_selected_devices
 from nodeagent.cli.support.node.what_if import (
     WhatIfNode,
@@ -33,8 +34,8 @@ class SimulateError(NodeAgentError):
     """There is no pod to decide on."""
 
 
-def simulate_pods(options: argparse.Namespace) -> str:
-    """Return the text of the outcome.
+def simulate_pods(options: argparse.Namespace) -> tuple[str, int]:
+    """Return the text of the outcome, and the exit status.
 
     Raises:
         NodeAgentError: manifests, machine or configuration can't be read, or there is no pod to decide on.
@@ -49,9 +50,11 @@ def simulate_pods(options: argparse.Namespace) -> str:
         found = Simulation(node.config, node.source, node.what_if, capacity.after, (), capacity, tuple(pods))
     else:
         found = _decide_all(node, node.source, pods, _find_replaced(node.what_if.pods, pods))
-    if options.output == "svg":
-        return _render_picture(found)
-    return render_document(describe_run(found, node.where), options.output, render_run)
+    document = describe_run(found, node.where)
+    capacity = document["capacity"]
+    is_refused = document["summary"]["refused"] if capacity is None else not capacity["copies"]
+    text = _render_picture(found) if options.output == "svg" else render_document(document, options.output, render_run)
+    return text, EXIT_REFUSED if is_refused else 0
 
 
 def _add_devices(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
@@ -96,7 +99,7 @@ def _find_replaced(existing: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, .
     return tuple(pod for pod in existing if not taken.isdisjoint(keys_of(pod)))
 
 
-def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
+def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) -> tuple[str, int]:
     """Under each configuration, decide on the existing pods and then on the given pods."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = read_what_if_machine(options, otherwise=options.compare[0])
@@ -114,4 +117,6 @@ def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) ->
         )
         for config, path in zip(configs, options.compare, strict=True)
     )
-    return render_document(describe_comparison(first, second, machine.where), options.output, render_comparison)
+    document = describe_comparison(first, second, machine.where)
+    text = render_document(document, options.output, render_comparison)
+    return text, EXIT_WRONG if document["differing"] else 0

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
     parser.epilog = """\
-exit status: 0: shown; 1: the machine could not be read, or the configuration of --config doesn't suit it; 2: wrong arguments
+exit status: 0: shown; 1: the machine could not be read, or the configuration of --config doesn't suit it; 64: wrong arguments
 
 examples:
   nodeagent topology

@@ -1,6 +1,30 @@
-"""Exit statuses of commands. This module imports nothing, so that commands start fast."""
+"""Exit statuses of commands: the same kind of outcome has the same status everywhere. Every command imports this module."""
+
+from nodeagent.errors import NodeAgentError
 
 EXIT_ERROR = 1
-EXIT_USAGE = 2
-EXIT_DIFFERENCE = 3
+EXIT_WRONG = 2
+EXIT_AWAY = 3
 EXIT_REFUSED = 4
+EXIT_USAGE = 64
+"""Wrong arguments (EX_USAGE of sysexits.h). argparse's own 2 would look like something that is wrong on the node."""
+
+OUTCOMES = {
+    0: "done, and everything is as it should be",
+    EXIT_ERROR: "not done, or not found out: stderr has the cause and the next step",
+    EXIT_WRONG: "done, and something is not as it should be: stdout says what",
+    EXIT_AWAY: "the agent doesn't answer",
+    EXIT_REFUSED: "a pod is refused, or would be",
+    EXIT_USAGE: "wrong arguments",
+}
+"""Kinds of outcomes by exit status. `run`, `exec` and `job` have more statuses."""
+
+VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
+"""Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
+NO_FAIL_HELP = "exit with 0 also if something is wrong, for people's prompts: what can't be found out is still 1"
+
+
+class PodRefusedError(NodeAgentError):
+    """A pod is refused, or would be."""
+
+    exit_status = EXIT_REFUSED

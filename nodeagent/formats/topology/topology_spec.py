@@ -32,8 +32,8 @@ _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
 class TopologySpecError(NodeAgentError):
     """A text does not describe a machine."""
 
-    exit_status = 2
-    """Exit status for a wrong argument."""
+    exit_status = 64
+    """Exit status for a wrong argument (EX_USAGE of sysexits.h)."""
 
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(

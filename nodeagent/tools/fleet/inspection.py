@@ -5,7 +5,7 @@ from typing import Any
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.tools.fleet.nodes import FleetNode, UnreadNode, describe_origin, describe_unread
-from nodeagent.views.inspect.document import has_difference, inspect_node, is_healthy
+from nodeagent.views.inspect.document import NodeVerdict, has_difference, inspect_node
 from nodeagent.views.inspect.text import format_health
 
 Document = dict[str, Any]
@@ -53,6 +53,7 @@ def _describe_node(node: FleetNode, found: Document | None) -> Document:
             "healthy": None,
             "pods": 0,
             "summary": None,
+            "verdict": NodeVerdict.AGENT_AWAY,
         }
     kept = ("available", "availableCount", "exclusive", "exclusiveCount", "online", "onlineCount")
     return {
@@ -61,9 +62,10 @@ def _describe_node(node: FleetNode, found: Document | None) -> Document:
         "cpus": {name: found["node"]["cpus"][name] for name in kept},
         "differs": has_difference(found),
         "health": format_health(found),
-        "healthy": is_healthy(found),
+        "healthy": found["verdict"] == NodeVerdict.HEALTHY,
         "pods": found["summary"]["pods"],
         "summary": found["summary"],
+        "verdict": found["verdict"],
     }
 
 

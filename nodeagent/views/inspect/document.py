@@ -5,6 +5,7 @@ NUMA nodes have the kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from msgspec import to_builtins
@@ -31,8 +32,19 @@ VERSION = 1
 
 Document = dict[str, Any]
 
-UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
-"""Parts of the summary that need attention, in addition to differences."""
+_WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
+"""Parts of the summary that need attention."""
+
+
+class NodeVerdict(StrEnum):
+    """Whether a node, or the shown pods of it, are as they should be."""
+
+    HEALTHY = "healthy"
+    WRONG = "wrong"
+    AGENT_AWAY = "agentAway"
+    """No agent answers. A copy has the saved state only."""
+    REFUSED = "refused"
+    """A pod that was asked for by its name is refused."""
 
 
 def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
@@ -62,7 +74,8 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
         }
         for difference in found
     ]
-    host = view.observed.host
+    host, node = view.observed.host, _describe_node(view)
+    summary = _summarise(view, pods, found, plan if pod_uids is None else Plan(()))
     return {
         "atMs": view.observed.at_ms,
         "differences": None if view.observed.cgroups is None else described,
@@ -77,10 +90,11 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
             "processes": [{"cpus": str(p.cpus), "name": p.name, "pid": p.pid} for p in host.processes],
         },
         "kind": "Inspection",
-        "node": _describe_node(view),
+        "node": node,
         "pods": pods,
         "orphans": _describe_orphans(view, plan) if pod_uids is None else [],
-        "summary": _summarise(view, pods, found, plan if pod_uids is None else Plan(())),
+        "summary": summary,
+        "verdict": _judge(node["agent"], summary, is_about_pods=pod_uids is not None),
         "version": VERSION,
     }
 
@@ -106,10 +120,13 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     return wanted, plan, tuple(found)
 
 
-def is_healthy(document: Document) -> bool:
-    """Tell whether nothing needs attention: no difference or problem, and every pod is admitted and has all its CPUs."""
-    summary = document["summary"]
-    return not has_difference(document) and not any(summary[name] for name in UNHEALTHY)
+def _judge(agent: Document, summary: Document, *, is_about_pods: bool) -> NodeVerdict:
+    if not agent["live"]:
+        return NodeVerdict.AGENT_AWAY
+    if is_about_pods and summary["refused"]:
+        return NodeVerdict.REFUSED
+    is_wrong = not agent["ready"] or any(summary[name] for name in _WRONG)
+    return NodeVerdict.WRONG if is_wrong else NodeVerdict.HEALTHY
 
 
 def has_difference(document: Document) -> bool:

@@ -57,8 +57,8 @@ def render_wide(document: Document) -> str:
 
 
 def format_health(document: Document) -> str:
-    """Format the result of `--strict` in one line."""
-    summary = document["summary"]
+    """Format the verdict in one line, with the number of each thing that is wrong."""
+    summary, agent = document["summary"], document["node"]["agent"]
     words = {
         "problems": ("problem", "problems"),
         "refused": ("refused pod", "refused pods"),
@@ -69,6 +69,10 @@ def format_health(document: Document) -> str:
         "orphans": ("cgroup without a pod", "cgroups without a pod"),
     }
     found = [format_count(summary[name], *word) for name, word in words.items() if summary[name]]
+    if not agent["live"]:
+        found.insert(0, "no agent is known to run" if document["node"]["copied"] else "the agent is not running")
+    elif not agent["ready"]:
+        found.insert(0, "the last sync is not finished")
     return f"NOT healthy: {', '.join(found)}" if found else "healthy"
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.cli.commands.probe import ProbeError, find_exit_status
-from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.core.model.config import Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.syntax.json_values import MisfitError
@@ -85,7 +85,7 @@ def test_memory_where_it_was_promised_is_as_it_should_be() -> None:
 
 def test_a_page_elsewhere_is_a_difference_and_never_rounded_away() -> None:
     found = memory(app={0: 4096 * MIB, 1: 4096})
-    assert find_exit_status(found) == EXIT_DIFFERENCE
+    assert find_exit_status(found) == EXIT_WRONG
     assert documented(found)["memory"][0]["elsewhereBytes"] == 4096
     assert render_memory(found, None).splitlines()[1].endswith("0: 4.0GiB, 1: 4.0KiB  99.9%  4.0KiB")
 

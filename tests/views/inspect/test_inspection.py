@@ -21,7 +21,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.views.inspect.colour import add_colours
-from nodeagent.views.inspect.document import has_difference, inspect_node, is_healthy
+from nodeagent.views.inspect.document import NodeVerdict, has_difference, inspect_node
 from nodeagent.views.inspect.text import format_health, render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import label_cpus
 from nodeagent.views.wording.columns import break_text, format_table
@@ -114,7 +114,7 @@ def test_document_is_plain_and_its_names_are_stable():
     document = inspect_node(view)
     assert json.loads(json.dumps(document)) == document
     assert sorted(document) == [
-        "atMs", "differences", "hostProcesses", "kind", "node", "orphans", "pods", "summary", "version",
+        "atMs", "differences", "hostProcesses", "kind", "node", "orphans", "pods", "summary", "verdict", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
         "agent", "cgroupRoot", "copied", "copiedAt", "coreClasses", "cpus", "devices", "generation", "hostname", "numaNodes", "policies",
@@ -367,7 +367,7 @@ def test_what_needs_a_person_is_counted(name, made):
         )
     document = inspect_node(view)
     assert document["summary"][name] == 1
-    assert not is_healthy(document)
+    assert document["verdict"] == NodeVerdict.WRONG
     assert format_health(document).startswith("NOT healthy: ")
 
 
@@ -375,7 +375,7 @@ def test_a_node_where_all_is_well_is_healthy():
     world = one(app("app", cpu="2", memory="64Mi"))
     world.add(pod("job", app("once"), restart_policy=RestartPolicy.NEVER), ended("once", 1), outcome=Phase.FAILED)
     document = inspect_node(world.view())
-    assert is_healthy(document), "a job that has failed is its owner's matter"
+    assert document["verdict"] == NodeVerdict.HEALTHY, "a job that has failed is its owner's matter"
     assert format_health(document) == "healthy"
 
 

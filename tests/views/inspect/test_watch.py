@@ -497,12 +497,12 @@ def test_frames_say_that_nobody_has_exclusive_cpus_if_asked_who_ran_there(
         (["--root", "x"], "for this node", "leave out --watch"),
     ],
 )
-def test_what_excludes_a_watch_is_exit_status_2(
+def test_what_excludes_a_watch_is_exit_status_64(
     words: list[str], problem: str, step: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main(["inspect", "--watch", "--frames", "1", *words])
-    assert end.value.code == 2
+    assert end.value.code == 64
     out, err = capfd.readouterr()
     assert out == ""
     message, hint = err.splitlines()[-2:]

@@ -36,18 +36,18 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
     path = state_path(node.config)
     try:
         saved = read_saved_state(node.config)
-    except state_files.StateFileError as err:
+    except state_files.StateFileError:
         if os.geteuid() == 0:
             raise
         raise UnknownStateError(
             f"the agent does not answer ({down.message}), and only root may read its saved state",
             hint="start it with `systemctl start nodeagent`, or run this command as root",
-        ) from err
+        ) from down
     if saved is None:
         raise NeverSavedError(
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
             hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
-        )
+        ) from down
     problems = [f"the agent is not running: {down.message}", *find_misfits(node, saved, path)]
     root, pids = _ask_launcher(node, problems)
     if root is not None:
