@@ -30,6 +30,7 @@ from nodeagent.core.model.errata import ERRATA
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
+from nodeagent.daemon.sources.kept_manifests import PARSED_MANIFESTS
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
@@ -456,6 +457,10 @@ def files() -> str:
         (f"`{DEFAULT_SOCKET}`", "the agent's socket, for commands such as `inspect`"),
         (f"`{runtime}/jobs.sock`", "the agent's socket for `nodeagent job`"),
         (f"`{default.launcher_socket}`", "the launcher's socket, for the agent"),
+        (
+            f"`{runtime}/{PARSED_MANIFESTS}`",
+            "pods of the manifests, left by an agent that was stopped, for the next one",
+        ),
         (f"`{runtime}/claims/NAMESPACE/NAME.json`", "a ResourceClaim of a pod, with its status"),
         (
             f"`{runtime}/placement/UID/CONTAINER`",

@@ -22,6 +22,7 @@ from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
 from nodeagent.daemon.reports.publisher import Publisher
+from nodeagent.daemon.sources.kept_manifests import KeptManifests
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.start.node_builder import load_node
 from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, read_evidence, start_state
@@ -91,6 +92,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         ManifestWatch(config.static_pod_path, lambda: wakeups.wake(WakeUpReason.MANIFESTS)),
         patience_seconds=config.file_check_frequency_ms / 1000,
         alive=heart.beat,
+        kept=KeptManifests(config),
     )
     jobs = Jobs(PlacementFiles(job_directory(config)), lambda: wakeups.wake(WakeUpReason.JOBS))
     sources = (manifests, jobs)

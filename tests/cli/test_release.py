@@ -631,7 +631,7 @@ def test_the_agents_own_files_are_named_and_no_other(tmp_path: Path) -> None:
     )
     ours = {
         "nodeagent_state", "nodeagent_state.aside-2", ".nodeagent_state.new", "cpu_manager_state", "memory_manager_state", ".lock",
-        "last_config.yaml", "agent.sock", "jobs.sock", "m.sock", "p.sock", "host_settings", "host_settings_put_back",
+        "last_config.yaml", "agent.sock", "jobs.sock", "m.sock", "p.sock", "host_settings", "host_settings_put_back", "parsed_manifests",
     }  # fmt: skip
     for name in (*ours, "notes", "nodeagent_state.bak"):
         (tmp_path / name).write_text("")

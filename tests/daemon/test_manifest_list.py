@@ -6,16 +6,21 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodeagent.core.model.config import Config
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.daemon.sources import kept_manifests, manifest_list
+from nodeagent.daemon.sources.kept_manifests import PARSED_MANIFESTS, KeptManifests
 from nodeagent.daemon.sources.manifest_list import ManifestList, ManifestProblem
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.processes.open_files import Writer, find_writers
+from nodeagent.formats.manifest.pod_manifest import parse_manifest
 
 POD = """
 apiVersion: v1
@@ -247,3 +252,71 @@ def test_each_of_many_doubled_documents_is_a_problem_at_once(listed: ManifestLis
     began = time.process_time()
     listed.look(rescan=True)
     assert time.process_time() - began < 2, "nothing is read again, and none is compared with all others"
+
+
+class Restarts:
+    """One agent after the other, with a runtime directory; counts the files that each one parses."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.manifests, runtime = base / "manifests", base / "run"
+        self.manifests.mkdir()
+        runtime.mkdir()
+        self.kept = runtime / PARSED_MANIFESTS
+        self.config = Config(runtime_directory=str(runtime))
+        self.parsed: list[str] = []
+
+        def parse(content: bytes, source: str) -> Any:
+            self.parsed.append(source)
+            return parse_manifest(content, source)
+
+        monkeypatch.setattr(manifest_list, "parse_manifest", parse)
+
+    def look(self) -> PodSource:
+        self.parsed.clear()
+        watch = ManifestWatch(str(self.manifests), lambda: None)
+        with closing(ManifestList(str(self.manifests), watch, PATIENCE, kept=KeptManifests(self.config))) as made:
+            return made.look(rescan=True)
+
+
+@pytest.fixture
+def restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Restarts:
+    made = Restarts(tmp_path, monkeypatch)
+    for name in ("one", "two"):
+        (made.manifests / f"{name}.yaml").write_text(POD.replace("web", name))
+    (made.manifests / "wrong.yaml").write_text(POD.replace("web", "WRONG"))
+    return made
+
+
+def test_the_next_agent_parses_only_what_has_changed(restarts: Restarts) -> None:
+    first = restarts.look()
+    assert sorted(restarts.parsed) == ["one.yaml", "two.yaml", "wrong.yaml"]
+    assert restarts.kept.stat().st_mode & 0o777 == 0o600, "it has the values of variables"
+    assert restarts.look() == first
+    assert restarts.parsed == ["wrong.yaml"], "its findings are made anew"
+    (restarts.manifests / "two.yaml").write_text(POD.replace("web", "other"))
+    (restarts.manifests / "one.yaml").rename(restarts.manifests / "moved.yaml")
+    changed = restarts.look()
+    assert sorted(restarts.parsed) == ["moved.yaml", "two.yaml", "wrong.yaml"]
+    assert [manifest.pod.name for manifest in changed.pods] == ["one", "other"]
+
+
+def test_what_another_program_has_parsed_is_parsed_again(restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = restarts.look()
+    monkeypatch.setattr(kept_manifests, "__version__", "another")
+    assert restarts.look() == first
+    assert len(restarts.parsed) == 3
+
+
+def test_an_agent_that_was_killed_leaves_no_old_file(restarts: Restarts) -> None:
+    restarts.look()
+    watch = ManifestWatch(str(restarts.manifests), lambda: None)
+    ManifestList(str(restarts.manifests), watch, PATIENCE, kept=KeptManifests(restarts.config))
+    assert not restarts.kept.exists()
+
+
+@pytest.mark.parametrize("meddle", [Path.mkdir, lambda path: path.symlink_to("/etc/passwd")], ids=["directory", "link"])
+def test_what_is_in_the_place_of_the_file_is_no_problem(restarts: Restarts, meddle: Callable[[Path], None]) -> None:
+    meddle(restarts.kept)
+    look = restarts.look()
+    assert [manifest.pod.name for manifest in look.pods] == ["one", "two"]
+    assert [problem.source for problem in look.problems] == ["wrong.yaml"]

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
+from nodeagent.daemon.sources.kept_manifests import KeptManifests
 from nodeagent.edge.files.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.files.manifests import ManifestDirectoryError, ManifestScan, scan_manifests
 from nodeagent.edge.processes.open_files import find_writers
@@ -30,14 +31,16 @@ class ManifestList:
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         alive: Callable[[], None] = lambda: None,
+        kept: KeptManifests | None = None,
     ) -> None:
         self._directory = directory
         self._watch = watch
         self._overdue = _OverdueFiles(directory, patience_seconds, clock)
         self._alive = alive
         """Heartbeat, called after each file, as thousands of new files take time."""
-        self._parsed: dict[str, tuple[bytes, Documents]] = {}
-        """Content and documents of each file, as of the last read."""
+        self._kept = kept
+        self._parsed: Mapping[str, tuple[bytes, Documents]] = {} if kept is None else kept.take()
+        """Content and documents of each file, as of the last read or of an earlier agent."""
         self._last: PodSource | None = None
         """None before the first read."""
 
@@ -95,7 +98,20 @@ class ManifestList:
         )
 
     def close(self) -> None:
+        """Stop to watch the directory, and keep the parsed pods for the next agent."""
         self._watch.stop()
+        if self._kept is not None:
+            self._kept.leave(dict(_select_pods(self._parsed)))
+
+
+def _select_pods(
+    parsed: Mapping[str, tuple[bytes, Documents]],
+) -> Iterator[tuple[str, tuple[bytes, tuple[ManifestPod, ...]]]]:
+    """Return the files that have nothing but valid pods."""
+    for name, (content, documents) in parsed.items():
+        pods = tuple(document for document in documents if isinstance(document, ManifestPod))
+        if pods == documents:
+            yield name, (content, pods)
 
 
 class _OpenFile(Struct):

@@ -22,6 +22,7 @@ from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
 from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.sources.kept_manifests import PARSED_MANIFESTS
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.start.recovery import Evidence, read_evidence, start_state
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, LAST_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
@@ -191,16 +192,21 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 
 
 def find_own_files(config: Config) -> Iterator[str]:
-    """Return the agent's existing files: state, files set aside, last configuration, lock, sockets."""
+    """Return the agent's existing files: state, files set aside, last configuration, parsed manifests, lock, sockets."""
     directory = Path(config.state_directory)
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):
         aside = sorted(directory.glob(f"{name}.aside-*"))
         found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *aside]
         yield from (str(path) for path in found if os.path.lexists(path))
-    sockets = [Path(config.runtime_directory) / name for name in ("agent.sock", "jobs.sock")]
+    runtime = Path(config.runtime_directory)
+    sockets = [runtime / name for name in ("agent.sock", "jobs.sock")]
     address = parse_bind_address(config.metrics_bind_address) if config.metrics_bind_address else None
     if isinstance(address, UnixAddress):
         sockets.append(Path(address.path))
     if config.pod_resources_socket:
         sockets.append(Path(config.pod_resources_socket))
-    yield from (str(path) for path in (*sockets, directory / state_files.LOCK_NAME) if os.path.lexists(path))
+    yield from (
+        str(path)
+        for path in (*sockets, runtime / PARSED_MANIFESTS, directory / state_files.LOCK_NAME)
+        if os.path.lexists(path)
+    )

@@ -1,0 +1,45 @@
+"""File with the parsed manifests of an agent that was stopped, for the next one."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from nodeagent import __version__
+from nodeagent.core.model.config import Config
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.state_files import StateFileError, Sync
+from nodeagent.formats.manifest.parsed_manifests import ParsedFiles, decode_parsed, encode_parsed
+
+PARSED_MANIFESTS = "parsed_manifests"
+_MAX_BYTES = 64 << 20
+_PACKAGE = Path(__file__).parents[2]
+_PARSERS = ("core/model", "formats/manifest", "formats/syntax")
+"""Packages whose code decides what a manifest means."""
+
+
+class KeptManifests:
+    """Keeper of the parsed manifests. They only save time, so a file that can't be used or written is no problem."""
+
+    def __init__(self, config: Config) -> None:
+        self._path = str(Path(config.runtime_directory) / PARSED_MANIFESTS)
+
+    def take(self) -> ParsedFiles:
+        """Return the parsed manifests, and remove the file. The result is empty if another program has written it."""
+        try:
+            content = state_files.read(self._path, max_bytes=_MAX_BYTES)
+            state_files.remove(self._path)
+        except StateFileError:
+            return {}
+        return {} if content is None else decode_parsed(content, _identify_program())
+
+    def leave(self, files: ParsedFiles) -> None:
+        content = encode_parsed(files, _identify_program())
+        if files and len(content) <= _MAX_BYTES:
+            with suppress(StateFileError):
+                state_files.write_atomically(self._path, content, sync=Sync.NONE)
+
+
+def _identify_program() -> str:
+    """Return a text that another build of the parsers doesn't share."""
+    modules = (file for package in _PARSERS for file in sorted((_PACKAGE / package).glob("*.py")))
+    stats = ((file.name, file.stat()) for file in modules)
+    return " ".join([__version__, *(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)])
