@@ -40,6 +40,7 @@ def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
         isolation.check_isolcpus(facts),
         isolation.check_nohz_full(facts),
         placement.check_huge_pages(facts),
+        *placement.check_memory_only_nodes(facts),
         *of_devices,
         host.check_numa_balancing(facts),
         host.check_governor(facts),

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 
+from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.model.config import ANY_CLASS
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.formats.kernel.settings import PODS_UNIT
 from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
+_SPARE_BYTES = 2**26
 _COPY_COMMAND = "sudo cp examples/config.yaml /etc/nodeagent/ # see nodeagent --help for the examples"
 
 _SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
@@ -32,6 +36,11 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
         *([f"{topology.offline} offline"] if topology.offline else []),
         *([f"{topology.skipped} of unknown core or NUMA node"] if topology.skipped else []),
     ]
+    control = facts.text(f"{CPUS}/smt/control") or ""
+    if topology.offline and not topology.skipped and control in {"off", "forceoff"}:
+        # The kernel refuses (EPERM) to bring the other threads of cores online.
+        state = f"SMT is {_SMT_STATES.get(control, control)}"
+        return CheckResult("cpus", Level.OK, f"{topology.offline} are offline because {state}: nothing is to be done")
     if lost:
         return CheckResult(
             "cpus", Level.NOTE, f"CPUs that can't be used: {', '.join(lost)}", _format_online_command(topology.offline)
@@ -147,6 +156,77 @@ def check_huge_pages(facts: NodeFacts) -> CheckResult:
     said = ", ".join(f"{size} {amount >> 20} MiB" for size, amount in sizes)
     return CheckResult(
         name, Level.NOTE if limits else Level.OK, f"{said}, the same on every NUMA node with CPUs{limits}"
+    )
+
+
+def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
+    """Check who may get the memory of NUMA nodes without CPUs, only on machines that have such nodes."""
+    name, topology = "memory-only-nodes", facts.topology
+    nodes = [node for node in topology.numa if node.id not in topology.nodes]
+    if not nodes:
+        return
+    memory = [node for node in nodes if node.memory_bytes]
+    ids, with_memory = (str(NumaSet.from_ids(node.id for node in some)) for some in (nodes, memory))
+    size = sum(node.memory_bytes for node in memory)
+    why = f"NUMA nodes {ids} have no CPUs, as memory of CXL or GPUs"
+    if not memory:
+        yield CheckResult(name, Level.OK, f"{why}, and no memory now")
+        return
+    why += f" ({Quantity.of_bytes(size)}{'' if ids == with_memory else f' on {with_memory}'})"
+    if facts.config is None:
+        yield CheckResult(name, Level.UNKNOWN, f"{why}; unknown who gets their memory: {facts.why_unconfigured}")
+        return
+    placement = facts.config.placement
+    is_static = placement.memory_manager_policy == "Static"
+    reserved = {entry.numa_node: dict(entry.limits).get(MEMORY) for entry in placement.reserved_memory}
+    free = [
+        node for node in memory if not is_static or _count_bytes(reserved.get(node.id)) < _find_reservable_bytes(node)
+    ]
+    others = "other containers' memory may come from there once nearer nodes are full"
+    if not free:
+        yield CheckResult(name, Level.OK, f"{why}; reservedMemory keeps Guaranteed pods off, and {others}")
+        return
+    gets = (
+        "the memory manager allocates their memory to Guaranteed pods, as any node's"
+        if is_static
+        else ("memoryManagerPolicy None allocates no memory")
+    )
+    yield CheckResult(name, Level.NOTE, f"{why}; {gets}, and {others}", _format_reservation(facts, free))
+
+
+def _count_bytes(amount: Quantity | None) -> int:
+    return 0 if amount is None else amount.value()
+
+
+def _find_reservable_bytes(node: NumaNode) -> int:
+    """Return an amount that a node still has after a reboot, when the kernel may find a little less: whole 64 MiB, and 64 MiB less."""
+    pages = sum(amount for _, amount in node.hugepages)
+    return max(0, (node.memory_bytes - pages - _SPARE_BYTES) // _SPARE_BYTES * _SPARE_BYTES)
+
+
+def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
+    """Format the settings that reserve the memory of these nodes, besides the memory that is reserved already."""
+    assert facts.config is not None
+    config = facts.config
+    complete = with_machine(config, facts.topology.memory_bytes)
+    total = dict(complete.placement.memory_reservation).get(MEMORY, Quantity(0))
+    reserved = {entry.numa_node: dict(entry.limits) for entry in config.placement.reserved_memory}
+    if config.placement.memory_manager_policy != "Static":
+        first = next(node.id for node in facts.topology.numa if node.id in facts.topology.nodes)
+        reserved = {first: {MEMORY: total}} if total.nano else {}
+    added = 0
+    for node in nodes:
+        amount = _find_reservable_bytes(node)
+        added += amount - _count_bytes(reserved.get(node.id, {}).get(MEMORY))
+        reserved[node.id] = {**reserved.get(node.id, {}), MEMORY: Quantity.of_bytes(amount)}
+    entries = ", ".join(
+        f"{{numaNode: {node}, limits: {{{', '.join(f'{name}: {amount}' for name, amount in limits.items())}}}}}"
+        for node, limits in sorted(reserved.items())
+    )
+    own = _count_bytes(dict(config.system_reserved).get(MEMORY))
+    return (
+        f"memoryManagerPolicy: Static, memory: {Quantity.of_bytes(own + added)} in systemReserved, and "
+        f"reservedMemory: [{entries}] in {facts.config_file}"
     )
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.views.wording.words import format_count
 
@@ -130,8 +130,13 @@ def format_node_title(topology: Topology, node: NumaNode) -> str:
 
 
 def list_nodes_without_cpus(topology: Topology) -> list[str]:
-    """Describe the NUMA nodes that have only memory."""
-    return [f"{format_node_title(topology, node)}, no CPUs" for node in topology.numa if node.id not in topology.nodes]
+    """Describe the NUMA nodes that have only memory, each, and those that have neither, together."""
+    nodes = [node for node in topology.numa if node.id not in topology.nodes]
+    empty = NumaSet.from_ids(node.id for node in nodes if not node.memory_bytes)
+    described = [f"{format_node_title(topology, node)}, no CPUs" for node in nodes if node.memory_bytes]
+    if empty:
+        described.append(f"NUMA node{'s' if len(empty) > 1 else ''} {empty}: no CPUs and no memory")
+    return described
 
 
 def list_cpus_not_drawn(topology: Topology) -> list[str]:

@@ -16,16 +16,22 @@ from msgspec.structs import replace
 
 from nodeagent.cli.commands import check
 from nodeagent.cli.main import main
-from nodeagent.core.admission.managers import Managers, build
-from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.admission.managers import Admitted, Managers, build, initial
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.config import Config, Placement, ReservedMemory
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Runtime
+from nodeagent.core.model.pod import Resources
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
+from nodeagent.formats.manifest.pod_manifest import pod_from_document
 from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import describe_checks, is_fit, render_node_check, run_checks
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
@@ -140,6 +146,28 @@ GOVERNED = {
 }
 
 
+def with_nodes(*sizes_gib: int) -> Topology:
+    """MACHINE and NUMA nodes without CPUs, as GPUs and CXL devices have."""
+    return changed(numa=[*MACHINE.numa, *(NumaNode(number, size * 2**30) for number, size in enumerate(sizes_gib, 2))])
+
+
+def reserving(**limits: str) -> Placement:
+    """Static memory, with these reservations by NUMA node (n0=...)."""
+    amounts = {int(name[1:]): Quantity.parse(text) for name, text in limits.items()}
+    total = Quantity.of_bytes(sum(amount.value() for amount in amounts.values()))
+    return replace(
+        STATIC,
+        memory_manager_policy="Static",
+        reserved_memory=tuple(
+            ReservedMemory(node, Resources.of({"memory": amount})) for node, amount in amounts.items()
+        ),
+        memory_reservation=Resources.of({"memory": total}),
+    )
+
+
+FALLS_BACK = "other containers' memory may come from there once nearer nodes are full"
+
+
 @dataclass(frozen=True)
 class Case:
     check: str
@@ -178,6 +206,14 @@ CASES = [
     Case("reserved-cpus", "unknown", "the configuration is missing", facts(placement=None)),
     Case("reserved-cpus", "unknown", "the configuration is invalid", facts(placement=None, config_problem="f:1: a")),
     Case("cpus", "ok", "8 of 8 are online"),
+    Case("cpus", "ok", "4-7 are offline because SMT is off: nothing is to be done", facts({"sys/devices/system/cpu/smt/control": "off\n"}, topology=changed(offline=CpuSet.parse("4-7")))),
+    Case("cpus", "ok", "9 are offline because SMT is forced off: nothing is to be done", facts({"sys/devices/system/cpu/smt/control": "forceoff\n"}, topology=changed(offline=CpuSet.of(9)))),
+    Case("cpus", "note", "9 offline", facts({"sys/devices/system/cpu/smt/control": "on\n"}, topology=changed(offline=CpuSet.of(9))), "cpu9/online"),
+    Case("memory-only-nodes", "ok", "NUMA nodes 2-9 have no CPUs, as memory of CXL or GPUs, and no memory now", facts(topology=with_nodes(*[0] * 8))),
+    Case("memory-only-nodes", "note", f"NUMA nodes 2-4 have no CPUs, as memory of CXL or GPUs (192Gi on 2,4); memoryManagerPolicy None allocates no memory, and {FALLS_BACK}", facts(topology=with_nodes(96, 0, 96)), "memoryManagerPolicy: Static"),
+    Case("memory-only-nodes", "note", f"NUMA nodes 2 have no CPUs, as memory of CXL or GPUs (96Gi); the memory manager allocates their memory to Guaranteed pods, as any node's, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi"), topology=with_nodes(96)), "{numaNode: 2, limits: {memory: 98240Mi}}"),
+    Case("memory-only-nodes", "ok", f"reservedMemory keeps Guaranteed pods off, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi", n2="98240Mi"), topology=with_nodes(96))),
+    Case("memory-only-nodes", "unknown", "the configuration is missing", facts(placement=None, topology=with_nodes(96))),
     Case("cpus", "note", "9 offline, 11 of unknown core", facts(topology=changed(offline=CpuSet.of(9), skipped=CpuSet.of(11))), "cpu9/online"),
     Case("core-classes", "note", "there are performance cores 0-7 and efficiency cores 8-11, and pods without a required class", facts(topology=hybrid()), "exclusiveCoreClass: performance"),
     Case("core-classes", "ok", "pods get performance cores if enough are free", facts(placement=replace(STATIC, exclusive_core_class="performance"), topology=hybrid())),
@@ -553,3 +589,38 @@ def test_levels_sort_nothing_out() -> None:
     assert len(names) == len(set(names))
     assert [v.check for v in run_checks(facts(NO_CGROUPS, None))] == names
     assert {v.level for v in run_checks(facts())} <= set(Level)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\n"]
+)
+def test_the_reservation_that_check_proposes_keeps_guaranteed_pods_off_nodes_without_cpus(text: str) -> None:
+    topology = with_nodes(96, 0, 64)
+    text += "cpuManagerPolicy: static\nreservedSystemCPUs: '0,4'\n"
+    (before,) = [
+        verdict
+        for verdict in run_checks(NodeFacts(topology, config=parse_config(text.encode(), "f")))
+        if verdict.check == "memory-only-nodes"
+    ]
+    policy, amount, reserved = re.split(
+        r", memory: | in systemReserved, and ", before.fix.removesuffix(" in the configuration")
+    )
+    kept = "\n".join(line for line in text.splitlines() if not line.startswith(("memoryManager", "reservedMemory")))
+    mended = f"{kept}\n{policy}\n{reserved}\nsystemReserved: {{memory: {amount}}}\n"
+    config = parse_config(mended.encode(), "f")
+    node = on_machine(config, topology)
+    assert isinstance(node, NodeSetup), node
+    (after,) = [
+        verdict for verdict in run_checks(NodeFacts(topology, config=config)) if verdict.check == "memory-only-nodes"
+    ]
+    assert (after.level, after.fix) == (Level.OK, "")
+    free = sum(topology_node.memory_bytes for topology_node in topology.numa if topology_node.id in {0, 1})
+    what_if = WhatIf.of(node.managers, initial(node.managers))
+    for size, is_admitted in ((free - 2**28, True), (free + 2**28, False)):
+        pod = pod_from_document(
+            {
+                "metadata": {"name": "p"},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1", "memory": str(size)}}}]},
+            }
+        )
+        assert isinstance(what_if.judge(pod), Admitted) is is_admitted

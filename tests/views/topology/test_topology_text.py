@@ -9,6 +9,7 @@ import pytest
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Cpu, NumaNode, Topology
+from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.topology.text import make_terminal_paint, render_topology
 
 
@@ -224,3 +225,12 @@ def test_output_that_cannot_be_written_is_one_error(form: str) -> None:
     first, hint = done.stderr.splitlines()
     assert first == "nodeagent: cannot write the output: No space left on device"
     assert hint.startswith("hint: ")
+
+
+def test_nodes_without_cpus_and_memory_are_one_line() -> None:
+    topology = topology_from_spec("2s.2c")
+    more = [NumaNode(number, 2**30 if number == 7 else 0) for number in range(2, 34)]
+    text = render_topology(Topology.of(topology.cpus, [*topology.numa, *more]))
+    assert "NUMA node 7: 1.0 GiB, no CPUs\nNUMA nodes 2-6,8-33: no CPUs and no memory\n" in text
+    one = render_topology(Topology.of(topology.cpus, [*topology.numa, NumaNode(2, 0)]))
+    assert "NUMA node 2: no CPUs and no memory\n" in one
