@@ -14,7 +14,7 @@ from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.metrics.agent_metrics import RUNTIME_LATE, RUNTIME_UNASKED
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR
-from nodeagent.core.model.config import RETRY_FOR_ROOM
+from nodeagent.core.model.config import RETRY_FOR_ROOM, RETRY_NOTHING
 from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
@@ -22,6 +22,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.world import Turn, World
@@ -669,6 +670,46 @@ def test_a_refused_pod_gets_the_cpus_that_a_runtimes_container_has_released(
         admitted = daemon.agent.state.entry(big.uid)
         assert admitted is not None
         assert admitted.is_active
+
+
+@pytest.mark.parametrize("retry", [RETRY_FOR_ROOM, RETRY_NOTHING])
+def test_a_refused_container_gets_the_cpus_that_a_pod_has_released(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry: str
+) -> None:
+    machine = Machine(NODE)
+    daemon = Daemon(machine, tmp_path, config={"retry_refused": retry}, more_domains=(desk.containers,))
+    big, remote, late = pod("big", app("main", "5")), pod("remote", app("main", "5")), pod("late", app("main", "5"))
+
+    def answered(call: Call) -> Any:
+        found = desk.ask(call)
+        while not found.done():
+            desk.wakeups.wait(1.0)
+            daemon.turn()
+        return found.result()
+
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (big,)
+        daemon.start()
+        first = answered(event(Event.CREATE_CONTAINER, remote, "r"))
+        assert isinstance(first, Denial)
+        assert answered(event(Event.CREATE_CONTAINER, remote, "r2")) == first, "there is no more room"
+        entry = daemon.agent.state.entry(remote.uid)
+        assert entry is not None
+        assert (Retry.ROOM in entry.list_retries(RequestKind.POD, for_room=retry == RETRY_FOR_ROOM)) is (
+            retry == RETRY_FOR_ROOM
+        )
+        daemon.files.pods = ()
+        daemon.rest()
+        assert daemon.agent.state.entry(remote.uid) == entry, "it waits for the runtime to ask again"
+        answer = answered(event(Event.CREATE_CONTAINER, remote, "r3"))
+        assert (answer == first) is (retry == RETRY_NOTHING)
+        if retry == RETRY_FOR_ROOM:
+            desk.tree.cpusets["r3"] = answer.adjustment.cpus
+            refused = answered(event(Event.CREATE_CONTAINER, late, "l"))
+            assert isinstance(refused, Denial)
+            assert answered(event(Event.CREATE_CONTAINER, late, "l2")) == refused
+            told = [one for one in daemon.said() if one["event"] == "pod_refused"]
+            assert [one["pod"] for one in told] == ["default/remote", "default/late"]
 
 
 def test_a_late_update_brings_no_ended_container_back(desk: Desk) -> None:

@@ -12,7 +12,6 @@ from nodeagent.core.model.promises import PodPromises, UnrecoveredPod
 from nodeagent.core.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nodeagent.core.model.pod import Pod
     from nodeagent.core.resources.devices.pools import DevicePool
 
 
@@ -45,11 +44,10 @@ class Room(Struct, frozen=True):
             or (self.held != before.held and any(self.held.get(uid) != held for uid, held in before.held))
         )
 
-    def has_new_devices(self, before: "Room", pod: "Pod") -> bool:
+    def has_new_devices(self, before: "Room", requested: frozenset[str]) -> bool:
         """Whether a device of a requested resource has become available: its device plugin has registered, or has reported the device as
         healthy.
         """
-        requested = {name for container in pod.containers for name, _ in container.devices}
         known = {pool.resource: pool for pool in before.plugged}
         for pool in self.plugged:
             if pool.resource not in requested:

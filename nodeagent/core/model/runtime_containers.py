@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.pod import is_own_annotation
 from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, Reason
+from nodeagent.core.model.waiting import is_for_room
 
 if TYPE_CHECKING:  # every state has a registry, and most registries are empty
     from nodeagent.core.model.kubelet_pod import KubeletPod
@@ -93,6 +94,11 @@ class RefusedKey(Struct, frozen=True):
     def is_of_update(self) -> bool:
         """Whether an update was refused. Such a refusal doesn't apply to a container that is created again."""
         return self.reason.startswith(OF_RESIZES)
+
+    @property
+    def is_for_room(self) -> bool:
+        """Whether the request could be met with resources that other pods hold now."""
+        return is_for_room(self.reason.partition(":")[0])
 
     @property
     def is_deferred(self) -> bool:

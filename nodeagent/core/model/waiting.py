@@ -47,7 +47,7 @@ class Waiting(Struct, frozen=True):
     @property
     def is_for_room(self) -> bool:
         """Whether the request could be met with resources that other pods hold now."""
-        return self.reason in _FOR_ROOM or self.reason.startswith(_OUT_OF)
+        return is_for_room(self.reason)
 
     def retries(
         self, asked: RequestKind, *, requests_devices: bool = False, for_room: bool = False
@@ -61,10 +61,12 @@ class Waiting(Struct, frozen=True):
         """
         if self.reason == STATE_NOT_SAVED:
             return (Retry.DISK,)
+        room = (Retry.ROOM,) if for_room and self.is_for_room else ()
         match asked:
             case RequestKind.CONTAINER:
                 # kubelet repeats each refused request, so most repetitions get the same answer without a new decision.
-                return (Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST, Retry.REQUEST)
+                first = Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST
+                return (first, Retry.REQUEST, *room)
             case RequestKind.RESUME:
                 return (Retry.ROOM,)
             case RequestKind.CHANGE:
@@ -72,8 +74,12 @@ class Waiting(Struct, frozen=True):
                 return (Retry.MANIFEST, Retry.REQUEST, *((Retry.ROOM,) if by_itself else ()))
             case RequestKind.POD:
                 resource = (Retry.RESOURCE,) if requests_devices and self.reason != RELEASED else ()
-                room = (Retry.ROOM,) if for_room and self.is_for_room else ()
                 return (Retry.MANIFEST, Retry.REQUEST, *resource, *room)
+
+
+def is_for_room(reason: str) -> bool:
+    """Whether a request refused for this reason could be met with resources that other pods hold now."""
+    return reason in _FOR_ROOM or reason.startswith(_OUT_OF)
 
 
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})

@@ -60,7 +60,7 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
 
 def _list_due_refused(draft: Draft, world: World) -> Iterator[tuple[PodEntry, Manifest]]:
     """Yield the refused pods that are due or that a user wants to be decided again. A pod without a known manifest stays due."""
-    due = {one.entry.pod.uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
+    due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
     refused = [(entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None]
     for _, entry in sorted(refused, key=lambda one: one[0]):
         manifest = draft.manifests.get(entry.pod.full_name)

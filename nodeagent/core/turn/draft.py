@@ -14,7 +14,7 @@ from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.decision import find_room
 from nodeagent.core.turn.due import list_unmet
 from nodeagent.core.turn.pod_sources import Manifest
-from nodeagent.core.turn.world import EventKind, SeenRoom, TurnEvent, World
+from nodeagent.core.turn.world import EventKind, RequestKey, SeenRoom, TurnEvent, World
 
 
 class Draft(Struct, frozen=True):
@@ -47,13 +47,17 @@ class Draft(Struct, frozen=True):
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
         """Whether to decide an unmet request of a pod again."""
         now = find_room(self.state, world)
-        return any(one.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
+        return any(one.key.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 
     def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
         """Note the room seen by a refusal. The request then isn't due again before there is more room."""
-        if all(one.kind is not kind for one in list_unmet(entry, world)):
+        if all(one.key.kind is not kind for one in list_unmet(entry, world)):
             return self
-        return replace(self, seen_room={**self.seen_room, (entry.pod.uid, kind): find_room(self.state, world)})
+        return self.with_seen_room(RequestKey(entry.pod.uid, kind), world)
+
+    def with_seen_room(self, key: RequestKey, world: World) -> "Draft":
+        """Note the room that a decision on an unmet request has seen."""
+        return replace(self, seen_room={**self.seen_room, key: find_room(self.state, world)})
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
         """Begin to end a pod."""

@@ -9,41 +9,48 @@ from nodeagent.core.admission.room import NO_ROOM, Room
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.turn.decision import find_room
-from nodeagent.core.turn.world import SeenRoom, Turn, World
+from nodeagent.core.turn.world import RequestKey, SeenRoom, Turn, World
 
 
 class UnmetRequest(Struct, frozen=True):
     """An unmet request that is tried again when there is more room."""
 
-    entry: PodEntry
-    kind: RequestKind
+    key: RequestKey
     retries: tuple[Retry, ...]
-
-    @property
-    def key(self) -> tuple[str, RequestKind]:
-        return self.entry.pod.uid, self.kind
+    devices: frozenset[str] = frozenset()
+    """Names of the requested devices."""
 
     def is_due(self, seen: SeenRoom, now: Room) -> bool:
         """Whether there is enough new room to decide the request again."""
         before = seen.get(self.key, NO_ROOM)
         return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
-            Retry.RESOURCE in self.retries and now.has_new_devices(before, self.entry.pod)
+            Retry.RESOURCE in self.retries and now.has_new_devices(before, self.devices)
         )
 
 
 def list_unmet(entry: PodEntry, world: World) -> Iterator[UnmetRequest]:
-    """Return a pod's unmet requests that are tried again when there is more room."""
-    for kind, _ in entry.waiting:
+    """Return a pod's unmet requests that are tried again when there is more room. The requests of a runtime's containers are left out."""
+    for kind, _ in () if entry.is_requested_per_container else entry.waiting:
         retries = entry.list_retries(kind, for_room=world.config.retries_for_room)
         if Retry.ROOM in retries or Retry.RESOURCE in retries:
-            yield UnmetRequest(entry, kind, retries)
+            devices = frozenset(name for container in entry.pod.containers for name, _ in container.devices)
+            yield UnmetRequest(RequestKey(entry.pod.uid, kind), retries, devices)
 
 
-def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[UnmetRequest]:
+def _list_all_unmet(state: NodeState, world: World) -> list[UnmetRequest]:
+    found = [one for entry in state.entries for one in list_unmet(entry, world)]
+    for refused in state.runtime.refused if world.config.retries_for_room else ():
+        if refused.is_for_room:
+            key = RequestKey(refused.key.pod_uid, RequestKind.CONTAINER, refused.key.name)
+            found.append(UnmetRequest(key, (Retry.ROOM,)))
+    return found
+
+
+def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]:
     """Return the unmet requests that are to be decided again now."""
-    unmet = [one for entry in state.entries for one in list_unmet(entry, world)]
+    unmet = _list_all_unmet(state, world)
     now = find_room(state, world) if unmet else NO_ROOM
-    return [one for one in unmet if one.is_due(seen, now)]
+    return [one.key for one in unmet if one.is_due(seen, now)]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
@@ -54,7 +61,7 @@ def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
         before: the state at which the turn began to decide unmet requests.
         world: the observations.
     """
-    unmet = [one for entry in turn.state.entries for one in list_unmet(entry, world)]
+    unmet = _list_all_unmet(turn.state, world)
     now = find_room(turn.state, world) if unmet else NO_ROOM
     due = {one.key for one in unmet if one.is_due(turn.seen_room, now)}
     if due and now.has_more_than(find_room(before, world)):

@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,8 +19,18 @@ from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 
-SeenRoom = Mapping[tuple[str, RequestKind], Room]
-"""Room that the last decision on each unmet request has seen, by pod UID and kind of request."""
+
+class RequestKey(NamedTuple):
+    """Key of an unmet request."""
+
+    pod_uid: str
+    kind: RequestKind
+    container: str = ""
+    """Name of the container that a runtime has requested. Otherwise empty."""
+
+
+SeenRoom = Mapping[RequestKey, Room]
+"""Room that the last decision on each unmet request has seen."""
 
 
 class World(Struct, frozen=True):

@@ -33,12 +33,18 @@ def describe_unserved_containers(state: NodeState) -> str:
     )
 
 
-def describe_refused_containers(state: NodeState) -> Iterator[str]:
-    """Describe refused containers of running pods. A pod that is refused as a whole is shown itself."""
+def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator[str]:
+    """Describe refused containers of running pods. A pod that is refused as a whole is shown itself.
+
+    Args:
+        state: the state.
+        for_room: whether a container that was refused for lack of resources is decided again (`Config.retries_for_room`).
+    """
     for entry in state.requested_entries():
         for refused in state.runtime.refused_of(entry.pod.uid):
             name = entry.pod.full_name
-            room = f"make room, and: nodeagent retry {name}"
+            by_itself = for_room and refused.is_for_room
+            room = "make room: it is then decided again" if by_itself else f"make room, and: nodeagent retry {name}"
             hint = "undo the resize, or create the pod again" if refused.is_of_update else room
             yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 

@@ -11,6 +11,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.turn.due import list_due, list_unmet, note_room
 from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
 from nodeagent.core.turn.step import step
@@ -85,7 +86,9 @@ def _with_devices(
 ) -> tuple[TurnMemory, Managers]:
     """Return the managers with the devices that the decisions need. Scan the devices only if the last scan isn't sufficient."""
     managers, gives = world.managers, bool(world.config.placement.devices)
-    due = {one.entry.pod.uid for one in list_due(state, world.seen_room, world)}
+    due = {
+        one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER
+    }  # a runtime's domain has its own scan
     is_new = needs_device_scan(list_manifests(seen.sources), state, world.retried | due, gives=gives)
     # Some requests may become due within the turn.
     is_used = (

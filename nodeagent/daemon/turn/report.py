@@ -170,7 +170,7 @@ class Reporter(Struct, frozen=True):
                 *self._find_conditions(memory),
                 *map(str, problems),
                 *(short.text for short in found),
-                *describe_refused_containers(state),
+                *describe_refused_containers(state, for_room=memory.node.config.retries_for_room),
                 *describe_waiting_units(state),
                 *describe_misnamed_pods(state),
                 *(f"manifest {source}: {text}" for source, text in manifests),

@@ -316,10 +316,10 @@ def test_a_refused_container_of_an_admitted_pod_is_a_problem_that_a_retry_ends()
     mixed = pod("mixed", app("main", "2"), app("large", "6"))
     runtime.run(mixed, "main", "m")
     assert isinstance(runtime.create(mixed, "large", "l"), Denial)
-    (problem,) = describe_refused_containers(runtime.state)
+    (problem,) = describe_refused_containers(runtime.state, for_room=False)
     assert problem.startswith("pod default/mixed, container large is refused: OutOfcpu: ")
     runtime.happens(Retried(mixed.uid))
-    assert [*describe_refused_containers(runtime.state)] == []
+    assert [*describe_refused_containers(runtime.state, for_room=False)] == []
     assert runtime.own(mixed, "main") == runtime.cpusets["m"]
 
 
@@ -850,13 +850,13 @@ def test_a_resize_below_what_it_was_admitted_with_is_refused_until_the_container
     events = len(runtime.events)
     assert isinstance(runtime.call(Event.UPDATE_CONTAINER, "m", resources=asked), Denial)
     assert len(runtime.events) == events, "it is told once"
-    (problem,) = describe_refused_containers(runtime.state)
+    (problem,) = describe_refused_containers(runtime.state, for_room=False)
     assert RESIZE_INFEASIBLE in problem
     runtime.end("m")
     runtime.look()
     runtime.run(smaller, "main", "n")
     assert len(runtime.own(WEB, "main") or ()) == 1
-    assert list(describe_refused_containers(runtime.state)) == []
+    assert list(describe_refused_containers(runtime.state, for_room=False)) == []
 
 
 def test_a_resize_that_has_to_wait_is_tried_again_when_it_is_asked_for_again() -> None:

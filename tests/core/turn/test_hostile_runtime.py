@@ -185,7 +185,7 @@ class Agent:
         for text in (
             render(document),
             render_in_full(document),
-            *describe_refused_containers(self.state),
+            *describe_refused_containers(self.state, for_room=False),
             *describe_misnamed_pods(self.state),
             describe_unserved_containers(self.state),
         ):

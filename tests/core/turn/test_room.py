@@ -232,7 +232,7 @@ def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
         (RELEASED, RequestKind.POD, (Retry.MANIFEST, Retry.REQUEST)),
         (RESIZE_DEFERRED, RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),
-        ("OutOfcpu", RequestKind.CONTAINER, (Retry.MANIFEST, Retry.REQUEST)),
+        ("OutOfcpu", RequestKind.CONTAINER, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         ("PodNotKnown", RequestKind.CONTAINER, (Retry.OWNER, Retry.REQUEST)),
     ],
 )

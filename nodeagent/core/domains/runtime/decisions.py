@@ -48,7 +48,7 @@ from nodeagent.core.model.refusals import (
 )
 from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer, Registry, Stage
 from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
-from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
@@ -62,8 +62,9 @@ from nodeagent.core.turn.decision import (
     resize_pod,
 )
 from nodeagent.core.turn.draft import Draft, make_refusal_event, record_refusal
+from nodeagent.core.turn.due import list_due
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
-from nodeagent.core.turn.world import EventKind, TurnEvent
+from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 _NAMESPACE = "default"
 """Namespace of pods without one, such as those of `crictl`."""
@@ -92,7 +93,8 @@ class EventDecided(Struct, frozen=True):
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
     """Decide on all requests of an event."""
     is_list = isinstance(what, Synchronized | Looked)
-    stepped = apply_event(draft.state.runtime, what, wanted_by_key(draft.state, node) if is_list else {})
+    wanted = wanted_by_key(draft.state, node) if is_list else {}
+    stepped = apply_event(draft.state.runtime, what, wanted, find_due(draft, node.world))
     draft = draft.plus(replace(draft.state, runtime=stepped.registry))
     # Containers that can stay on their CPUs come first, those on few CPUs before those that may run anywhere.
     todo, done = sorted(stepped.todo, key=lambda one: _count_cpus(one, node)), list[Todo]()
@@ -119,6 +121,12 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
     draft = draft.plus(_forget_refused_pods(draft.state))
     done = _adopt_placed(draft.state, done, node) if is_list else done
     return EventDecided(draft, tuple(done), stepped.is_illegal)
+
+
+def find_due(draft: Draft, world: World) -> frozenset[ContainerKey]:
+    """Return the keys of refused containers for which there is more room than their last decision has seen."""
+    due = list_due(draft.state, draft.seen_room, world) if draft.state.runtime.refused else ()
+    return frozenset(ContainerKey(one.pod_uid, one.container) for one in due if one.kind is RequestKind.CONTAINER)
 
 
 def _count_cpus(one: Todo, node: Node) -> int:
@@ -337,8 +345,15 @@ def _refuse(
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = record_decision(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)
-    is_told = known is not None and known.is_deferred and known.reason == f"{reason}: {message}"
+    # A refusal that is decided again by itself is reported once.
+    is_told = known is not None and (
+        known.reason == f"{reason}: {message}"
+        if known.is_deferred
+        else known.is_for_room and known.asked == case.made.asked
+    )
     draft = draft.plus(replace(state, runtime=stepped.registry))
+    if world.config.retries_for_room:
+        draft = draft.with_seen_room(RequestKey(decide.key.pod_uid, RequestKind.CONTAINER, decide.key.name), world)
     before = state.entry(case.pod.uid)
     entry = new_entry(Manifest(case.pod, case.node.origin), world.now_ms, pod_level_resources=world.pod_level_resources)
     refusal = Waiting(reason, message, world.now_ms)

@@ -34,7 +34,11 @@ class Retried(Struct, frozen=True):
     pod_uid: str
 
 
-Happening = Call | Synchronized | Looked | Populated | Unserved | Retried
+class RoomMade(Struct, frozen=True):
+    """More room than the decisions on some refused containers have seen (`retryRefused`)."""
+
+
+Happening = Call | Synchronized | Looked | Populated | Unserved | Retried | RoomMade
 
 
 class _ContainerTodo(Struct, frozen=True):

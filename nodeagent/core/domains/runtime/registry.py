@@ -8,7 +8,8 @@ new container may be created before the old one is removed. The rules:
 - A container that was not placed at its creation may not start. A container that started without a call to the agent is found by
   Synchronize. Its list is complete: containers that are missing from it count as removed.
 - kubelet retries forever, so a refusal is stored with the request. It is dropped when the request changes, when kubelet reports something
-  else of the pod, when the pod is removed, and on `nodeagent retry`.
+  else of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal for room doesn't count once there
+  is more room than its decision has seen.
 - Events may be lost, repeated or late. The table in stages.py has the effect of each event. An event without a row is illegal.
 
 The registry decides nothing about CPUs: the managers carry out each `Decide`, and `record_decision` stores the result.
@@ -35,6 +36,7 @@ from nodeagent.core.domains.runtime.instructions import (
     Populated,
     Refuse,
     Retried,
+    RoomMade,
     Todo,
     Unserved,
 )
@@ -93,7 +95,12 @@ class Stepped(Struct, frozen=True):
         return any(isinstance(one, CountIllegal) for one in self.todo)
 
 
-def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
+def apply_event(
+    registry: Registry,
+    what: Happening,
+    wanted: Mapping[ContainerKey, WantedPlacement],
+    due: Collection[ContainerKey] = (),
+) -> Stepped:
     """Return the registry after an event, and the instructions that follow from it.
 
     Args:
@@ -101,12 +108,15 @@ def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKe
         what: the event.
         wanted: desired placement of the containers of each key with an allocation. Only Synchronize and a look need it: they compare the
             containers with it and not with earlier reports.
+        due: keys whose refusals don't count any more, because there is more room than their decisions have seen.
     """
     match what:
         case Synchronized():
-            return _synchronize(registry, what, wanted)
+            return _synchronize(registry, what, wanted, due)
         case Looked(found):
-            return _look(registry, found, wanted)
+            return _look(registry, found, wanted, due)
+        case RoomMade():
+            return Stepped(registry, _keep_newest_of_key(_decide_unplaced(registry, due)))
         case Populated(ids):
             return _release_empty(registry, ids)
         case Unserved(ids):
@@ -116,11 +126,12 @@ def apply_event(registry: Registry, what: Happening, wanted: Mapping[ContainerKe
         case Retried(pod_uid):
             # kubelet retries the creation of a refused container. A running container is decided on now.
             refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
-            todo = _keep_newest_of_key(_decide_unplaced(registry, {pod_uid}))
+            keys = {entry.key for entry in registry.entries if entry.key.pod_uid == pod_uid}
+            todo = _keep_newest_of_key(_decide_unplaced(registry, keys))
             return Stepped(replace(registry, refused=refused), todo)
         case Call():
             known = registry if what.pod is None else _store_pods(_add_sandbox(registry, what.sandbox), (what.pod,))
-            stepped = _apply_call(known, what)
+            stepped = _apply_call(known, what, due)
             return Stepped(registry, stepped.todo) if stepped.is_illegal else stepped
 
 
@@ -162,7 +173,7 @@ def record_decision(registry: Registry, key: ContainerKey, container_id: str, re
     )
 
 
-def _apply_call(registry: Registry, call: Call) -> Stepped:
+def _apply_call(registry: Registry, call: Call, due: Collection[ContainerKey]) -> Stepped:
     sandbox, container = call.sandbox, call.container
     match call.event:
         case Event.UPDATE_POD_SANDBOX:
@@ -181,7 +192,8 @@ def _apply_call(registry: Registry, call: Call) -> Stepped:
     key = ContainerKey.of(sandbox, container)
     if event in {ContainerEvent.STOP, ContainerEvent.REMOVE}:
         key = registry.key_of(container.id) or key
-    report = _ContainerReport(event, key, sandbox, container, call.resources or NriResources())
+    change = call.resources or NriResources()
+    report = _ContainerReport(event, key, sandbox, container, change, is_due=key in due)
     if event in {ContainerEvent.CREATE, ContainerEvent.UPDATE}:
         registry = _add_sandbox(registry, sandbox)
     if event is ContainerEvent.CREATE and any(s.id == sandbox.id and s.is_stopped for s in registry.sandboxes):
@@ -237,6 +249,8 @@ class _ContainerReport(Struct, frozen=True):
     """Changed amounts of an update."""
     wanted: WantedPlacement | None = None
     """Desired placement of the key, for a list or a look. None means that the key has no allocation."""
+    is_due: bool = False
+    """Whether there is more room than the refusal of the key has seen."""
 
 
 def _apply_transition(
@@ -251,6 +265,7 @@ def _apply_transition(
     if stage is None:
         return entry, (_deny(report),) if effect is Effect.DENY_START else ()
     made = _update_container(report, stage, before)
+    refusal = None if report.is_due else registry.refusal(entry.key, made.asked)
     match effect:
         case Effect.NOTHING:
             return _replace_container(entry, made), ()
@@ -260,11 +275,11 @@ def _apply_transition(
             rivals = tuple(other.id for other in entry.made if other.id != made.id)
             return _replace_container(entry, made), (LetStart(report.key, made.id, rivals),)
         case Effect.OFFER:
-            return _offer(registry, entry, made)
+            return _offer(entry, made, refusal)
         case Effect.OFFER_CHANGE:
-            return _offer_change(registry, entry, made)
+            return _offer_change(entry, made, refusal)
         case Effect.COMPARE | Effect.COUNT_AND_COMPARE:
-            return _compare(registry, entry, made, report, counts=effect is Effect.COUNT_AND_COMPARE)
+            return _compare(entry, made, report, refusal, counts=effect is Effect.COUNT_AND_COMPARE)
 
 
 def _update_container(report: _ContainerReport, stage: Stage, before: MadeContainer | None) -> MadeContainer:
@@ -297,9 +312,8 @@ def _deny(report: _ContainerReport) -> Refuse:
     return Refuse(report.key, report.container.id, why, is_first=True)
 
 
-def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
+def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Place a new container if its key holds the requested amounts, refuse a request that was refused before, or decide on it."""
-    refusal = registry.refusal(entry.key, made.asked)
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
     is_as_promised = entry.is_held and entry.asked == made.asked
@@ -307,18 +321,19 @@ def _offer(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[Ke
     return _replace_container(entry, replace(made, is_placed=is_as_promised)), (todo,)
 
 
-def _offer_change(registry: Registry, entry: KeyEntry, made: MadeContainer) -> tuple[KeyEntry, tuple[Todo, ...]]:
+def _offer_change(
+    entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
+) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Do the same for an update. The container keeps its allocation until the decision."""
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
-    refusal = registry.refusal(entry.key, made.asked)
     if refusal is not None and not refusal.is_deferred:
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
     return _replace_container(entry, made), (Decide(entry.key, made.id, is_again=entry.is_held),)
 
 
 def _compare(
-    registry: Registry, entry: KeyEntry, made: MadeContainer, report: _ContainerReport, *, counts: bool
+    entry: KeyEntry, made: MadeContainer, report: _ContainerReport, refusal: RefusedKey | None, *, counts: bool
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Compare a listed container with the allocation of its key.
 
@@ -332,7 +347,6 @@ def _compare(
         entry = replace(entry, is_held=True, asked=entry.asked or made.asked)
         todo: Todo = Adopt(key, made.id) if has_wanted else Correct(key, made.id, wanted, report.container.resources)
         return _replace_container(entry, replace(made, is_placed=True)), (*count, todo)
-    refusal = registry.refusal(key, made.asked)
     todo = (
         Decide(key, made.id, is_again=wanted is not None)
         if refusal is None
@@ -353,16 +367,21 @@ def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
     return Stepped(replace(registry, entries=tuple(left)), tuple(todo))
 
 
-def _decide_unplaced(registry: Registry, pod_uids: Collection[str]) -> Iterator[Decide]:
-    """Decide on the running containers of these pods that were never placed."""
+def _decide_unplaced(registry: Registry, keys: Collection[ContainerKey]) -> Iterator[Decide]:
+    """Decide on the running containers of these keys that were never placed."""
     for entry in registry.entries:
-        if entry.key.pod_uid in pod_uids:
+        if entry.key in keys:
             for made in entry.made:
                 if not made.is_placed and made.stage is Stage.STARTED:
                     yield Decide(entry.key, made.id, is_again=entry.is_held)
 
 
-def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
+def _synchronize(
+    registry: Registry,
+    found: Synchronized,
+    wanted: Mapping[ContainerKey, WantedPlacement],
+    due: Collection[ContainerKey],
+) -> Stepped:
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     listed = {container.id: container for container in found.containers if container.sandbox_id in pods}
     entries = {key: KeyEntry(key, is_held=True) for key in wanted}
@@ -374,14 +393,19 @@ def _synchronize(registry: Registry, found: Synchronized, wanted: Mapping[Contai
     todo: list[Todo] = []
     for container in listed.values():
         todo += _compare_listed(
-            registry, entries, _LISTED[container.state], pods[container.sandbox_id], container, wanted
+            registry, entries, _LISTED[container.state], pods[container.sandbox_id], container, wanted, due
         )
     left = (entries[key] for key in sorted(entries))
     entries_left = tuple(entry for entry in left if entry.made or entry.is_held)
     return Stepped(replace(registry, entries=entries_left), _keep_newest_of_key(todo))
 
 
-def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey, WantedPlacement]) -> Stepped:
+def _look(
+    registry: Registry,
+    found: Synchronized,
+    wanted: Mapping[ContainerKey, WantedPlacement],
+    due: Collection[ContainerKey],
+) -> Stepped:
     """Find containers that started without a call to the agent. A pod that isn't listed is gone, or is reported again later."""
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}
@@ -390,11 +414,11 @@ def _look(registry: Registry, found: Synchronized, wanted: Mapping[ContainerKey,
     registry = _store_pods(before, found.pods)
     # A refused container runs in the shared pool. Its pod's new data may let it be admitted.
     news = {one.key.pod_uid for one in before.refused} - {one.key.pod_uid for one in registry.refused}
-    todo: list[Todo] = [*_decide_unplaced(registry, news)]
+    todo: list[Todo] = [*_decide_unplaced(registry, {key for key in entries if key.pod_uid in news})]
     for container in found.containers:
         if _LISTED[container.state] is ContainerEvent.LISTED_RUNNING and container.sandbox_id in pods:
             sandbox = pods[container.sandbox_id]
-            todo += _compare_listed(registry, entries, ContainerEvent.SEEN_RUNNING, sandbox, container, wanted)
+            todo += _compare_listed(registry, entries, ContainerEvent.SEEN_RUNNING, sandbox, container, wanted, due)
     left = tuple(entries[key] for key in sorted(entries))
     return Stepped(replace(registry, entries=left), _keep_newest_of_key(todo))
 
@@ -406,10 +430,11 @@ def _compare_listed(
     sandbox: Sandbox,
     container: NriContainer,
     wanted: Mapping[ContainerKey, WantedPlacement],
+    due: Collection[ContainerKey],
 ) -> tuple[Todo, ...]:
     """Apply the event of a listed container to its entry in `entries`. Returns the instructions."""
     key = ContainerKey.of(sandbox, container)
-    report = _ContainerReport(event, key, sandbox, container, wanted=wanted.get(key))
+    report = _ContainerReport(event, key, sandbox, container, wanted=wanted.get(key), is_due=key in due)
     entries[key], todo = _apply_transition(registry, entries.get(key) or KeyEntry(key), report)
     return todo
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TurnDone
 from nodeagent.core.domains.runtime.answers import Occupant, Response, build_response
 from nodeagent.core.domains.runtime.call_answer import answer_call
-from nodeagent.core.domains.runtime.decisions import decide_event
+from nodeagent.core.domains.runtime.decisions import decide_event, find_due
 from nodeagent.core.domains.runtime.instructions import (
     Correct,
     CountFailOpen,
@@ -20,6 +20,7 @@ from nodeagent.core.domains.runtime.instructions import (
     Populated,
     Refuse,
     Retried,
+    RoomMade,
     Todo,
     Unserved,
 )
@@ -165,12 +166,15 @@ class RuntimeDomain(PassiveDomain):
         elif cgroups.problem is None and awaits_end(state.runtime):
             happenings.append((None, Populated(cgroups.populated)))
         happenings += [(None, Retried(uid)) for uid in retried]
+        draft = Draft(state, decided.events, decided.deltas, seen_room=decided.seen_room)
+        if find_due(draft, world):
+            happenings.append((None, RoomMade()))
         happenings += [(message, message.content) for message in asked]
         if any(_may_ask_for_devices(what, memory.reported) for _, what in happenings):
             world = replace(world, managers=world.managers.knowing(self._devices(world.managers.topology)))
         origin, mount = self._adapter.origin, str(self._tree.mount)
         node = Node(world, kernel, memory.reported, read_pod_annotations, origin, mount, find_name_problems)
-        pending, draft = PendingDecisions(node), Draft(state, decided.events, decided.deltas)
+        pending = PendingDecisions(node)
         for message, what in happenings:
             informed = replace(node, reported=node.reported.after(what))
             taken = decide_event(draft, what, informed)
@@ -200,7 +204,7 @@ class RuntimeDomain(PassiveDomain):
             is_waiting=False,
             unserved="",
         )
-        return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas)
+        return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas, seen_room=draft.seen_room)
 
     def withdraw(self, why: str, /) -> None:
         """Deny the waiting calls, and keep the events for the next turn."""
@@ -415,6 +419,8 @@ def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
             return any(map(names_devices, what.found.sandboxes))
         case Retried():
             return any(names_devices(box) for box in reported.sandboxes.values() if box.uid == what.pod_uid)
+        case RoomMade():
+            return any(map(names_devices, reported.sandboxes.values()))
         case _:
             return False
 

@@ -22,6 +22,7 @@ from nodeagent.core.domains.runtime.instructions import (
     Populated,
     Refuse,
     Retried,
+    RoomMade,
     Todo,
 )
 from nodeagent.core.domains.runtime.occupants import wanted_by_id
@@ -207,6 +208,15 @@ def test_a_refusal_ends_with_the_next_retry() -> None:
     assert todo(REFUSED, Retried("uid-q")) == ()
     assert apply_event(REFUSED, Retried("uid-q"), {}).registry == REFUSED
     assert todo(after(Retried("uid-p"), registry=REFUSED), create("b")) == (Decide(KEY, "b", is_again=False),)
+
+
+def test_a_refusal_does_not_count_where_there_is_more_room() -> None:
+    again = apply_event(REFUSED, create("b"), {}, {KEY})
+    assert (again.todo, again.registry.refused) == ((Decide(KEY, "b", is_again=False),), REFUSED.refused)
+    assert apply_event(REFUSED, RoomMade(), {}, {KEY}).todo == ()
+    runs = after(synchronized(listed("a")), refuse="no CPUs")
+    assert apply_event(runs, RoomMade(), {}, {KEY}).todo == (Decide(KEY, "a", is_again=False),)
+    assert apply_event(runs, RoomMade(), {}, {OTHER}).todo == ()
 
 
 def test_a_refusal_ends_with_other_amounts() -> None:
