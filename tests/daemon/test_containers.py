@@ -24,9 +24,11 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.plugins import DevicePluginPostponedError
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.turn.world import Turn, World
-from nodeagent.daemon.domains.runtime import containers, device_access
+from nodeagent.daemon.domains.runtime import containers, device_access, exchange
 from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
 from nodeagent.daemon.domains.runtime.kubelet_pods import PodsApi
 from nodeagent.daemon.turn.problem import Problem
@@ -281,6 +283,68 @@ def test_without_what_a_device_needs_a_container_is_not_created(carded: Desk, mo
     denied = carded.answered(with_card("d"))
     assert denied.reason.startswith(f"container main: device {CARD} ({NIC}): cannot use /sys/bus/pci/devices/{CARD}")
     assert carded.log.lines[-1] == ("container_denied", {"problem": denied.reason})
+
+
+class LatePlugin:
+    """A device plugin that has no answer to the first questions, and wakes the agent for the next."""
+
+    def __init__(self, postponements: int, wakeups: Wakeups) -> None:
+        self.left = postponements
+        self._wakeups = wakeups
+
+    def _has_answer(self) -> bool:
+        self.left -= 1
+        self._wakeups.wake(WakeUpReason.DEVICES)
+        return self.left < 0
+
+    def describe_wait(self, _pod_uid: str) -> str:
+        return ""
+
+    def preferred(self, *_: object) -> tuple[str, ...]:
+        return ()
+
+    def allocate(self, *_: object) -> bytes:
+        if not self._has_answer():
+            raise DevicePluginPostponedError("it has not answered yet")
+        return b""
+
+    def prepare(self, _held: tuple[HeldDevice, ...]) -> Unprepared | None:
+        return None if self._has_answer() else Unprepared("it has not answered yet", is_postponed=True)
+
+
+@pytest.fixture(params=["decided", "prepared"])
+def late(request: pytest.FixtureRequest, carded: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let a plugin have no answer to that many questions, of the decision or of the start."""
+
+    def make(postponements: int) -> None:
+        plugin = LatePlugin(postponements, carded.wakeups)
+        if request.param == "prepared":
+            carded.containers.prepare = plugin.prepare
+            return
+        pool = DevicePool(NIC, (PoolDevice(CARD),), plugin)
+        carded.node = replace(NODE, managers=NODE.managers.knowing(None, (pool,)))
+
+    return make
+
+
+def test_a_creation_waits_a_moment_for_a_device_plugin(carded: Desk, late: Callable[[int], None]) -> None:
+    late(3)
+    answer = carded.answered(with_card("c"))
+    assert answer.adjustment.cpus == own_set_of(carded.state.promises, "uid-carded", "main")
+    assert carded.log.lines == []
+
+
+def test_a_creation_waits_only_a_moment_for_a_device_plugin_and_the_next_one_goes_on(
+    carded: Desk, late: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(1_000_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(exchange, "PLUGIN_SECONDS", 0.0)
+        denied = carded.answered(with_card("c"))
+    assert isinstance(denied, Denial)
+    assert "it has not answered yet" in denied.reason
+    late(0)
+    assert isinstance(carded.answered(with_card("d")), Answer)
 
 
 def test_a_container_waits_for_a_device_that_a_unit_could_not_be_made_to_give_back(carded: Desk) -> None:

@@ -7,30 +7,32 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 import pytest
 
-from nodeagent.core.admission.managers import Admitted, Rejected, admit, initial
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
 from nodeagent.core.resources.devices.plugins import DevicePluginPostponedError
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
+from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire import device_plugins as wire
 from nodeagent.formats.wire.device_plugins import decode_variables
-from tests.edge.test_grpc_client import HOSTILE_STATUSES
 from tests.support.builders import managers, pod
-from tests.support.device_plugin import MESSAGES, PATIENCE_SECONDS, DevicePlugin, RawPlugin
+from tests.support.device_plugin import HOSTILE_STATUSES, MESSAGES, PATIENCE_SECONDS, DevicePlugin, RawPlugin
 from tests.support.pods import app
 
 GPU = "example.com/gpu"
+T = TypeVar("T")
 
 
 class Kubelet:
@@ -38,6 +40,7 @@ class Kubelet:
 
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self._changed = threading.Condition()
+        self.wakes = 0
         self.warnings: list[tuple[str, str]] = []
         """Event and problem of each."""
         log: Any = SimpleNamespace(info=lambda *_, **__: None, warning=self._warn)
@@ -59,11 +62,30 @@ class Kubelet:
 
     def _wake(self) -> None:
         with self._changed:
+            self.wakes += 1
             self._changed.notify_all()
 
     def until(self, holds: Callable[[dict[str, list[tuple[str, bool]]]], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: holds(self.told()), PATIENCE_SECONDS), self.told()
+
+    def in_turns(self, tried: Callable[[], T], is_over: Callable[[T], bool]) -> T:
+        """Try in turn after turn, until it is over. Each turn waits for the wake-up of the last."""
+        while True:
+            before = self.wakes
+            self.plugins.begin_turn()
+            if is_over(found := tried()):
+                return found
+            with self._changed:
+                assert self._changed.wait_for(lambda: self.wakes > before, PATIENCE_SECONDS)  # noqa: B023 - called at once
+
+    def decide(self, node: Managers, promises: Promises, of: Pod) -> Admitted | Rejected:
+        return self.in_turns(
+            lambda: admit(node, promises, of), lambda found: isinstance(found, Admitted) or not found.is_postponed
+        )
+
+    def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
+        return self.in_turns(lambda: self.plugins.prepare(held), lambda found: found is None or not found.is_postponed)
 
     def told(self) -> dict[str, list[tuple[str, bool]]]:
         return {pool.resource: [(one.id, one.is_healthy) for one in pool.devices] for pool in self.plugins.pools()}
@@ -106,7 +128,7 @@ def test_what_it_tells_is_given_with_its_nodes_and_its_answer_kept(kubelet: Kube
     node = managers(topology_manager_policy="restricted").knowing(None, kubelet.plugins.pools())
     promises = initial(node)
     for uid in ("p", "q"):
-        decision = admit(node, promises, asking(uid))
+        decision = kubelet.decide(node, promises, asking(uid))
         assert isinstance(decision, Admitted), decision.message
         promises = decision.promises
     ids = [[one.id for one in promises.of_pod(uid).of(DeviceHoldings).devices_of("app")] for uid in ("p", "q")]
@@ -116,7 +138,7 @@ def test_what_it_tells_is_given_with_its_nodes_and_its_answer_kept(kubelet: Kube
     assert answer is not None
     assert decode_variables(answer) == (("GPU_VISIBLE", "b"),)
     assert plugin.asked == [("allocate", ["a"]), ("allocate", ["b"])]
-    assert isinstance(admit(node, promises, asking("r")), Rejected), "an unhealthy one is nobody's"
+    assert isinstance(kubelet.decide(node, promises, asking("r")), Rejected), "an unhealthy one is nobody's"
     assert isinstance(admit(node.tried_out(), initial(node), asking("s")), Admitted)
     assert len(plugin.asked) == 2, "a trial asks nobody"
 
@@ -128,7 +150,7 @@ def test_its_preference_counts_among_what_the_affinity_leaves(kubelet: Kubelet, 
     plugin.tell(("a", True, 0), ("b", True, 0), ("c", True, 0), ("d", True, 1))
     kubelet.until(lambda told: len(told.get(GPU, ())) == 4)
     node = managers(topology_manager_policy="restricted").knowing(None, kubelet.plugins.pools())
-    decision = admit(node, initial(node), asking("p", 2))
+    decision = kubelet.decide(node, initial(node), asking("p", 2))
     assert isinstance(decision, Admitted)
     assert [one.id for one in decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")] == ["b", "c"]
     assert plugin.asked == [("preferred", ["a", "b", "c"]), ("allocate", ["b", "c"])]
@@ -137,33 +159,65 @@ def test_its_preference_counts_among_what_the_affinity_leaves(kubelet: Kubelet, 
 def test_answers_for_a_postponed_pod_are_kept_until_it_is_asked_for_again(
     kubelet: Kubelet, plugin: DevicePlugin
 ) -> None:
-    """A container runtime asks again some turns later, where the agent does in the next turn."""
+    """A container runtime asks again some minutes later, where the agent does in the next turn."""
     passed_seconds = 0.0
-    kubelet.clock = lambda: passed_seconds + 4.2 * len(plugin.asked)
+    kubelet.clock = lambda: passed_seconds
     plugin.register()
     plugin.tell(*((f"d{n}", True, None) for n in range(4)))
     kubelet.until(lambda told: len(told.get(GPU, ())) == 4)
     served = kubelet.plugins.pools()[0].plugin
     assert served is not None
 
-    def decide(*, after_seconds: float) -> None:
-        nonlocal passed_seconds
-        passed_seconds += after_seconds
-        kubelet.plugins.begin_turn(lambda: None)
-        for n in range(4):
-            served.allocate("uid", (f"d{n}",))
+    def decide() -> bool:
+        try:
+            for n in range(4):
+                served.allocate("uid", (f"d{n}",))
+        except DevicePluginPostponedError:
+            return False
+        return True
 
-    with pytest.raises(DevicePluginPostponedError):
-        decide(after_seconds=0)
-    kubelet.plugins.begin_turn(lambda: None)
-    decide(after_seconds=15)
+    def ask_three(asked_before: int) -> None:
+        tries = iter(range(3))
+        kubelet.in_turns(lambda: (decide(), next(tries))[1] == 2, bool)
+        kubelet.until(lambda _: len(plugin.asked) == asked_before + 3)
+
+    ask_three(0)
+    for _ in range(3):
+        kubelet.plugins.begin_turn()  # turns that don't decide it
+    passed_seconds += 300
+    assert kubelet.in_turns(decide, bool)
     assert len(plugin.asked) == 4, "no question is asked again"
-    with pytest.raises(DevicePluginPostponedError):
-        decide(after_seconds=15)
-    assert len(plugin.asked) == 7, "the next decision asks anew"
-    with pytest.raises(DevicePluginPostponedError):
-        decide(after_seconds=61)
-    assert len(plugin.asked) == 10, "the answers were too old"
+    ask_three(4)
+    assert plugin.asked[4:7] == plugin.asked[:3], "the next decision asks anew"
+    passed_seconds += 601
+    kubelet.plugins.begin_turn()
+    kubelet.plugins.begin_turn()
+    assert kubelet.in_turns(decide, bool)
+    assert len(plugin.asked) == 11, "the answers were too old"
+
+
+def test_who_waits_for_a_plugin_asks_one_question_after_the_other_and_others_wait_for_that(
+    kubelet: Kubelet, plugin: DevicePlugin
+) -> None:
+    plugin.answers.clear()
+    plugin.register()
+    plugin.tell(("a", True, None), ("b", True, None))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 2)
+    node = managers().knowing(None, kubelet.plugins.pools())
+    promises = initial(node)
+    for _ in range(3):
+        kubelet.plugins.begin_turn()
+        first, second = (admit(node, promises, asking(uid)) for uid in ("p", "q"))
+        assert isinstance(first, Rejected)
+        assert first.message == f"the device plugin of {GPU}: it has not answered yet"
+        assert isinstance(second, Rejected)
+        assert second.message == f"the device plugin of {GPU} has not answered about another pod yet"
+        assert isinstance(admit(node, promises, pod("r", app(cpu="2"))), Admitted), "it needs no plugin"
+    plugin.answers.set()
+    decision = kubelet.decide(node, promises, asking("p"))
+    assert isinstance(decision, Admitted)
+    assert isinstance(kubelet.decide(node, decision.promises, asking("q")), Admitted)
+    assert plugin.asked == [("allocate", ["a"]), ("allocate", ["b"])]
 
 
 def test_one_that_refuses_refuses_the_pod_and_stays(kubelet: Kubelet, plugin: DevicePlugin) -> None:
@@ -172,7 +226,7 @@ def test_one_that_refuses_refuses_the_pod_and_stays(kubelet: Kubelet, plugin: De
     plugin.tell(("a", True, None))
     kubelet.until(lambda told: GPU in told and bool(told[GPU]))
     node = managers().knowing(None, kubelet.plugins.pools())
-    decision = admit(node, initial(node), asking("p"))
+    decision = kubelet.decide(node, initial(node), asking("p"))
     assert isinstance(decision, Rejected)
     assert decision.reason == "UnexpectedAdmissionError"
     assert "no such luck" in decision.message
@@ -190,7 +244,7 @@ def test_one_that_is_late_has_ended_whoever_notices_first(
     kubelet.until(lambda told: told.get(GPU) == [("a", True)])
     plugin.answers.clear()
     node = managers().knowing(None, kubelet.plugins.pools())
-    decision = admit(node, initial(node), asking("p"))
+    decision = kubelet.decide(node, initial(node), asking("p"))
     assert isinstance(decision, Rejected)
     assert "it has not answered in time" in decision.message
     assert kubelet.told() == {GPU: [("a", False)]}
@@ -202,7 +256,7 @@ def test_one_that_waited_for_somebody_else_refuses_and_stays(kubelet: Kubelet, p
     plugin.tell(("a", True, None))
     kubelet.until(lambda told: told.get(GPU) == [("a", True)])
     node = managers().knowing(None, kubelet.plugins.pools())
-    decision = admit(node, initial(node), asking("p"))
+    decision = kubelet.decide(node, initial(node), asking("p"))
     assert isinstance(decision, Rejected)
     assert "its own server is late" in decision.message
     assert kubelet.told() == {GPU: [("a", True)]}
@@ -239,7 +293,7 @@ def test_nonsense_for_a_status_of_allocate_refuses_the_pod_and_ends_the_plugin(
     raw.register()
     kubelet.until(lambda told: told.get(GPU) == [("a", True)])
     node = managers().knowing(None, kubelet.plugins.pools())
-    decision = admit(node, initial(node), asking("p"))
+    decision = kubelet.decide(node, initial(node), asking("p"))
     assert isinstance(decision, Rejected)
     assert f"the device plugin of {GPU}: it does not speak gRPC as it should" in decision.message
     assert kubelet.told() == {GPU: [("a", False)]}
@@ -265,28 +319,22 @@ def test_nonsense_for_a_status_of_its_list_ends_the_plugin_until_it_registers_ag
     assert kubelet.plugins.problems() == ()
 
 
-def test_whatever_fails_in_following_a_plugin_ends_it_visibly(
-    kubelet: Kubelet, plugin: DevicePlugin, tmp_path: Path, undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+def test_whatever_fails_in_following_a_plugin_is_seen_and_it_is_followed_again(
+    kubelet: Kubelet, raw: RawPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin.register()
-    plugin.tell(("a", True, None))
-    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    monkeypatch.setattr(device_plugins, "_AGAIN_SECONDS", 0.01)
 
     def fails(_message: bytes) -> NoReturn:
         raise RecursionError("a bug")
 
     with monkeypatch.context() as patched:
         patched.setattr(wire, "decode_devices", fails)
-        plugin.tell(("b", True, None))
-        kubelet.until(lambda told: told.get(GPU) == [("a", False)] and bool(kubelet.warnings))
-    assert kubelet.warnings == [("device_plugin_gone", "following it has failed: RecursionError: a bug")]
-    assert "RecursionError: a bug" in kubelet.plugins.problems()[0]
-    plugin.stop()
-    again = DevicePlugin(tmp_path, GPU)
-    undo.callback(again.stop)
-    again.register()
-    again.tell(("b", True, None))
-    kubelet.until(lambda told: told.get(GPU) == [("b", True)])
+        raw.register()
+        kubelet.until(lambda told: told == {GPU: []} and bool(kubelet.warnings))
+    problem = "following it has failed, and is tried again: RecursionError: a bug"
+    assert kubelet.warnings[0] == ("device_plugin_gone", problem)
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    assert kubelet.plugins.problems() == ()
 
 
 def test_a_node_that_cannot_be_costs_no_device(kubelet: Kubelet, plugin: DevicePlugin) -> None:
@@ -297,10 +345,12 @@ def test_a_node_that_cannot_be_costs_no_device(kubelet: Kubelet, plugin: DeviceP
     assert [device.nodes for device in pool.devices] == [0, 0, 2]
     node = managers(topology_manager_policy="single-numa-node").knowing(None, kubelet.plugins.pools())
     promises = initial(node)
-    decision = admit(node, promises, asking("p"))
+    decision = kubelet.decide(node, promises, asking("p"))
     assert isinstance(decision, Admitted)
     assert [one.id for one in decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")] == ["c"]
-    assert isinstance(admit(node, decision.promises, asking("q")), Rejected), "nothing is near a node that can't be"
+    assert isinstance(kubelet.decide(node, decision.promises, asking("q")), Rejected), (
+        "nothing is near a node that can't be"
+    )
 
 
 @pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
@@ -309,7 +359,7 @@ def test_a_topology_without_nodes_is_no_preference(kubelet: Kubelet, plugin: Dev
     plugin.tell_all(MESSAGES.Device(ID="a", health="Healthy", topology=MESSAGES.TopologyInfo()))
     kubelet.until(lambda told: told.get(GPU) == [("a", True)])
     node = managers(topology_manager_policy=policy).knowing(None, kubelet.plugins.pools())
-    assert isinstance(admit(node, initial(node), asking("p")), Admitted)
+    assert isinstance(kubelet.decide(node, initial(node), asking("p")), Admitted)
 
 
 def test_it_is_forgotten_some_time_after_it_has_gone(
@@ -330,14 +380,14 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     plugin.tell(("a", True, None))
     kubelet.until(lambda told: GPU in told and bool(told[GPU]))
     node = managers().knowing(None, kubelet.plugins.pools())
-    decision = admit(node, initial(node), asking("p"))
+    decision = kubelet.decide(node, initial(node), asking("p"))
     assert isinstance(decision, Admitted)
     own = decision.promises.of_pod("p").of(DeviceHoldings).devices_of("app")
-    assert kubelet.plugins.prepare(own) is None
+    assert kubelet.prepare(own) is None
     assert plugin.asked[-1] == ("prepare", ["a"])
     plugin.stop()
     kubelet.until(lambda told: told.get(GPU) == [("a", False)])
-    unprepared = kubelet.plugins.prepare(own)
+    unprepared = kubelet.prepare(own)
     assert unprepared is not None
     assert "is gone" in unprepared.why
 

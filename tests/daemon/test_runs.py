@@ -12,6 +12,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import qos_class
 from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
+from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.turn.problem import Problem
@@ -21,6 +22,9 @@ from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES
 from nodeagent.formats.wire.launcher_protocol import DEFAULT_PATH
 from nodeagent.launcher.order import ID
 from tests.support.launcher_process import LauncherProcess
+from tests.support.protos import generated
+
+MESSAGES = generated("device_plugins")[0]
 
 PLACEMENT = ContainerPlacement(CpuSet.parse("2-3,10-11"), CpuSet(), NumaSet.of(1))
 LAST_MOMENT_MS = 16**11 - 1
@@ -210,6 +214,23 @@ def test_runs_are_one_value_until_one_of_them_changes(host: Host) -> None:
     assert isinstance(runner.look(), Problem)
     host.launcher.run()
     assert runner.look() == runs
+
+
+def test_variables_of_devices_that_the_launcher_cannot_take_fail_the_start_and_are_named(host: Host) -> None:
+    launch = first_attempt(pod_with("{name: c, command: [x]}"))
+    resources = [f"example.com/gpu{n}" for n in range(8)]
+    answers = tuple(
+        (resource, MESSAGES.ContainerAllocateResponse(envs={f"V{n}": "x" * 30_000}).SerializeToString())
+        for n, resource in enumerate(resources)
+    )
+    devices = tuple(HeldDevice(resource, "a") for resource in resources)
+    launch = replace(launch, placement=replace(PLACEMENT, device_answers=answers, devices=devices))
+    runner = Runner(host.launcher.client)
+    assert runner.launch(launch, Config(), "/sys/fs/cgroup") is None
+    runs = runner.look()
+    assert isinstance(runs, Mapping)
+    why = reason(runs[launch.run_id]) or ""
+    assert why.endswith(f"the variables of its devices are too long ({', '.join(resources)})"), why
 
 
 def reason(run: Run) -> str | None:

@@ -27,6 +27,9 @@ class Plugin:
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
 
+    def describe_wait(self, _pod_uid: str) -> str:
+        return ""
+
     def preferred(self, *_: object) -> tuple[str, ...]:
         return ()
 
@@ -45,7 +48,7 @@ class Plugins:
     def pools(self) -> tuple[DevicePool, ...]:
         return self.now
 
-    def begin_turn(self, alive: object) -> None: ...
+    def begin_turn(self) -> None: ...
 
     def problems(self) -> tuple[str, ...]:
         return ()

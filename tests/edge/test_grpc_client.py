@@ -21,6 +21,7 @@ from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, encode_get_pod, read_pod
 from nodeagent.formats.wire.grpc_messages import Status, add_frame, parse_status
+from tests.support.device_plugin import HOSTILE_STATUSES
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod
 from tests.support.runtime_pods import kubelets
@@ -238,9 +239,6 @@ def test_who_keeps_to_nothing_is_told_apart(tmp_path: Path, behave: Behaviour, w
     path = tmp_path / "pods-api.sock"
     with behaving(path, behave):
         assert why in failure(path).message
-
-
-HOSTILE_STATUSES = ("", "zero", "²", "٠", "０", "-1", "+0", "0x0", "1e3", " ", "0_0", "0000", "9" * 5000, "\xff")
 
 
 @pytest.mark.parametrize("status", HOSTILE_STATUSES)

@@ -691,6 +691,9 @@ class Unanswering:
     def __init__(self, error: DevicePluginFailedError) -> None:
         self._error = error
 
+    def describe_wait(self, _pod_uid: str) -> str:
+        return ""
+
     def preferred(
         self, _pod_uid: str, _available: tuple[str, ...], _must: tuple[str, ...], _size: int
     ) -> tuple[str, ...]:

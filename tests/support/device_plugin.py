@@ -21,6 +21,8 @@ from tests.support.protos import generated
 
 MESSAGES, STUBS = generated("device_plugins")
 PATIENCE_SECONDS = 60.0
+HOSTILE_STATUSES = ("", "zero", "²", "٠", "０", "-1", "+0", "0x0", "1e3", " ", "0_0", "0000", "9" * 5000, "\xff")
+"""Values of `grpc-status` that are no plain small number."""
 
 
 def register(directory: Path, resource: str, endpoint: str, version: str = "v1beta1") -> None:

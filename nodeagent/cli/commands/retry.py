@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
         before = frozenset(map(_decision_key, _read_entries(options.socket)))
         answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)
         uid, name = str(answer["uid"]), str(answer["pod"])
-        after = (e for e in _read_entries(options.socket) if e.pod.full_name == name and _decision_key(e) not in before)
+        decided = (e for e in _read_entries(options.socket) if e.pod.full_name == name and not e.is_undecided)
+        after = (e for e in decided if _decision_key(e) not in before)
     except ApiUnavailable as err:
         raise RetryError(
             f"the agent does not answer: {err.message}",

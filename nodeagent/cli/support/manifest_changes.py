@@ -132,7 +132,7 @@ def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
 
 def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
     """Return the decision on this very pod. A refused change gets an entry of its own."""
-    if entry is None or entry.deleting_since_ms is not None:
+    if entry is None or entry.deleting_since_ms is not None or entry.is_undecided:
         return None
     if _is_same(entry.pod, pod):
         return entry

@@ -103,7 +103,8 @@ class Managers(Struct, frozen=True):
         return replace(self, providers=providers, plugged=plugged)
 
     @property
-    def _devices(self) -> "DeviceResource | None":
+    def devices(self) -> "DeviceResource | None":
+        """Return the device manager. None means that no pod can request devices by count."""
         if not any(one.holdings is DeviceHoldings for one in self.providers.resources):
             return None
         from nodeagent.core.resources.devices.resource import DeviceResource  # noqa: PLC0415 - as in `knowing`
@@ -113,13 +114,13 @@ class Managers(Struct, frozen=True):
     @property
     def pools(self) -> "tuple[DevicePool, ...]":
         """Return the pools of devices that pods may request by count."""
-        return () if self._devices is None else self._devices.manager.pools
+        return () if self.devices is None else self.devices.manager.pools
 
     def tried_out(self) -> "Managers":
         """Return the managers for trials, which don't call device plugins."""
-        if self._devices is None:
+        if self.devices is None:
             return self
-        return replace(self, providers=self.providers.having(self._devices.tried_out()))
+        return replace(self, providers=self.providers.having(self.devices.tried_out()))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
         """Return the node's allocatable amounts, with the amounts of extended resources added."""
@@ -176,7 +177,7 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_postponed(self) -> bool:
-        """Whether the next turn decides on the pod again, because device plugins have used up the time of this turn."""
+        """Whether a later turn decides on the pod again, because a device plugin has not answered yet."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
@@ -354,6 +355,8 @@ def _decide_demand(
     is_running: bool,
 ) -> AdmissionResult:
     why = sort_refusal or unfit(managers.providers, managers.topology, demand)
+    if why is None and managers.devices is not None and not is_running:
+        why = managers.devices.find_wait(promises.of_pod(pod.uid), demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decide_resources(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims

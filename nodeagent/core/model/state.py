@@ -185,6 +185,11 @@ class PodEntry(Struct, frozen=True):
         )
         return tuple((asked, waiting) for asked, waiting in found if waiting is not None)
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the pod waits for a device plugin's answer, and is decided then."""
+        return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
+
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
         """Return the events that let an unmet request be tried again. Empty if the request is met.
 

@@ -33,6 +33,8 @@ class Retry(enum.StrEnum):
     """A device plugin reports devices of a resource that the pod requests."""
     DISK = "disk"
     """The state can be saved again."""
+    PLUGIN = "plugin"
+    """A device plugin answers."""
     OWNER = "owner"
     """The program that runs the container repeats its request."""
 
@@ -43,6 +45,11 @@ class Waiting(Struct, frozen=True):
     reason: str
     message: str
     at_ms: int
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the request waits for a device plugin's answer, and is decided then."""
+        return self.reason == Reason.DEVICE_PLUGINS_SLOW.value
 
     @property
     def is_for_room(self) -> bool:
@@ -61,6 +68,8 @@ class Waiting(Struct, frozen=True):
         """
         if self.reason == STATE_NOT_SAVED:
             return (Retry.DISK,)
+        if self.is_undecided and asked is not RequestKind.CONTAINER:
+            return (Retry.PLUGIN,)
         room = (Retry.ROOM,) if for_room and self.is_for_room else ()
         match asked:
             case RequestKind.CONTAINER:

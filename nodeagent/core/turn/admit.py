@@ -43,7 +43,8 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
         report = None
         if isinstance(decision, Rejected):
             if decision.is_postponed:
-                draft = undecided.postponing(pod, decision.message)
+                waits = Waiting(decision.reason, decision.message, world.now_ms)
+                draft = undecided.postponing(replace(known or entry, refusal=waits, containers=()))
                 continue
             report = decision.report
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Report, remove_pod
 from nodeagent.core.metrics.deltas import MetricDelta
-from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry, RefusedChange
 from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn import lifecycle
@@ -29,8 +28,8 @@ class Draft(Struct, frozen=True):
     """Changed manifests, by UID of the pod. A stage that has applied a change removes its manifest."""
     new: tuple[Manifest, ...] = ()
     """Manifests of new pods that are still to be decided."""
-    postponed: tuple[tuple[Pod, str], ...] = ()
-    """Pods that the next turn decides, each with the reason."""
+    postponed: tuple[PodEntry, ...] = ()
+    """Pods that wait for device plugins, each with what it waits for. The state doesn't have that."""
     seen_room: SeenRoom = {}
     """Room seen by earlier decisions and by the decisions of this turn."""
     is_unfinished: bool = False
@@ -40,9 +39,9 @@ class Draft(Struct, frozen=True):
         """Replace the state, and add events and metric deltas."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
-    def postponing(self, pod: Pod, why: str) -> "Draft":
-        """Leave the decision on a pod to the next turn, and note the reason."""
-        return replace(self, postponed=(*self.postponed, (pod, why)))
+    def postponing(self, entry: PodEntry) -> "Draft":
+        """Leave the decision on a pod to a later turn."""
+        return replace(self, postponed=(*self.postponed, entry))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
         """Whether to decide an unmet request of a pod again."""

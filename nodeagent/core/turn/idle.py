@@ -56,13 +56,13 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
             event = TurnEvent(EventKind.POD_RESUMED, entry.pod, entry.origin, report=decision.report)
             draft = draft.plus(state, event, deltas=decision.deltas)
             continue
+        refusal = Waiting(decision.reason, decision.message, world.now_ms)
         if isinstance(decision, Rejected) and decision.is_postponed:
-            draft = draft.postponing(entry.pod, decision.message)
+            draft = draft.postponing(replace(entry, idle=Idle(refusal)))
             continue
         if known is not None and (known.reason, known.message) == (decision.reason, decision.message):
             draft = draft.having_refused(entry, RequestKind.RESUME, world)
             continue
-        refusal = Waiting(decision.reason, decision.message, world.now_ms)
         event = make_refusal_event(entry, refusal, kind=EventKind.RESUME_REFUSED)
         refused = replace(entry, idle=Idle(refusal))
         draft = draft.plus(draft.state.with_entry(refused), event).having_refused(refused, RequestKind.RESUME, world)

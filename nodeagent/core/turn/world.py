@@ -14,7 +14,7 @@ from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
@@ -107,7 +107,7 @@ class Turn(Struct, frozen=True):
     deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
     """Next time at which the passing of time changes something. None means that no such time is known."""
-    postponed: tuple[tuple[Pod, str], ...] = ()
-    """Pods that the next turn decides, each with the reason."""
+    postponed: tuple[PodEntry, ...] = ()
+    """Pods that wait for device plugins, each with what it waits for. The state doesn't have that."""
     seen_room: SeenRoom = {}
     """Room seen by decisions on unmet requests. Requests that only a changed manifest or a user brings back are left out."""

@@ -1,13 +1,15 @@
 """Device plugins, as kubelet has them: they register at a socket, report their devices, and are called when devices are allocated.
 
-A thread follows each plugin's list of devices. The deciding thread uses the last list, and waits at most `CALL_SECONDS` for an answer.
-A slower plugin is disconnected, and its devices are unhealthy until it registers again. Once all plugins together have taken
-`TURN_SECONDS` of a turn, pods that need further answers wait for the next turn.
+A thread for each resource follows the plugin's list of devices. The deciding thread uses the last list and the answers that are there
+(questions.py). A plugin that takes more than `CALL_SECONDS` for an answer is disconnected, and its devices are unhealthy until it registers
+again.
 """
 
+import enum
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.daemon.plugins.questions import Questions
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError, GrpcServerKind
@@ -36,138 +39,117 @@ DEVICE_PLUGIN = GrpcServerKind(
 MAX_MESSAGE_BYTES = 4 << 20
 """gRPC's default limit on a received message, which kubelet uses, too."""
 CALL_SECONDS = 5.0
-TURN_SECONDS = 10.0
-"""Limit on the time that a turn waits for all plugins together, except for a running call. The slowest allowed plugin can answer both
-calls for a container in that time. The longest wait, 15 s, is a quarter of WatchdogSec= in systemd/nodeagent.service.
-"""
 CONNECT_SECONDS = 10.0
 """Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
-_KEPT_SECONDS = 60.0
-"""Time after which the answers for a postponed pod are dropped. A container runtime asks again after some seconds."""
 GRACE_SECONDS = 300.0
 """Time after which the resource of an ended plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
+_REST_PER_LIST = 9.0
+"""Pause after each list, in multiples of the processor time that it took. A plugin that reports without end gets a tenth of a CPU."""
+_AGAIN_SECONDS = 1.0
 MOST_PLUGINS = 64
 
 
-class _Calls:
-    """Calls of the current turn, made by the deciding thread.
+class _Lane(enum.Enum):
+    """Purpose of a call. A plugin gets one call of each at a time."""
 
-    A postponed pod is decided again from the start in the next turn, with the same calls. It gets the earlier answers from here, so the
-    decision is finished however many calls it needs.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._alive: Callable[[], None] = lambda: None
-        self._waited = 0.0
-        self._answers: dict[tuple[str, _Plugin, str, bytes], bytes] = {}
-        """Answers by pod UID, plugin, method and message."""
-        self._postponed: dict[str, float] = {}
-        """Time of the last postponement of each pod whose last decision was postponed, by UID."""
-
-    def begin_turn(self, alive: Callable[[], None]) -> None:
-        self._alive, self._waited = alive, 0.0
-        oldest = self._clock() - _KEPT_SECONDS
-        self._postponed = {uid: since for uid, since in self._postponed.items() if since > oldest}
-        self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] in self._postponed}
-
-    def answer(self, pod_uid: str, plugin: "_Plugin", method: str, message: bytes) -> bytes:
-        """Return the plugin's answer about the devices of a pod.
-
-        Raises:
-            DevicePluginFailedError: there is no answer.
-        """
-        asked = pod_uid, plugin, method, message
-        self._postponed.pop(pod_uid, None)
-        if asked not in self._answers:
-            try:
-                self.check_time(plugin.resource)
-            except DevicePluginPostponedError:
-                self._postponed[pod_uid] = self._clock()
-                raise
-            self._answers[asked] = self.call(plugin, method, message)
-        return self._answers[asked]
-
-    def check_time(self, resource: str) -> None:
-        """Raise DevicePluginPostponedError if this turn may make no further call."""
-        if self._waited >= TURN_SECONDS:
-            raise DevicePluginPostponedError(
-                f"device plugins have taken more than {TURN_SECONDS:g} s of a turn; the one of {resource} is asked in the next turn"
-            )
-
-    def call(self, plugin: "_Plugin", method: str, message: bytes) -> bytes:
-        """Return the plugin's answer. Raises DevicePluginFailedError."""
-        began = self._clock()
-        self._alive()
-        try:
-            return plugin.call(method, message)
-        finally:
-            self._waited += self._clock() - began
-            self._alive()
+    DECISION = "decision"
+    START = "start"
 
 
 class _Plugin:
     """A registered plugin. Its list of devices is replaced as a whole."""
 
-    def __init__(self, resource: str, path: Path, calls: _Calls) -> None:
+    def __init__(self, resource: str, path: Path, questions: Questions) -> None:
         self.resource = resource
         self.path = path
-        self._calls = calls
+        self._questions = questions
+        self._lock = threading.Lock()
         self.options = wire.PluginOptions()
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
         """Monotonic time. None means that the plugin is connected."""
+        self.has_ended = threading.Event()
         self.why_ended = ""
-        self.stream: GrpcClient | None = None
+        self._connection: GrpcClient | None = None
         self.has_reported = threading.Event()
 
     # The interface of core/resources/devices/plugins.py, for the deciding thread
+
+    def describe_wait(self, pod_uid: str) -> str:
+        is_free = self._questions.is_free((self, _Lane.DECISION), pod_uid)
+        return "" if is_free else f"the device plugin of {self.resource} has not answered about another pod yet"
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         if not self.options.has_preferences:
             return ()
         message = wire.encode_preferred_request(available, must, size)
-        return self._read(wire.decode_preferred, self._calls.answer(pod_uid, self, wire.GET_PREFERRED, message))
+        return self.ask(pod_uid, _Lane.DECISION, wire.GET_PREFERRED, message, wire.decode_preferred)
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
         message = wire.encode_allocate_request(ids)
-        answer = self._read(wire.decode_allocated, self._calls.answer(pod_uid, self, wire.ALLOCATE, message))
+        answer = self.ask(pod_uid, _Lane.DECISION, wire.ALLOCATE, message, wire.decode_allocated)
         if answer is None:
             raise DevicePluginFailedError("no containers return in allocation response")
         return answer
 
-    def call(self, method: str, message: bytes) -> bytes:
-        """Return the plugin's answer. Raises DevicePluginFailedError."""
-        if self.ended_at is not None:
-            raise DevicePluginFailedError(f"the device plugin of {self.resource} is gone")
+    def ask(self, asker: str, lane: _Lane, method: str, message: bytes, read: Callable[[bytes], T]) -> T:
+        """Return the plugin's answer. Raises DevicePluginPostponedError or DevicePluginFailedError (see `Questions.find_answer`)."""
         try:
-            with self.connection(time.monotonic() + CALL_SECONDS) as connection:
-                return connection.call(method, message)
+            return self._questions.find_answer(
+                asker, (self, lane), (self, method, message), partial(self._call, method, message, read)
+            )
+        except DevicePluginFailedError as err:
+            raise type(err)(f"the device plugin of {self.resource}: {err}") from err
+
+    def _call(self, method: str, message: bytes, read: Callable[[bytes], T]) -> T:
+        if self.is_over():
+            raise DevicePluginFailedError("it is gone")
+        try:
+            with GrpcClient(DEVICE_PLUGIN, self.path, time.monotonic() + CALL_SECONDS, MAX_MESSAGE_BYTES) as client:
+                return read(client.call(method, message))
         except GrpcError as err:
             if err.status is None:
                 self.end(err.what)
-            raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err.what}") from err
-
-    def _read(self, read: Callable[[bytes], T], message: bytes) -> T:
-        try:
-            return read(message)
+            raise DevicePluginFailedError(err.what) from err
         except ProtobufError as err:
-            raise DevicePluginFailedError(f"the device plugin of {self.resource}: {err}") from err
+            raise DevicePluginFailedError(str(err)) from err
 
-    def connection(self, until: float | None) -> GrpcClient:
-        return GrpcClient(DEVICE_PLUGIN, self.path, until, MAX_MESSAGE_BYTES)
+    # For the thread that follows the plugin
+
+    @contextmanager
+    def connect(self, until: float | None) -> Iterator[GrpcClient]:
+        """Connect, until `end` is called. Raises GrpcError."""
+        with GrpcClient(DEVICE_PLUGIN, self.path, until, MAX_MESSAGE_BYTES) as client:
+            self._connection = client
+            if self.is_over():
+                client.interrupt()
+            yield client
+
+    def report(self, devices: tuple[PoolDevice, ...]) -> bool:
+        """Replace the list of devices. Return whether that changes anything."""
+        with self._lock:
+            is_new = not self.is_over() and (devices != self.devices or not self.has_reported.is_set())
+            if is_new:
+                self.devices = devices
+                self.has_reported.set()
+        return is_new
 
     def is_over(self) -> bool:
         return self.ended_at is not None
 
     def end(self, why: str) -> None:
         """End the connection. Only the first reason is kept."""
-        if self.ended_at is None:
-            self.why_ended, self.ended_at = why, time.monotonic()
+        with self._lock:
+            if self.ended_at is None:
+                self.why_ended, self.ended_at = why, time.monotonic()
+            self.mark_unhealthy()
+        self.has_ended.set()
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def mark_unhealthy(self) -> None:
         self.devices = tuple(replace(device, is_healthy=False) for device in self.devices)
-        if self.stream is not None:
-            self.stream.interrupt()
 
 
 class DevicePlugins:
@@ -186,10 +168,11 @@ class DevicePlugins:
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
         """Plugins by resource."""
+        self._followed: set[str] = set()
+        """Resources whose plugins a thread follows."""
         self._is_closed = False
-        self._calls = _Calls(clock)
-        self.begin_turn = self._calls.begin_turn
-        """Starts a turn with its time limit. The given heartbeat is called around each call."""
+        self._questions = Questions(wake, clock)
+        self.begin_turn = self._questions.begin_turn
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
         """Return the registration service as a gRPC dialogue. `on_bug` is called with an unexpected exception."""
@@ -213,22 +196,19 @@ class DevicePlugins:
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
     def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
-        """Have plugins that require it prepare the devices of a container before its start. None means success.
-
-        All plugins of a container are called in one turn, even if that exceeds the time limit.
-        """
-        ids: dict[str, list[str]] = {}
+        """Have plugins that require it prepare the devices of a container before its start. None means success."""
+        ids: dict[str, tuple[str, ...]] = {}
         for device in held:
-            ids.setdefault(device.resource, []).append(device.id)
+            ids[device.resource] = (*ids.get(device.resource, ()), device.id)
         with self._lock:
             # Other devices have no plugin, or a plugin whose options are unknown since a restart (as in kubelet).
             known = [plugin for resource in ids if (plugin := self._plugins.get(resource)) is not None]
-        asked = [plugin for plugin in known if plugin.options.pre_start_required]
+        start = f"start with {ids}"
         try:
-            if asked:
-                self._calls.check_time(asked[0].resource)
-            for plugin in asked:
-                self._calls.call(plugin, wire.PRE_START, wire.encode_pre_start_request(tuple(ids[plugin.resource])))
+            for plugin in known:
+                if plugin.options.pre_start_required:
+                    message = wire.encode_pre_start_request(ids[plugin.resource])
+                    plugin.ask(start, _Lane.START, wire.PRE_START, message, bytes)
         except DevicePluginFailedError as err:
             return Unprepared(f"PreStartContainer: {err}", isinstance(err, DevicePluginPostponedError))
         return None
@@ -260,19 +240,19 @@ class DevicePlugins:
         if why:
             self._log.warning("device_plugin_refused", resource=asked.resource, problem=why)
             raise CallError(Status.UNKNOWN, why)
-        plugin = _Plugin(asked.resource, self._directory / asked.endpoint, self._calls)
+        plugin = _Plugin(asked.resource, self._directory / asked.endpoint, self._questions)
         with self._lock:
             before = self._plugins.get(asked.resource)
             if before is not None:
+                before.end("it has registered again")
                 plugin.devices = before.devices  # unhealthy until the new plugin has reported its devices
             self._plugins[asked.resource] = plugin
-        if before is not None:
-            before.end("it has registered again")
-            plugin.devices = before.devices
+            is_followed = asked.resource in self._followed
+            self._followed.add(asked.resource)
         self._log.info("device_plugin_registered", resource=asked.resource, endpoint=asked.endpoint)
-        threading.Thread(
-            target=partial(self._follow, plugin), name=f"devices {asked.resource}"[:15], daemon=True
-        ).start()
+        if not is_followed:
+            name = f"devices {asked.resource}"[:15]
+            threading.Thread(target=self._follow, args=(asked.resource,), name=name, daemon=True).start()
         return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
@@ -290,15 +270,35 @@ class DevicePlugins:
                 return f"{MOST_PLUGINS} device plugins have registered, and no more are accepted"
         return ""
 
-    def _follow(self, plugin: _Plugin) -> None:
-        """Follow a plugin's list of devices until it ends, in a thread of its own."""
-        try:
-            self._watch(plugin)
-            why = "it has ended its list"
-        except (GrpcError, ProtobufError) as err:
-            why = err.what if isinstance(err, GrpcError) else str(err)
-        except Exception as err:  # noqa: BLE001 - whatever it is, nobody would follow the plugin, and its devices would stay healthy
-            why = f"following it has failed: {type(err).__name__}: {err}"
+    def _follow(self, resource: str) -> None:
+        """Follow the registered plugin of a resource, one after the other, until the last one has ended. Runs in a thread of its own."""
+        followed = None
+        while True:
+            with self._lock:
+                plugin = self._plugins.get(resource)
+                if plugin is None or plugin is followed:
+                    self._followed.remove(resource)
+                    return
+            self._follow_plugin(plugin)
+            followed = plugin
+
+    def _follow_plugin(self, plugin: _Plugin) -> None:
+        """Follow a plugin's list of devices until it ends."""
+        why = ""
+        while not why:
+            try:
+                self._watch(plugin)
+                why = "it has ended its list"
+            except GrpcError as err:
+                why = err.what
+            except ProtobufError as err:
+                why = str(err)
+            except Exception as err:  # noqa: BLE001 - the plugin isn't at fault, and nobody else would follow it
+                problem = f"following it has failed, and is tried again: {type(err).__name__}: {err}"
+                self._log.warning("device_plugin_gone", resource=plugin.resource, problem=problem)
+                plugin.mark_unhealthy()
+                self._wake()
+                plugin.has_ended.wait(_AGAIN_SECONDS)
         plugin.end(why)
         plugin.has_reported.set()
         with self._lock:
@@ -310,26 +310,21 @@ class DevicePlugins:
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
         plugin.options = wire.decode_options(self._ask_options(plugin, until))
-        with plugin.connection(None) as stream:
-            plugin.stream = stream
-            if plugin.is_over():
-                return
-            for message in stream.watch(wire.LIST_AND_WATCH, wire.encode_empty()):
-                devices = wire.decode_devices(message)
-                if plugin.is_over():
-                    return
-                plugin.devices = devices
-                plugin.has_reported.set()
-                self._wake()
+        with plugin.connect(None) as client:
+            used = time.thread_time()
+            for message in client.watch(wire.LIST_AND_WATCH, wire.encode_empty()):
+                if plugin.report(wire.decode_devices(message)):
+                    self._wake()
+                plugin.has_ended.wait(_REST_PER_LIST * (time.thread_time() - used))
+                used = time.thread_time()
 
     def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
         """Return the plugin's options. Retry until the plugin listens."""
-        pause = threading.Event()
         while True:
             try:
-                with plugin.connection(until) as connection:
-                    return connection.call(wire.GET_OPTIONS, wire.encode_empty())
+                with plugin.connect(until) as client:
+                    return client.call(wire.GET_OPTIONS, wire.encode_empty())
             except GrpcError as err:
                 if err.status is not None or time.monotonic() + _RETRY_SECONDS > until or plugin.is_over():
                     raise
-                pause.wait(_RETRY_SECONDS)
+                plugin.has_ended.wait(_RETRY_SECONDS)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import NodeState, latest_ms
-from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
 from nodeagent.daemon.start.recovery import Recovery
 from nodeagent.daemon.start.reloading import check_takeover
@@ -110,7 +109,7 @@ class Agent:
             reported = reporter.report_turn(self.memory, seen, done, began)
             undone = dict(done.saved.undone)
         self.memory, self.view = reported.memory, reported.view
-        self.requests.answer(self.view, undone)
+        self.requests.answer(self.view, undone, frozenset(entry.pod.uid for entry in self.memory.postponed))
         return reported.pause_seconds
 
     def _decide_and_do(self, seen: Seen, requests: tuple[TurnRequest, ...], *, reattaches: bool) -> Done:
@@ -123,10 +122,9 @@ class Agent:
         untold = tell(edges, state, carried.placed, rescan=seen.rescan)
         ready, unvacated = carried.result.ready, unvacated_cpus(carried.result)
         turn_done = TurnDone(
-            saved.memory.shown_state, planned.wanted, ready, unvacated, carried.placed, carried.files_in_use
+            saved.memory.decided_state, planned.wanted, ready, unvacated, carried.placed, carried.files_in_use
         )
         acted = act(edges, carried.memory, world, turn_done, reattaches=reattaches)
         unsaved = () if saved.problem is None else (saved.problem,)
-        waiting = (Problem(f"pod {pod.full_name} waits: {why}", pod_fields(pod)) for pod, why in decided.turn.postponed)
-        problems = (*unsaved, *waiting, *carried.problems, *untold, *acted.problems)
+        problems = (*unsaved, *carried.problems, *untold, *acted.problems)
         return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)

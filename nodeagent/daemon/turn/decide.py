@@ -48,7 +48,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)
     if edges.plugins is not None:
-        edges.plugins.begin_turn(edges.alive)
+        edges.plugins.begin_turn()
     plugged = edges.plugin_pools()
     state = memory.state
     if memory.adapted_to is not node.managers:

@@ -59,6 +59,8 @@ class TurnMemory(Struct, frozen=True):
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
     """Pods with a request that would have been met if the decision had been saved, each refused for that."""
+    postponed: tuple[PodEntry, ...] = ()
+    """Pods that wait for device plugins."""
     ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
     """CPUs of the pods' cgroup and of each cgroup above it."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
@@ -93,9 +95,18 @@ class TurnMemory(Struct, frozen=True):
     """Seconds until the next look at changes without notification. They grow while nothing changes."""
 
     @property
-    def shown_state(self) -> NodeState:
+    def decided_state(self) -> NodeState:
         """State including the requests that are refused only because they could not be saved."""
-        if not self.unsaved:
-            return self.state
-        entries = {entry.pod.uid: entry for entry in (*self.state.entries, *self.unsaved)}
-        return replace(self.state, entries=tuple(entries.values()))
+        return _with_entries(self.state, self.unsaved)
+
+    @property
+    def shown_state(self) -> NodeState:
+        """State as people see it, including the requests that are not decided because a device plugin has not answered."""
+        return _with_entries(self.decided_state, self.postponed)
+
+
+def _with_entries(state: NodeState, others: tuple[PodEntry, ...]) -> NodeState:
+    if not others:
+        return state
+    entries = {entry.pod.uid: entry for entry in (*state.entries, *others)}
+    return replace(state, entries=tuple(entries.values()))

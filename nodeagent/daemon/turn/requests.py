@@ -46,9 +46,16 @@ class Requests:
         self._taken += self._drain()
         return tuple(self._taken)
 
-    def answer(self, view: NodeView, undone: Mapping[str, str]) -> None:
-        """Answer the taken requests. `undone` has the UIDs of pods with an unfulfilled request, each with the reason."""
-        taken, self._taken = self._taken, []
+    def answer(self, view: NodeView, undone: Mapping[str, str], postponed: frozenset[str] = frozenset()) -> None:
+        """Answer the taken requests. Requests to decide on postponed pods wait for a later turn.
+
+        Args:
+            view: the view after the turn.
+            undone: UIDs of the pods with an unfulfilled request, each with the reason.
+            postponed: UIDs of the pods that a later turn decides.
+        """
+        taken = [request for request in self._taken if not request.retried & postponed]
+        self._taken = [request for request in self._taken if request.retried & postponed]
         noted = TurnRequest()
         for request in taken:
             retried, released = (uids & undone.keys() for uids in (request.retried, request.released))

@@ -21,6 +21,7 @@ from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, place
 from nodeagent.formats.manifest.variables import expand_process
 from nodeagent.formats.wire.launcher_protocol import (
     DEFAULT_PATH,
+    MAX_REQUEST_BYTES,
     Exited,
     Killed,
     Returned,
@@ -28,6 +29,7 @@ from nodeagent.formats.wire.launcher_protocol import (
     StartFailed,
     StartRequest,
     StartStage,
+    encode_start,
 )
 
 START_ERROR_CODE = 128
@@ -41,7 +43,7 @@ class Unprepared(Struct, frozen=True):
 
     why: str
     is_postponed: bool = False
-    """Whether the next turn asks again. Otherwise the start has failed."""
+    """Whether a plugin has not answered yet. A turn is due once it has. Otherwise the start has failed."""
 
 
 class Runner:
@@ -80,10 +82,7 @@ class Runner:
         file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
         unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
         if unprepared is not None and unprepared.is_postponed:
-            return Problem(
-                f"{pod.full_name} {container.name} is not started yet: {unprepared.why}",
-                pod_fields(pod, container.name),
-            )
+            return None
         if unprepared is not None:
             self._fail(launch.run_id, unprepared.why)
             return None
@@ -110,6 +109,12 @@ class Runner:
             log_file=log_file,
             grace_seconds=pod.termination_grace_seconds,
         )
+        size = len(encode_start(request))
+        if size > MAX_REQUEST_BYTES:
+            resources = ", ".join(sorted({device.resource for device in launch.placement.devices}))
+            why = f"its start has {size} bytes, and at most {MAX_REQUEST_BYTES} are possible: the variables of its devices are too long"
+            self._fail(launch.run_id, f"{why} ({resources})")
+            return None
         try:
             answer = self._client.start(request)
         except LauncherError as err:

@@ -65,6 +65,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
         is_saved=True,
         save_failed=False,
         unsaved=(),
+        postponed=_list_postponed(memory, turn),
         seen_room=turn.seen_room,
     )
     return Saved(memory, turn, decided.took_ms, undone)
@@ -78,7 +79,8 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
     # The next turn saves again even without a new decision, which shows whether the problem is over.
-    memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved)
+    postponed = _list_postponed(memory, decided.turn)
+    memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved, postponed=postponed)
     return Saved(memory, turn, (), _unfulfilled(state, decided, problem), problem, err.errno)
 
 
@@ -98,6 +100,19 @@ def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodE
         elif before.idle is not None and entry.idle is None:
             refusal = Waiting(STATE_NOT_SAVED, f"the resume {why}", decided.world.now_ms)
             yield replace(before, idle=Idle(refusal))
+
+
+def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
+    """Return the pods that wait for device plugins, each with the time since which it waits."""
+    before = {entry.pod.uid: entry.refusal or entry.idle_refusal for entry in memory.postponed}
+    entries = []
+    for entry in turn.postponed:
+        waiting, known = entry.refusal or entry.idle_refusal, before.get(entry.pod.uid)
+        if waiting is not None and known is not None:
+            waiting = replace(waiting, at_ms=known.at_ms)
+        is_refused = entry.refusal is not None
+        entries.append(replace(entry, refusal=waiting) if is_refused else replace(entry, idle=Idle(waiting)))
+    return tuple(entries)
 
 
 def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, without unused parts.
 """
 
+import json
 import re
 from collections.abc import Collection
 
@@ -29,6 +30,8 @@ _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
 _MAX_VALUE = 32 * 1024
+_MAX_VARIABLES_BYTES = 32 * 1024
+"""Limit on the variables in an answer to Allocate, as JSON, because a start request must fit into one packet to the launcher."""
 
 _OPTIONS = MessageType(
     "DevicePluginOptions", fields(Kind.BOOL, pre_start_required=1, get_preferred_allocation_available=2)
@@ -146,10 +149,13 @@ def decode_preferred(message: bytes) -> tuple[str, ...]:
     """Decode the answer to GetPreferredAllocation for one container.
 
     Raises:
-        ProtobufError: the message has another form.
+        ProtobufError: the message has another form, or more devices than a plugin may have.
     """
     responses = decode(_PREFERS, message)["container_responses"]
-    return tuple(responses[0]["deviceIDs"]) if responses else ()
+    ids = responses[0]["deviceIDs"] if responses else []
+    if len(ids) > MAX_DEVICES:
+        raise ProtobufError(f"it prefers {len(ids)} devices, and may have at most {MAX_DEVICES}")
+    return tuple(ids)
 
 
 def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
@@ -160,14 +166,18 @@ def decode_allocated(message: bytes) -> bytes | None:
     """Return the encoded answer to Allocate for one container, as it is saved. None means that the message has no answer.
 
     Raises:
-        ProtobufError: the message has another form.
+        ProtobufError: the message has another form, or the answer is too large.
     """
     responses: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
     if not responses:
         return None
     if len(responses[0]) > MAX_ANSWER_BYTES:
         raise ProtobufError(f"its answer has {len(responses[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
-    decode_variables(responses[0])
+    size = len(json.dumps(decode_variables(responses[0])))
+    if size > _MAX_VARIABLES_BYTES:
+        raise ProtobufError(
+            f"its variables have {size} bytes as JSON, and at most {_MAX_VARIABLES_BYTES} are passed on"
+        )
     return responses[0]
 
 

@@ -76,6 +76,7 @@ _RETRIES = {
     Retry.ROOM: "other pods release resources",
     Retry.RESOURCE: "a device plugin reports devices that it requests",
     Retry.DISK: "the state can be saved",
+    Retry.PLUGIN: "the device plugin answers",
     Retry.OWNER: "the program that runs its containers requests one again",
 }
 

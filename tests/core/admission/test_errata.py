@@ -728,7 +728,7 @@ def test_31_a_device_plugin_that_does_not_answer_holds_nobody_up(
         kubelet.until(lambda told: told.get(GPU) == [("a", True)])
         plugin.answers.clear()
         node = managers(MACHINE_A, errata=errata).knowing(None, kubelet.plugins.pools())
-        decision = core.admit(node, core.initial(node), pod("p", app("a", "1", devices={GPU: 1})))
+        decision = kubelet.decide(node, core.initial(node), pod("p", app("a", "1", devices={GPU: 1})))
         assert isinstance(decision, Rejected)
         assert decision.reason == "UnexpectedAdmissionError"
         assert plugin.asked == [("allocate", ["a"])]

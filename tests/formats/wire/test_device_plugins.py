@@ -9,6 +9,7 @@ from nodeagent.formats.wire.device_plugins import (
     PluginFile,
     decode_access,
     decode_allocated,
+    decode_preferred,
     decode_variables,
 )
 from nodeagent.formats.wire.protobuf import ProtobufError
@@ -62,3 +63,21 @@ def test_an_answer_that_is_too_large_to_be_kept_is_none() -> None:
     assert decode_allocated(answering(MAX_ANSWER_BYTES - 100)) is not None
     with pytest.raises(ProtobufError, match="at most 65536 are kept"):
         decode_allocated(answering(MAX_ANSWER_BYTES))
+
+
+@pytest.mark.parametrize(("value", "is_taken"), [("x" * 32_000, True), ("x" * 32_768, False), ("\x01" * 6_000, False)])
+def test_variables_that_no_start_has_room_for_are_refused(value: str, *, is_taken: bool) -> None:
+    """The JSON of a start writes a control character in six bytes."""
+    one = MESSAGES.ContainerAllocateResponse(envs={"A": value})
+    answer = MESSAGES.AllocateResponse(container_responses=[one]).SerializeToString()
+    if is_taken:
+        assert decode_allocated(answer) == one.SerializeToString()
+        return
+    with pytest.raises(ProtobufError, match="bytes as JSON, and at most 32768 are passed on"):
+        decode_allocated(answer)
+
+
+def test_no_more_devices_are_preferred_than_there_can_be() -> None:
+    one = MESSAGES.ContainerPreferredAllocationResponse(deviceIDs=["a"] * 16_385)
+    with pytest.raises(ProtobufError, match="prefers 16385 devices"):
+        decode_preferred(MESSAGES.PreferredAllocationResponse(container_responses=[one]).SerializeToString())

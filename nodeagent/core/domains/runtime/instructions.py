@@ -5,6 +5,7 @@ from msgspec import Struct
 from nodeagent.core.domains.runtime.answers import WantedPlacement
 from nodeagent.core.domains.runtime.stages import ContainerEvent
 from nodeagent.core.model.nri import Call, NriResources, Synchronized
+from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.runtime_containers import ContainerKey
 
 
@@ -65,6 +66,11 @@ class Refuse(_ContainerTodo, frozen=True):
     reason: str
     is_first: bool
     """False means that the refusal is logged already."""
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a device plugin has not answered yet."""
+        return self.reason.startswith(Reason.DEVICE_PLUGINS_SLOW)
 
 
 class LetStart(_ContainerTodo, frozen=True):

@@ -1,6 +1,7 @@
 """Devices that pods hold as extended resources or by claims."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -103,6 +104,11 @@ def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]
     return ((uid, pod.of(DeviceHoldings)) for uid, pod in promises.all_pods())
 
 
+def count_answer_bytes(promises: Promises, resource: str) -> int:
+    """Return the size of all answers of a resource's device plugin that pods hold."""
+    return promises.pods.fold(_ANSWER_BYTES).get(resource, 0)
+
+
 def count_devices(promises: Promises) -> dict[str, int]:
     """Count the held devices of each resource, without claimed devices."""
     ids_by_resource: dict[str, set[str]] = {}
@@ -120,3 +126,14 @@ def _list_keys_of_pod(_uid: str, pod: PodPromises) -> frozenset[tuple[str, str]]
 
 
 _DEVICES: Fold[PodPromises, frozenset[tuple[str, str]]] = Fold(frozenset(), _list_keys_of_pod, frozenset.__or__)
+
+
+def _count_answer_bytes_of_pod(_uid: str, pod: PodPromises) -> Counter[str]:
+    sizes = Counter[str]()
+    for _, answers in pod.of(DeviceHoldings).answers:
+        for resource, answer in answers:
+            sizes[resource] += len(answer)
+    return sizes
+
+
+_ANSWER_BYTES: Fold[PodPromises, Counter[str]] = Fold(Counter(), _count_answer_bytes_of_pod, Counter.__add__)

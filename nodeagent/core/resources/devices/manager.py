@@ -13,10 +13,13 @@ from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, count_answer_bytes, taken_devices
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.resource import Allocation
+
+MAX_ANSWERS_BYTES = 4 * 2**20
+"""Limit on the answers of one device plugin that all pods hold together, because they are part of the state file."""
 
 
 class DeviceManager(Struct, frozen=True):
@@ -74,6 +77,12 @@ def allocate_container(
         of_devices = held.of(DeviceHoldings)
         of_devices = of_devices.with_devices(container.name, (*of_devices.devices_of(container.name), *devices))
         if answer is not None:
+            kept_bytes = count_answer_bytes(promises, resource) + len(answer)
+            if kept_bytes > MAX_ANSWERS_BYTES:
+                why = (
+                    f"all its answers that pods hold have {kept_bytes} bytes, and at most {MAX_ANSWERS_BYTES} are kept"
+                )
+                return Allocation(promises, refusal=wrap_unexpected(f"the device plugin of {resource}: {why}"))
             of_devices = of_devices.with_answer(container.name, resource, answer)
         promises = with_pod(promises, pod.uid, held.having(of_devices))
     return Allocation(promises)

@@ -8,23 +8,30 @@ class DevicePluginFailedError(Exception):
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
-    """A device plugin is not called in this turn, because device plugins have used up the turn's time. The next turn calls the plugin."""
+    """A device plugin has not answered yet. A turn is due once it has, and decides the pod from the start, with the answers so far."""
 
 
 class DevicePlugin(Protocol):
-    """A registered device plugin. Each call takes a limited time."""
+    """A registered device plugin. No call waits: a question goes to the plugin, and its answer is there in a later turn."""
+
+    def describe_wait(self, pod_uid: str) -> str:
+        """Return why the plugin can't be asked about a pod now. Empty means that it can be asked.
+
+        A pod that can't ask need not be decided.
+        """
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         """Return the plugin's preferred choice from the available devices. It includes the devices that are already chosen. Empty means no
         preference.
 
         Args:
-            pod_uid: UID of the pod that gets the devices. A postponed decision on this pod continues with the answers so far.
+            pod_uid: UID of the pod that gets the devices.
             available: IDs of the devices to choose from.
             must: IDs of the devices that are already chosen.
             size: the number of devices to choose.
 
         Raises:
+            DevicePluginPostponedError: the answer is not there yet.
             DevicePluginFailedError: there is no answer.
         """
 
@@ -33,5 +40,6 @@ class DevicePlugin(Protocol):
         them.
 
         Raises:
+            DevicePluginPostponedError: as for `preferred`.
             DevicePluginFailedError: the devices can't be allocated.
         """

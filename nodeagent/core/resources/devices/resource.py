@@ -15,7 +15,7 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
-from nodeagent.core.model.refusals import NotResized, StartRefused
+from nodeagent.core.model.refusals import NotResized, Reason, Refusal, StartRefused
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import DevicesGone, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
@@ -252,6 +252,19 @@ class DeviceResource(Struct, frozen=True):
                     )
                     if gone:
                         yield DevicesGone(uid, name, resource, gone)
+
+    def find_wait(self, held: PodPromises, pod: PodDemand) -> Refusal | None:
+        """Refuse for now a pod that needs devices of a plugin which can't be asked about the pod yet. None means that it can be decided."""
+        if self.has_pod(held, pod):
+            return None
+        wanted = dict(pod.devices)
+        waits = (
+            pool.plugin.describe_wait(pod.uid)
+            for pool in self.manager.pools
+            if pool.plugin is not None and pool.resource in wanted
+        )
+        why = next(filter(None, waits), "")
+        return Refusal(Reason.DEVICE_PLUGINS_SLOW, why) if why else None
 
     def tried_out(self) -> "DeviceResource":
         """Return the device manager for trials, which calls no plugins."""

@@ -93,6 +93,10 @@ class RuntimeMemory(Struct, frozen=True):
     misplaced: tuple[Misplaced, ...] = ()
     unsaved: tuple[Message, ...] = ()
     """Events of a turn that could not be saved. The next turn takes them up."""
+    postponed: tuple[Message, ...] = ()
+    """Messages that wait for device plugins before their decision."""
+    unprepared: "tuple[tuple[Message, tuple[Todo, ...]], ...]" = ()
+    """Decided calls that wait for device plugins before their answer."""
     fail_open_starts: int = 0
     """Containers that started fail-open since the last count."""
     is_waiting: bool = False
@@ -154,7 +158,7 @@ class RuntimeDomain(PassiveDomain):
         """Decide on the runtime's calls and events since the last turn."""
         memory, state, kernel = self._memory, decided.state, world.kernel
         assert kernel is not None
-        asked = (*memory.unsaved, *self.exchange.take())
+        asked = (*memory.unsaved, *memory.postponed, *self.exchange.take())
         cgroups = self._read_cgroups(state, memory.cgroups, again=True)
         retried = tuple(e.pod.uid for e in state.entries if e.is_requested_per_container and e.pod.uid in world.retried)
         if retried and self._pods is not None:
@@ -174,10 +178,14 @@ class RuntimeDomain(PassiveDomain):
             world = replace(world, managers=world.managers.knowing(self._devices(world.managers.topology)))
         origin, mount = self._adapter.origin, str(self._tree.mount)
         node = Node(world, kernel, memory.reported, read_pod_annotations, origin, mount, find_name_problems)
-        pending = PendingDecisions(node)
+        pending, postponed = PendingDecisions(node, memory.unprepared), list[Message]()
         for message, what in happenings:
             informed = replace(node, reported=node.reported.after(what))
             taken = decide_event(draft, what, informed)
+            is_undecided = any(isinstance(one, Refuse) and one.is_undecided for one in taken.todo)
+            if is_undecided and message is not None and time.monotonic() < message.plugins_until:
+                postponed.append(message)
+                continue
             if taken.is_illegal:
                 self.exchange.look_again()
             else:
@@ -186,7 +194,9 @@ class RuntimeDomain(PassiveDomain):
             calls = pending.calls if message is None else (*pending.calls, (message, taken.todo))
             pending = PendingDecisions(node, calls, pending.todo + taken.todo)
         cgroups = self._read_cgroups(draft.state, cgroups, again=False)
-        has_listed = memory.untracked.has_listed or any(isinstance(message.content, Synchronized) for message in asked)
+        has_listed = memory.untracked.has_listed or any(
+            isinstance(message.content, Synchronized) and message not in postponed for message in asked
+        )
         untracked = replace(memory.untracked, has_listed=has_listed)
         if self.is_served:
             try:
@@ -201,6 +211,8 @@ class RuntimeDomain(PassiveDomain):
             cgroups=cgroups,
             untracked=untracked,
             unsaved=(),
+            postponed=tuple(postponed),
+            unprepared=(),
             is_waiting=False,
             unserved="",
         )
@@ -263,6 +275,7 @@ class RuntimeDomain(PassiveDomain):
             is_under_way = self.exchange.push(() if answered else due.answer.updates)
             waits = any(update.cpus for update in due.waiting)
             is_waiting = answered or waits or is_under_way or awaits_end(state.runtime)
+            is_waiting = is_waiting or bool(self._memory.postponed or self._memory.unprepared)
         elif any(entry.is_held for entry in state.runtime.entries):
             unserved = describe_unserved_containers(state)
         reported = self._memory.reported.known_to(state.runtime)
@@ -305,8 +318,9 @@ class RuntimeDomain(PassiveDomain):
         )
 
     def _answer_calls(self, pending: PendingDecisions, all_occupants: tuple[Occupant, ...], done: TurnDone) -> bool:
-        """Answer each waiting call. Return whether an answer changes other containers."""
+        """Answer each waiting call, except those that wait for device plugins. Return whether an answer changes other containers."""
         state, node, answered = done.state, pending.node, False
+        unprepared: list[tuple[Message, tuple[Todo, ...]]] = []
         pool = find_shared_pool(state, node)
         pinned = tuple(
             Occupant(f"unit {unit}, pinned by a pod that is not known now", cpus, None)
@@ -319,16 +333,20 @@ class RuntimeDomain(PassiveDomain):
                 reserved = node.world.managers.reserved & node.kernel.online
                 around = (*all_occupants, *pinned) if asked.content.event is Event.START_CONTAINER else all_occupants
                 seen = self._memory.cgroups.by_id
-                found = answer_call(asked.content, todo, wanted_by_key(state, node), around, seen, pool, reserved)
-                found = self._add_devices(found, asked.content, done)
+                answer = answer_call(asked.content, todo, wanted_by_key(state, node), around, seen, pool, reserved)
+                found = self._add_devices(answer, asked.content, done, asked.plugins_until)
             else:
                 found = build_response(all_occupants, pool=pool)
+            if found is None:
+                unprepared.append((asked, todo))
+                continue
             if isinstance(found, Response):
                 self.exchange.note_sent(found.answer.updates)
                 answered |= bool(found.answer.updates)
             elif not any(isinstance(instruction, Refuse) for instruction in todo):
                 self._log.warning("container_denied", problem=found.reason)
             asked.set_answer(found)
+        self._memory = replace(self._memory, unprepared=tuple(unprepared))
         return answered
 
     def _read_cgroups(self, state: NodeState, before: ContainerCgroups, *, again: bool) -> ContainerCgroups:
@@ -343,8 +361,10 @@ class RuntimeDomain(PassiveDomain):
         runtime_occupants = list_occupants(state, node, self._memory.cgroups.by_id, sent)
         return (*runtime_occupants, *list_untracked_occupants(self._memory.untracked.found))
 
-    def _add_devices(self, found: Response | Denial, call: Call, done: TurnDone) -> Response | Denial:
-        """Add device access to the answer that creates a container, or deny the call."""
+    def _add_devices(
+        self, found: Response | Denial, call: Call, done: TurnDone, plugins_until: float
+    ) -> Response | Denial | None:
+        """Add device access to the answer that creates a container, or deny the call. None means that a device plugin has yet to answer."""
         if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
             return found
         key = ContainerKey.of(call.sandbox, call.container)
@@ -363,6 +383,8 @@ class RuntimeDomain(PassiveDomain):
             if in_use is not None:
                 access = f"{done.files_in_use[in_use]} may still use {in_use}: see `nodeagent inspect`"
             elif (unprepared := self.prepare(devices)) is not None:
+                if unprepared.is_postponed and time.monotonic() < plugins_until:
+                    return None
                 access = unprepared.why
             else:
                 return replace(found, answer=replace(found.answer, access=access))

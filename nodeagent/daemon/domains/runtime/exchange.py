@@ -34,6 +34,8 @@ _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDA
 """Calls that need a decision on the pod. kubelet is asked about the pod first."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Part of the runtime's timeout that stays for the decision after kubelet's answer."""
+PLUGIN_SECONDS = 0.5
+"""Time that a message waits for answers of device plugins. The runtime makes no other call meanwhile."""
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 
 
@@ -45,6 +47,8 @@ class Message(Struct, frozen=True, eq=False):
     """None means that no thread waits for an answer."""
     changes_before: int = 0
     """Number of changes sent before this message. The runtime works in order, so it has made all of them."""
+    plugins_until: float = 0.0
+    """Monotonic time until which the message waits for answers of device plugins."""
 
     @property
     def is_event(self) -> bool:
@@ -192,7 +196,7 @@ class RuntimeExchange:
 
     def _put(self, content: Call | Synchronized | Looked, answer: Future[Response | Denial] | None = None) -> None:
         with self._lock:
-            asked = Message(content, answer, self._state.changes)
+            asked = Message(content, answer, self._state.changes, time.monotonic() + PLUGIN_SECONDS)
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 

@@ -29,7 +29,7 @@ from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.violations import Invariant
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.devices.manager import pick_devices
+from nodeagent.core.resources.devices.manager import MAX_ANSWERS_BYTES, pick_devices
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
@@ -311,16 +311,36 @@ def test_a_node_that_gives_no_devices_decides_as_before() -> None:
 class Preferring:
     """A plugin that prefers the last of what it is offered."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes = b"") -> None:
+        self.answer = answer
         self.offered: tuple[str, ...] = ()
         self.required: tuple[str, ...] = ()
+
+    def describe_wait(self, _pod_uid: str) -> str:
+        return ""
 
     def preferred(self, _pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
         self.offered, self.required = available, must
         return (*must, *available[len(must) - size :])
 
     def allocate(self, _pod_uid: str, _ids: tuple[str, ...]) -> bytes:
-        return b""
+        return self.answer
+
+
+def test_the_answers_that_pods_hold_are_bounded_by_plugin() -> None:
+    pools = tuple(
+        DevicePool(resource, tuple(PoolDevice(f"d{n}") for n in range(3)), Preferring(bytes(size)))
+        for resource, size in ((GPU, MAX_ANSWERS_BYTES // 2), (NIC, 100))
+    )
+    node = managers().knowing(None, pools)
+    promises = admitted(node, *(pod(uid, app(cpu="1", devices={GPU: 1})) for uid in ("a", "b")))
+    refused = admit(node, promises, pod("c", app(cpu="1", devices={GPU: 1})))
+    assert isinstance(refused, Rejected)
+    assert f"the device plugin of {GPU}: all its answers that pods hold have 6291456 bytes" in refused.message
+    other = admit(node, promises, pod("c", app(cpu="1", devices={NIC: 1})))
+    assert isinstance(other, Admitted), "another plugin's answers count on their own"
+    promises, _ = remove_pod(node, other.promises, "a")
+    assert isinstance(admit(node, promises, pod("d", app(cpu="1", devices={GPU: 1}))), Admitted)
 
 
 def test_a_preference_among_as_many_devices_as_a_plugin_may_have_takes_no_more_than_a_look_at_each() -> None:

@@ -1,0 +1,109 @@
+"""Questions to device plugins, asked in threads of their own. The deciding thread takes the answers that are there, and waits for none.
+
+A decision without an answer is postponed. Once the answer is there, a turn makes the decision from the start, with the answers so far.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import TypeVar, cast
+
+from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
+
+T = TypeVar("T")
+
+KEPT_SECONDS = 600.0
+"""Time after which the answers for a decision that nobody repeats are dropped. kubelet creates a container again after at most 300 s."""
+MOST_KEPT = 256
+"""Limit on decisions that nobody has made again yet. The oldest are dropped."""
+
+
+class _Inquiry:
+    """Questions of one decision. The lock of `Questions` protects it."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Hashable, object] = {}
+        """Answers and errors by question."""
+        self.used: set[Hashable] = set()
+        """Questions of the current turn that had an answer."""
+        self.missing: Hashable | None = None
+        """Question without an answer. None means that the last question had one."""
+        self.is_current = False
+        """Whether the current turn has made the decision."""
+        self.made_at = 0.0
+
+
+class Questions:
+    """Questions by lane, one at a time in each. `wake` is called when a lane has got an answer, and is free again."""
+
+    def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._wake = wake
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asking: dict[Hashable, str] = {}
+        """Asker of the current question of each lane."""
+        self._inquiries: dict[str, _Inquiry] = {}
+        """Decisions by asker."""
+
+    def begin_turn(self) -> None:
+        """Forget the decisions that the last turn has finished, and the answers that they no longer use."""
+        oldest = self._clock() - KEPT_SECONDS
+        with self._lock:
+            for asker, decision in tuple(self._inquiries.items()):
+                if decision.missing is None if decision.is_current else decision.made_at < oldest:
+                    del self._inquiries[asker]
+                elif decision.is_current:
+                    needed = {*decision.used, decision.missing}
+                    decision.answers = {asked: answer for asked, answer in decision.answers.items() if asked in needed}
+                    decision.used, decision.is_current = set(), False
+            for asker in sorted(self._inquiries, key=lambda one: self._inquiries[one].made_at)[:-MOST_KEPT]:
+                del self._inquiries[asker]
+
+    def is_free(self, lane: Hashable, asker: str) -> bool:
+        """Whether the lane asks no question of another asker."""
+        return self._asking.get(lane, asker) == asker
+
+    def find_answer(self, asker: str, lane: Hashable, asked: Hashable, ask: Callable[[], T]) -> T:
+        """Return the answer to a question. Without one, ask the question if the lane is free.
+
+        Args:
+            asker: the decision, such as a pod's UID.
+            lane: the lane of the question.
+            asked: the question. A decision asks each question once.
+            ask: returns the answer or raises DevicePluginFailedError, in a thread of its own.
+
+        Raises:
+            DevicePluginPostponedError: the answer is not there yet.
+            DevicePluginFailedError: there is no answer.
+        """
+        with self._lock:
+            decision = self._inquiries.setdefault(asker, _Inquiry())
+            decision.is_current, decision.made_at = True, self._clock()
+            decision.missing = None if asked in decision.answers else asked
+            if decision.missing is None:
+                decision.used.add(asked)
+                answer = decision.answers[asked]
+                if isinstance(answer, DevicePluginFailedError):
+                    raise DevicePluginFailedError(str(answer))
+                return cast("T", answer)
+            if lane not in self._asking:
+                thread = threading.Thread(target=self._ask, args=(asker, lane, asked, ask), daemon=True)
+                thread.name = "plugin-question"
+                thread.start()
+                self._asking[lane] = asker
+        raise DevicePluginPostponedError("it has not answered yet")
+
+    def _ask(self, asker: str, lane: Hashable, asked: Hashable, ask: Callable[[], object]) -> None:
+        answer: object
+        try:
+            answer = ask()
+        except DevicePluginFailedError as err:
+            answer = err
+        except Exception as err:  # noqa: BLE001 - whatever it is, the decision must not wait for ever
+            answer = DevicePluginFailedError(f"asking it has failed: {type(err).__name__}: {err}")
+        with self._lock:
+            del self._asking[lane]
+            decision = self._inquiries.get(asker)
+            if decision is not None and decision.missing == asked:
+                decision.answers[asked] = answer
+        self._wake()
