@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import ROOT
+from benchmarks import ROOT, agent_costs
 from benchmarks.goals import Row, timed
 from benchmarks.timing import Clock
 from tests.support.installed_command import install_command
@@ -78,7 +78,7 @@ def child_ms(command: Sequence[str]) -> float:
     return (used.ru_utime + used.ru_stime) * 1000
 
 
-COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (modules,)
+COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (modules, *agent_costs.COUNTERS)
 TIMERS: tuple[Callable[[Clock], Iterator[Row]], ...] = (client,)
 
 

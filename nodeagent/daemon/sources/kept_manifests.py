@@ -21,6 +21,7 @@ class KeptManifests:
 
     def __init__(self, config: Config) -> None:
         self._path = str(Path(config.runtime_directory) / PARSED_MANIFESTS)
+        self._program = _identify_program()
 
     def take(self) -> ParsedFiles:
         """Return the parsed manifests, and remove the file. The result is empty if another program has written it."""
@@ -29,10 +30,10 @@ class KeptManifests:
             state_files.remove(self._path)
         except StateFileError:
             return {}
-        return {} if content is None else decode_parsed(content, _identify_program())
+        return {} if content is None else decode_parsed(content, self._program)
 
     def leave(self, files: ParsedFiles) -> None:
-        content = encode_parsed(files, _identify_program())
+        content = encode_parsed(files, self._program)
         if files and len(content) <= _MAX_BYTES:
             with suppress(StateFileError):
                 state_files.write_atomically(self._path, content, sync=Sync.NONE)
