@@ -161,13 +161,14 @@ def _list_pods_on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     cpu = managers.providers.of(CpuResource).manager
     if not cpu.options.full_pcpus_only:
         return ()
-    core = cpu.layout.per_core
+    layout = cpu.layout
     below = above = pod
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
-        if demand.cpus % core:
+        if demand.cpus and not layout.adds_up(layout.online, demand.cpus):
             kept = find_shared_part(container)
-            below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI + kept})
-            above = with_amounts(above, container.name, {CPU: _round_up(demand.cpus, core) * MILLI + kept})
+            fewer, more = (layout.find_whole_count(demand.cpus, step) for step in (-1, 1))
+            below = with_amounts(below, container.name, {CPU: (fewer or more or demand.cpus) * MILLI + kept})
+            above = with_amounts(above, container.name, {CPU: (more or fewer or demand.cpus) * MILLI + kept})
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
@@ -302,7 +303,7 @@ def _find_fewer_cpus(attempts: Attempts, sought: _SoughtAmount) -> int | None:
     if not _decides_exclusive_cpus(attempts, sought):
         return first_by_halving(range(min(sought.asked, _MAX_AMOUNT) - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = attempts.what_if.managers.providers.of(CpuResource).manager
-    step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
+    step = MILLI * (cpu.layout.core_size or 1 if cpu.options.full_pcpus_only else 1)
     largest = (min(sought.asked, _MAX_AMOUNT) - sought.shared - 1) // step * step + sought.shared
     counts = range(largest, max(sought.floor, 1) - 1, -step)
     nearest = next((count for count in counts[:NEAREST] if fits(count)), None)
@@ -362,8 +363,14 @@ def _find_whole_cores(attempts: Attempts, sought: _SoughtAmount) -> int | None:
     cpu = attempts.what_if.managers.providers.of(CpuResource).manager
     if not cpu.options.full_pcpus_only or not _decides_exclusive_cpus(attempts, sought):
         return None
-    rounded = _round_up(sought.asked - sought.shared, MILLI * cpu.layout.per_core) + sought.shared
-    return rounded if rounded > sought.asked and attempts.admits(sought.pod_with(rounded)) else None
+    layout, exclusive = cpu.layout, -(-(sought.asked - sought.shared) // MILLI)
+    # Where cores differ in size, the cores that are free may be larger than those that the number needs.
+    further = 0 if layout.core_size is not None else max(core.size for core in layout.cores)
+    counts = (layout.find_whole_count(exclusive + more, 1) for more in range(further + 1))
+    larger = (count * MILLI + sought.shared for count in counts if count is not None)
+    return next(
+        (amount for amount in larger if amount > sought.asked and attempts.admits(sought.pod_with(amount))), None
+    )
 
 
 def _round_up(amount: int, unit: int) -> int:

@@ -13,7 +13,7 @@ from nodeagent.formats.manifest.pod_rules import find_breaches, find_invalid_nam
 from nodeagent.formats.manifest.pod_schema import CLAIM_KINDS
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
-from nodeagent.formats.syntax.tree import ListNode, MapNode, Path, Scalar, TreeNode, kind_of, line_at
+from nodeagent.formats.syntax.tree import ListNode, MapNode, Path, Scalar, TreeNode, kind_of, line_at, text_at
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
@@ -30,7 +30,8 @@ __all__ = [
     "pod_to_document",
 ]
 
-_KEYED = ("requests", "limits", "overhead", "annotations")
+_AMOUNTS = ("requests", "limits", "overhead")
+_KEYED = (*_AMOUNTS, "annotations")
 
 
 class ManifestPod(Struct, frozen=True):
@@ -204,12 +205,16 @@ def _parse_pod(
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
-            findings.add(line_at(root, breach.path), path, breach.value, breach.allowed)
+            # An amount is quoted as written: the pod has it in canonical form, and at most 2^63-1.
+            is_amount = breach.value and breach.path[-2:-1] in {(key,) for key in _AMOUNTS}
+            value = (text_at(root, breach.path) if is_amount else None) or breach.value
+            findings.add(line_at(root, breach.path), path, value, breach.allowed)
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)
         return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
     is_template = kind is None and not is_run
-    notes = find_notes(decoded.pod, () if is_template or decoded.not_run else decoded.unused_fields)
+    unused = () if is_template or decoded.not_run else decoded.unused_fields
+    notes = find_notes(decoded.pod, unused, lambda path: text_at(root, path))
     return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes, decoded.not_run)
 
 

@@ -1,11 +1,13 @@
 """Probable mistakes in a valid manifest: fields without effect here, bytes without a unit."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirements
 from nodeagent.formats.manifest.pod_schema import IMAGE_ALONE, MISLEADING
+from nodeagent.formats.syntax.tree import Path
 
+_PLAIN_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?![0-9.eE])")
 _MOST_PATHS = 3
 """Limit on the paths per note. Further paths are only counted, because a pod may have 256 containers."""
 _LEAST_BYTES = 1 << 20
@@ -13,9 +15,15 @@ _LEAST_BYTES = 1 << 20
 """
 
 
-def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Return notes about probable mistakes in a pod with defaults, one note for each kind of mistake. The paths of
-    unused fields begin with the item's index if the pod is an item of a list.
+def find_notes(
+    pod: Pod, unused_fields: tuple[str, ...], text_at: Callable[[Path], str | None] = lambda _: None
+) -> tuple[str, ...]:
+    """Return notes about probable mistakes in a pod with defaults, one note for each kind of mistake.
+
+    Args:
+        pod: the pod.
+        unused_fields: paths of unused fields. They begin with the item's index if the pod is an item of a list.
+        text_at: returns an amount as written. None means that it is only known from the pod.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:
@@ -26,14 +34,17 @@ def find_notes(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
             why = None if container.command else IMAGE_ALONE
         if why is not None:
             found.setdefault(f"no effect here: {why}", []).append(path)
-    owners = [] if pod.resources is None else [("spec.resources", pod.resources)]
+    owners: list[tuple[Path, str, ResourceRequirements]] = []
+    if pod.resources is not None:
+        owners.append((("spec", "resources"), "spec.resources", pod.resources))
     for key, containers in _group_containers(pod).items():
         owners += (
-            (f"spec.{key}[{index}].resources", container.resources) for index, container in enumerate(containers)
+            (("spec", key, index, "resources"), f"spec.{key}[{index}].resources", container.resources)
+            for index, container in enumerate(containers)
         )
-    for owner, resources in owners:
-        for path, why in _find_tiny_amount(owner, resources):
-            found.setdefault(why, []).append(path)
+    for owner, name, resources in owners:
+        for key, why in _find_tiny_amount(owner, resources, text_at):
+            found.setdefault(why, []).append(f"{name}.{key}[{MEMORY}]")
     return tuple(f"{_join_paths(paths)}: {why}" for why, paths in found.items())
 
 
@@ -46,13 +57,15 @@ def _group_containers(pod: Pod) -> dict[str, tuple[Container, ...]]:
     return {"initContainers": tuple(pod.inits()), "containers": tuple(pod.apps())}
 
 
-def _find_tiny_amount(path: str, resources: ResourceRequirements) -> Iterator[tuple[str, str]]:
+def _find_tiny_amount(
+    path: Path, resources: ResourceRequirements, text_at: Callable[[Path], str | None]
+) -> Iterator[tuple[str, str]]:
     # a request equal to its limit may be a default, so only the limit is checked
     limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
     key, amount = ("requests", request) if limit is None else ("limits", limit)
     if amount is None or not 0 < amount.value() < _LEAST_BYTES:
         return
-    text = str(amount)
-    digits = re.match(r"\d+", text)
+    text = text_at((*path, key, MEMORY)) or str(amount)
+    number = _PLAIN_NUMBER.match(text)
     count = "1 byte" if amount.value() == 1 else f"{amount.value()} bytes"
-    yield f"{path}.{key}[{MEMORY}]", f"{text} is {count}: is {digits[0] if digits else text}Mi meant?"
+    yield key, f"{text} is {count}" + (f": is {number[0]}Mi meant?" if number else "")

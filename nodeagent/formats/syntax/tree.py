@@ -86,6 +86,26 @@ def line_at(root: TreeNode, path: Path) -> int | None:
     return line
 
 
+def text_at(root: TreeNode, path: Path) -> str | None:
+    """Return the text of the string or number at a path. None means that there is no such value."""
+    node: TreeNode | None = root
+    for step in path:
+        match node:
+            case MapNode() if isinstance(step, str):
+                node = node.get(step)
+            case ListNode() if isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+            case _:
+                return None
+    match node:
+        case Scalar(value=Number(text=text)):
+            return text
+        case Scalar(value=str() | int() as value) if not isinstance(value, bool):
+            return str(value)
+        case _:
+            return None
+
+
 def kind_of(node: TreeNode) -> str:
     """Return the JSON type of a value with its article, for findings."""
     match node:

@@ -1,7 +1,10 @@
 """Sentences about a refusal: the resources missing on each NUMA node, and the remedies. The layout is in text.py."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import groupby
+from operator import or_
 
 from msgspec.structs import replace
 
@@ -15,12 +18,14 @@ from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
 from nodeagent.core.explain.trace import Trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts, why_shared
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import CPU, ContainerKind
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, ContainerKind
 from nodeagent.core.model.pod_resources import is_device
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.resources.cpu.holdings import CpuBooks
+from nodeagent.core.resources.cpu.layout import CpuLayout
 from nodeagent.core.resources.cpu.pods import check_pod as check_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.cpu.steps import CpuStep
@@ -116,12 +121,9 @@ def _format_amount(resource: str, amount: int) -> str:
 def _explain_budget(trace: Trace) -> Iterator[str]:
     """Compare the pod-level amounts with the exclusive amounts of the containers."""
     demand = trace.demand
-    unread = [c.name for c in demand.containers if c.memory is None]
+    unread = list(_explain_unread_memory(trace))
     if unread:
-        yield (
-            f"the memory of {', '.join(unread)} is not read as whole bytes: write it without a decimal point or m "
-            "and with few digits, such as 1536Mi for 1.5Gi"
-        )
+        yield from unread
         return
     staying = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
     for name, amount in (("CPUs", demand.cpus), *(demand.memory or ())):
@@ -136,6 +138,25 @@ def _explain_budget(trace: Trace) -> Iterator[str]:
     sharing = [c.name for c in demand.containers if not c.cpus]
     if sharing:
         yield f"{', '.join(sharing)} can have only the rest"
+
+
+def _explain_unread_memory(trace: Trace) -> Iterator[str]:
+    """Name the amounts that the memory manager can't read. There are none if each is a whole number of bytes."""
+    unread = {c.name for c in trace.demand.containers if c.memory is None}
+    requests = [(f"container {c.name}", c.resources.requests) for c in trace.pod.containers if c.name in unread]
+    if trace.demand.memory is None and trace.pod.resources is not None:
+        requests.append(("the pod as a whole", trace.pod.resources.requests))
+    for owner, amounts in requests:
+        for resource, amount in amounts:
+            if (resource == MEMORY or resource.startswith(HUGEPAGES_PREFIX)) and amount.as_int64() is None:
+                if amount.value() * 10**9 == amount.nano:
+                    yield (
+                        f"{owner} requests {resource} with a decimal point, an m or too many digits, which is not read as "
+                        f"whole bytes: write {Quantity.of_bytes(amount.value())}"
+                    )
+                else:
+                    more = Quantity.of_bytes(-(-amount.value() // 2**20) * 2**20)
+                    yield f"{owner} requests {amount} of {resource}, which is not a whole number of bytes: write {more}, for instance"
 
 
 def _format_size(name: str, amount: int) -> str:
@@ -233,23 +254,12 @@ def _explain_invalid_budget(before: WhatIf, trace: Trace) -> str | None:
 
 def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     name, cpus, _ = _find_request(trace, step.container)
-    layout = before.managers.providers.of(CpuResource).manager.layout
     free = sum(len(node.free) for node in nodes)
     options = before.managers.providers.of(CpuResource).manager.options
     if options.full_pcpus_only:
-        cores = sum(node.whole_cores for node in nodes)
-        split = [str(node.split) for node in nodes if node.split]
-        of = _format_class(trace.demand.core_class)
-        yield f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores of {layout.per_core} CPUs"
-        unaligned = [
-            (f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)
-        ]
-        if cpus % (layout.per_core or 1):
-            also = [f"{count} ({other})" for other, count in unaligned if other != name]
-            yield f"{cpus} is not a multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
+        yield from _explain_whole_cores(before, trace, name, cpus, nodes)
+        if not _is_alignable(before, cpus):
             return
-        halves = f"; {','.join(split)} are in partly used cores" if split else ""
-        yield f"{format_count(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {format_count(free, 'CPU')} in total{halves}"
     else:
         where = "" if trace.demand.numa_node is None else f" on {_format_node(trace)}"
         where = _format_class(trace.demand.core_class) + where
@@ -262,12 +272,64 @@ def _explain_cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Node
         yield "isolatedCPUs is only: only isolated CPUs are allocated"
 
 
+def _explain_whole_cores(
+    before: WhatIf, trace: Trace, name: str, cpus: int, nodes: tuple[NodeHeadroom, ...]
+) -> Iterator[str]:
+    """Compare the request with the sizes of the machine's cores, or else with the cores that are free."""
+    manager = before.managers.providers.of(CpuResource).manager
+    layout, of = manager.layout, _format_class(trace.demand.core_class)
+    wants = f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores"
+    # kubelet takes an average for the size of every core.
+    uneven = manager.picking.whole_cores and layout.core_size is None
+    yield wants + (
+        f": {_format_cores(layout, layout.online)}" if uneven else f" of {format_count(layout.per_core, 'CPU')}"
+    )
+    if not _is_alignable(before, cpus):
+        unaligned = [
+            f"{c.cpus} (container {c.name})"
+            for c in trace.demand.containers
+            if f"container {c.name}" != name and not _is_alignable(before, c.cpus)
+        ]
+        more = f", nor is {', nor '.join(unaligned)}" if unaligned else ""
+        yield (f"{cpus} is not a sum of these" if uneven else f"{cpus} is not a multiple of {layout.per_core}") + more
+        return
+    free = sum(len(node.free) for node in nodes)
+    if uneven:
+        whole = CpuMask(reduce(or_, ((node.free - node.split).bits for node in nodes), 0))
+        yield f"completely free: {_format_cores(layout, whole) or 'none'}, of {format_count(free, 'free CPU')} in total"
+        return
+    cores, split = sum(node.whole_cores for node in nodes), [str(node.split) for node in nodes if node.split]
+    halves = f"; {','.join(split)} are in partly used cores" if split else ""
+    yield f"{format_count(cores, 'core')} {'is' if cores == 1 else 'are'} completely free, {format_count(free, 'CPU')} in total{halves}"
+
+
+def _is_alignable(before: WhatIf, cpus: int) -> bool:
+    """Whether whole cores of the empty machine can have this number of CPUs, as full-pcpus-only decides it."""
+    manager = before.managers.providers.of(CpuResource).manager
+    if manager.picking.whole_cores:
+        return manager.layout.adds_up(manager.layout.online, cpus)
+    return cpus % (manager.layout.per_core or 1) == 0
+
+
+def _format_cores(layout: CpuLayout, cpus: CpuMask) -> str:
+    """Format the numbers of the cores of each size, largest first."""
+    sizes = Counter(core.size for core in layout.cores if core.cpus & cpus)
+    return ", ".join(
+        f"{format_count(number, 'core')} of {format_count(size, 'CPU')}"
+        for size, number in sorted(sizes.items(), reverse=True)
+    )
+
+
 def _format_other_nodes(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     if len(nodes) > MOST_NODES:
         yield f"and {format_count(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
 def _explain_memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
+    unread = list(_explain_unread_memory(trace))
+    if unread:
+        yield from unread
+        return
     name, _, memory = _find_request(trace, step.container)
     wanted = ", ".join(f"{format_bytes(size)} of {resource}" for resource, size in memory)
     first = "" if step.hint.mask is None else f": first on NUMA {step.hint.mask} of the hint, or also on other nodes"

@@ -63,6 +63,8 @@ def test_of_many_containers_three_are_named() -> None:
         ("memory: 64", "64 is 64 bytes: is 64Mi meant?"),
         ("memory: 1", "1 is 1 byte: is 1Mi meant?"),
         ("memory: 64m", "64m is 1 byte: is 64Mi meant?"),
+        ("memory: 2.5Ki", "2.5Ki is 2560 bytes: is 2.5Mi meant?"),
+        ("memory: '1e3'", "1e3 is 1000 bytes"),
         ("memory: 64k", "64k is 64000 bytes: is 64Mi meant?"),
     ],
 )

@@ -4,14 +4,16 @@ from itertools import accumulate
 
 import pytest
 
-from nodeagent.core.admission.managers import initial
+from nodeagent.core.admission.managers import Managers, build, initial
 from nodeagent.core.explain.numa_headroom import MemoryHeadroom, NodeHeadroom
+from nodeagent.core.explain.remedies import remedies
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.model.config import Errata
+from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.explain.lacking import MOST_NODES, ResourceDemand, describe_shortages, format_node_count
-from nodeagent.views.explain.words import explain_refusal
+from nodeagent.views.explain.words import explain_refusal, format_remedy
 from tests.support.builders import GIB, MACHINE_A, PLRM, managers, pod
 from tests.support.pods import app, exclusive, shared
 
@@ -135,5 +137,31 @@ def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
     one = pod("p", app("a", "1", "1.5Gi"), shared("b"), resources=exclusive("2", "4Gi"))
     said = explain_refusal(before, trace(before, one))
     assert said[-1] == (
-        "the memory of a is not read as whole bytes: write it without a decimal point or m and with few digits, such as 1536Mi for 1.5Gi"
+        "container a requests memory with a decimal point, an m or too many digits, which is not read as whole bytes: write 1536Mi"
     )
+
+
+def test_cores_of_several_sizes_are_told_by_size_and_a_number_that_the_free_ones_have_is_offered() -> None:
+    """The average has one CPU a core, and only cores of two are free."""
+    topology = topology_from_spec("2c.2t.4e")
+    node = build(topology, placement_of("4-7"))
+    assert isinstance(node, Managers)
+    before = WhatIf.of(node, initial(node))
+    one = pod("p", app("c", "1", "1Gi"))
+    assert explain_refusal(before, trace(before, one))[:2] == [
+        "container c wants 1 CPU, and full-pcpus-only allocates only whole cores: 2 cores of 2 CPUs, 4 cores of 1 CPU",
+        "completely free: 2 cores of 2 CPUs, of 4 free CPUs in total",
+    ]
+    assert [format_remedy(remedy) for remedy in remedies(before, one).found] == [
+        "let container c request cpu 2 instead of 1",
+        "set cpuManagerPolicyOptions without full-pcpus-only",
+    ]
+    without_small = build(topology.without(CpuSet.parse("4-7")).without(CpuSet.of(2)), placement_of("0"))
+    assert isinstance(without_small, Managers)
+    before = WhatIf.of(without_small, initial(without_small))
+    many = pod("p", app("c", "5", "1Gi"))
+    assert explain_refusal(before, trace(before, many))[1] == "5 is not a sum of these"
+
+
+def placement_of(reserved: str) -> Placement:
+    return Placement("static", (("full-pcpus-only", "true"),), CpuSet.parse(reserved))

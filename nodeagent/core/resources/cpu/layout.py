@@ -164,6 +164,14 @@ class CpuLayout(Struct, frozen=True):
                 step *= 2
         return bool(sums >> count & 1)
 
+    def find_whole_count(self, count: int, step: int) -> int | None:
+        """Return the nearest number of CPUs that whole cores of an empty machine have, from `count` on in steps of 1 or -1. None means
+        that there is none nearby.
+        """
+        largest = max((core.size for core in self.cores), default=0)
+        counts = range(count, max(0, count + step * (largest + 1)), step)
+        return next((near for near in counts if near > 0 and self.adds_up(self.online, near)), None)
+
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
         """Return these CPUs and all CPUs on the same cores."""
         bits = 0
