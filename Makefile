@@ -11,7 +11,7 @@ AT_ONCE := --numprocesses $(PROCESSES) --dist loadscope
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all demo test test-all test-unit test-guests soak guest guest-packages install uninstall
+.PHONY: all demo test test-all test-unit test-vectors test-guests soak guest guest-packages install uninstall
 .PHONY: format reference shown docs screens
 .PHONY: bench bench-costs bench-matrix bench-docs figures
 .PHONY: dist deb clean
@@ -43,6 +43,10 @@ test-all: guest-packages
 
 test-unit: $(VENV)/.ready
 	$(PYTEST) $(AT_ONCE) tests
+
+# Every recorded decision of kubelet.
+test-vectors: $(VENV)/.ready
+	$(PYTEST) $(AT_ONCE) --all tests/core/test_vectors.py
 
 # The integration tests, those in their long form (`long` is what it is marked in integration/) among them.
 test-guests: guest-packages

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
 from nodeagent.core.model.demand import PodDemand
+from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.model.topology import Topology
@@ -69,7 +70,8 @@ def _refuse_missing_devices(providers: Providers, pod: PodDemand) -> Refusal | N
 
 def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
     """Refuse extended resources that no manager allocates. kubelet would run the pod without them (removeMissingExtendedResources)."""
-    if not any(container.devices for container in pod.containers):
+    is_ignored = Erratum.MISSING_DEVICES_LEFT_OUT in providers.quirks
+    if is_ignored or not any(container.devices for container in pod.containers):
         return None
     resources = providers.resources
     if any(resource.holdings is DeviceHoldings for resource in resources):

@@ -33,7 +33,12 @@ from nodeagent.core.model.promises import Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall, Violation
-from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
+from nodeagent.core.numa.topology_manager import (
+    TopologyPolicy,
+    build_topology_manager,
+    judge_policy_and_scope,
+    judge_topology_options,
+)
 from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
@@ -41,6 +46,7 @@ from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.cpu.restore import restore_cpus
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.turnover import begin_pod, end_pod, finish_start, release_ended_pods
 from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.memory.restore import restore_memory
 
@@ -97,7 +103,12 @@ class Managers(Struct, frozen=True):
             others = (one.managed for one in providers.resources if one.holdings is not DeviceHoldings)
             managed_elsewhere = frozenset[str]().union(*others)
             device_manager = owned(
-                self.placement.devices, devices, plugged, providers.topology.rules.default_mask, managed_elsewhere
+                self.placement.devices,
+                devices,
+                plugged,
+                providers.topology.rules.default_mask,
+                managed_elsewhere,
+                self.quirks,
             )
             providers = providers.having(device_manager)
         return replace(self, providers=providers, plugged=plugged)
@@ -125,7 +136,9 @@ class Managers(Struct, frozen=True):
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
         """Return the node's allocatable amounts, with the amounts of extended resources added."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
-        return replace(allocatable, amounts=tuple(sorted({**dict(allocatable.amounts), **more}.items())))
+        amounts = tuple(sorted({**dict(allocatable.amounts), **more}.items()))
+        sums_extended = not self.reproduces(Erratum.EXTENDED_RESOURCES_SUMMED_LAST)
+        return replace(allocatable, amounts=amounts, sums_extended=sums_extended)
 
     def reproduces(self, erratum: Erratum) -> bool:
         return erratum in self.quirks
@@ -282,6 +295,10 @@ def admit(
         promises: the allocations of admitted pods. Allocations of inactive pods must have been released (`violations`).
         pod: the pod with defaults applied.
     """
+    promises = begin_pod(promises, pod.uid)
+    if managers.providers.topology.policy is not TopologyPolicy.NONE:
+        # kubelet does so when it asks for hints. Without hints, an allocation of devices does so.
+        promises = release_ended_pods(promises)
     outcome, demand = _decide(managers, promises, pod)
     report = _make_report(managers, outcome, pod, demand)
     if outcome.refusal is None:
@@ -455,6 +472,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
                 else Rejected(promises, promises, refusal.reason, refusal.message, outcome.deltas, report),
             )
         )
+    promises = finish_start(promises)
     admitted = tuple(pod for pod, (_, result) in zip(pods, results, strict=True) if isinstance(result, Admitted))
     promises, swept = sweep(managers, promises, admitted)
     return Readmitted(promises, tuple(results), (*(delta for each in deltas for delta in each), *swept))
@@ -486,7 +504,10 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Release the holdings that no other container of the pod shares."""
     promises, deltas = _release_container(managers, promises, pod_uid, name)
-    left = promises.of_pod(pod_uid).without(name)
+    held = promises.of_pod(pod_uid)
+    left = held.without(name)
+    if managers.reproduces(Erratum.REFUSED_PODS_HOLD_DEVICES):
+        left = left.having(held.of(DeviceHoldings))
     return with_pod(promises, pod_uid, drop_released_claims(left)), deltas
 
 
@@ -512,11 +533,15 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     left = promises.of_pod(pod_uid)
     if left.is_nothing:
         return promises, deltas
+    devices = left.of(DeviceHoldings)
     for name in (
         left.holders
     ):  # device holdings remain if no scan has found devices, because the managers then have no device manager
         left = left.without(name)
-    return with_pod(promises, pod_uid, replace(drop_released_claims(left), hints=())), deltas
+    promises = with_pod(promises, pod_uid, replace(drop_released_claims(left), hints=()))
+    if devices.devices and managers.reproduces(Erratum.REFUSED_PODS_HOLD_DEVICES):
+        promises = end_pod(promises, pod_uid, devices)
+    return promises, deltas
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:

@@ -24,6 +24,8 @@ class Allocatable(Struct, frozen=True):
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
     """Configured limits on the number of pods: (configuration field, its value, its factor)."""
+    sums_extended: bool = True
+    """Whether extended resources count, which the managers judge as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
 
 
 class Usage(Struct, frozen=True):
@@ -98,6 +100,8 @@ def insufficient(
     requested = dict(_list_requests(pod, pod_level_resources))
     first = [name for name in (CPU, MEMORY) if name in requested]
     for name in (*first, *sorted(requested.keys() - set(first))):
+        if "/" in name and not allocatable.sums_extended:
+            continue
         amount, taken, most = requested[name], used.get(name, 0), capacity.get(name, 0)
         if amount > most - taken:
             return Insufficient(name, amount, taken, most)

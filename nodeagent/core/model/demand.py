@@ -61,16 +61,20 @@ class DemandRules(Struct, frozen=True):
     """Whether the memory manager is on."""
     exact_bytes: bool
     """Whether every whole number of bytes is accepted, in any notation (without Erratum.DECIMAL_FORM_REFUSED)."""
+    with_zero_devices: bool
+    """Whether a request of 0 devices is a request (Erratum.ZERO_DEVICES_ALIGNED)."""
 
     @classmethod
     def of(cls, placement: Placement) -> "DemandRules":
+        reproduced = list_reproduced(placement.errata)
         return cls(
             gates=Gates(
                 pod_level_resources=placement.gate("PodLevelResources"),
                 pod_level_managers=placement.gate("PodLevelResourceManagers"),
             ),
             with_memory=placement.memory_manager_policy == "Static",
-            exact_bytes=Erratum.DECIMAL_FORM_REFUSED not in list_reproduced(placement.errata),
+            exact_bytes=Erratum.DECIMAL_FORM_REFUSED not in reproduced,
+            with_zero_devices=Erratum.ZERO_DEVICES_ALIGNED in reproduced,
         )
 
 
@@ -204,7 +208,8 @@ def _make_container_demand(
     rules: DemandRules, pod: Pod, container: Container, *, guaranteed: bool, managed: bool
 ) -> ContainerDemand:
     annotated = _count_annotated_cpus(pod, container)
-    devices = tuple((name, amount.value()) for name, amount in container.devices) if container.devices else ()
+    requested = container.extended_resources if rules.with_zero_devices else container.devices
+    devices = tuple((name, amount.value()) for name, amount in requested) if requested else ()
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
         return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near, devices)
     cpus = _count_whole_cpus(container.resources) if annotated is None else annotated

@@ -45,6 +45,9 @@ class Erratum(enum.IntEnum):
     MISSING_DEVICES_LEFT_OUT = 29
     DEVICES_IN_RANDOM_ORDER = 30
     DEVICE_PLUGINS_WAITED_FOR = 31
+    ZERO_DEVICES_ALIGNED = 32
+    UNLISTED_DEVICES_WITHOUT_NODES = 33
+    EXTENDED_RESOURCES_SUMMED_LAST = 34
 
 
 class ErratumRow(Struct, frozen=True):
@@ -227,20 +230,18 @@ ERRATA: tuple[ErratumRow, ...] = (
         "leaves pods their devices, be a plugin there or not, and decides again on those refused for want of one when it has something to "
         "give",
         (118559, 124345, 125579, 133382, 138446),
-        always_fixed=True,
     ),
     ErratumRow(
         Erratum.REFUSED_PODS_HOLD_DEVICES,
-        "may count devices of a pod whose admission failed as given",
-        "a refused pod holds nothing",
+        "counts devices of refused and of ended pods as given until it next decides on a pod, and after a failed plugin's answer "
+        "longer; its file lists them until it is next written",
+        "releases devices with their pod; a refused pod holds nothing",
         (137317,),
-        always_fixed=True,
     ),
     ErratumRow(
         Erratum.MISSING_DEVICES_LEFT_OUT,
         "admits a static pod without the devices that its node doesn't have",
         "refuses it",
-        always_fixed=True,
     ),
     ErratumRow(
         Erratum.DEVICES_IN_RANDOM_ORDER,
@@ -254,6 +255,23 @@ ERRATA: tuple[ErratumRow, ...] = (
         "waits for 5 seconds at most: then the pod is refused, and the plugin counts as gone until it registers again",
         (117435, 129249),
         always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.ZERO_DEVICES_ALIGNED,
+        "aligns a container that requests 0 devices with a single NUMA node, and refuses it without a healthy device",
+        "takes 0 devices for no request",
+    ),
+    ErratumRow(
+        Erratum.UNLISTED_DEVICES_WITHOUT_NODES,
+        "forgets the NUMA nodes of a pod's device that its plugin no longer lists: under restricted and single-numa-node it refuses the "
+        "pod when it admits it again",
+        "goes by the nodes that the device had when it was allocated",
+    ),
+    ErratumRow(
+        Erratum.EXTENDED_RESOURCES_SUMMED_LAST,
+        "asks its managers before it sums up extended resources: a pod that requests more devices than there are is refused with "
+        "UnexpectedAdmissionError or TopologyAffinityError",
+        "sums up first, and refuses the pod with OutOf and the resource's name, as for CPU and memory",
     ),
 )
 

@@ -112,11 +112,14 @@ class Container(Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[tuple[str, Quantity], ...]:
-        """Return the extended resources that the container requests, with their counts. Names of extended resources contain a domain."""
+        """Return the extended resources of which the container requests any, with their counts."""
+        return tuple([each for each in self.extended_resources if each[1].nano])
+
+    @property
+    def extended_resources(self) -> tuple[tuple[str, Quantity], ...]:
+        """Return the extended resources in the container's limits, with their counts. Names of extended resources contain a domain."""
         limits = self.resources.limits.items
-        return tuple(
-            [each for each in limits if "/" in each[0] and each[1].nano and not each[0].startswith(HUGEPAGES_PREFIX)]
-        )
+        return tuple([each for each in limits if "/" in each[0] and not each[0].startswith(HUGEPAGES_PREFIX)])
 
     @property
     def is_launched(self) -> bool:

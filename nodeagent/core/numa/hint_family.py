@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from nodeagent.core.model.idset import NumaMask
+from nodeagent.core.numa.hint_table import order_sets
 from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
@@ -42,6 +43,18 @@ class HintFamily(Struct, frozen=True):
             self.preferred_sockets is not None
             and sum(1 for socket in self.sockets if socket & mask) == self.preferred_sockets
         )
+
+    def list_hints(self, nodes: tuple[int, ...]) -> HintList:
+        """List all hints on a machine with few NUMA nodes."""
+        listed = dict(sorted(self.listed))
+        if self.cover is not None:
+            sums = [self.cover.sum_up(nodes, number) for number in range(len(self.cover.needs))]
+            for index, mask in order_sets(nodes):
+                if all(
+                    of[index] >= need for of, need in zip(sums, self.cover.needs, strict=True)
+                ) and self.cover.has_right_nodes(mask):
+                    listed[mask] = listed.get(mask, False) or self.is_preferred(mask)
+        return tuple(listed.items())
 
     def single_nodes(self) -> HintList:
         """List the preferred hints with a single node."""

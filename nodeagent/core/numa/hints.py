@@ -9,10 +9,13 @@ from itertools import combinations
 from msgspec import Struct
 
 from nodeagent.core.model.idset import NumaMask
+from nodeagent.core.numa.hint_table import MAX_TABLED_NODES, find_intersections
 
 HintList = tuple[tuple[NumaMask | None, bool], ...]
 """(mask, preferred) in the given order. A mask of None means any node. An empty list means that the request can't be met."""
 
+_FEW_HINTS = 32
+"""Number of hints in a list up to which each is combined with each. With more hints, a table is faster."""
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
@@ -82,9 +85,12 @@ def _list_preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[N
 
 def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Return all possible intersections of one hint from each list."""
+    nodes = tuple(node for node in range(rules.default_mask.bit_length()) if rules.default_mask >> node & 1)
     found = {rules.default_mask}
-    for hints in lists:
-        masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
+    by_list = [{rules.default_mask if mask is None else mask for mask, _ in hints} for hints in lists]
+    if len(nodes) <= MAX_TABLED_NODES and max(map(len, by_list), default=0) > _FEW_HINTS:
+        return find_intersections(by_list, nodes)
+    for masks in by_list:
         found = {NumaMask(mask) for mask in {a & b for a in found for b in masks} if mask}
     return found
 

@@ -63,9 +63,20 @@ class Cover(Struct, frozen=True):
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
     def contains(self, mask: NumaMask) -> bool:
-        return (
-            not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least and self.has(mask)
-        )
+        return self.has_right_nodes(mask) and self.has(mask)
+
+    def has_right_nodes(self, mask: NumaMask) -> bool:
+        """Tell whether the set is within the universe, contains the forced nodes and is large enough, whatever the amounts."""
+        return not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least
+
+    def sum_up(self, nodes: Sequence[int], number: int) -> list[int]:
+        """Return the sum of one amount for each set of these nodes, by the set's index (hint_table.py)."""
+        amounts = dict(self.amounts)
+        sums = [0]
+        for node in nodes:
+            own = amounts[node][number] if node in amounts else 0
+            sums += [total + own for total in sums]
+        return sums
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
         """Return the cover within a smaller universe and with more forced nodes."""

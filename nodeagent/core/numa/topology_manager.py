@@ -18,6 +18,7 @@ from nodeagent.core.numa.hint_family import (
     merge_families,
     preferred_nodes,
 )
+from nodeagent.core.numa.hint_table import MAX_TABLED_NODES
 from nodeagent.core.numa.hints import Comparison, Merged, MergeRules, fitness, merge
 from nodeagent.core.numa.node_search import Steps
 
@@ -67,9 +68,14 @@ class TopologyManager(Struct, frozen=True):
     def merge(self, hints: Sequence[Hints], compare: Comparison) -> Merged:
         lists = [each for each in hints if not isinstance(each, HintFamily)]
         if len(lists) < len(hints):
-            if not self.rules.single_node:
+            every = self.rules.default_mask
+            if self.rules.single_node:
+                lists = [each.single_nodes() if isinstance(each, HintFamily) else each for each in hints]
+            elif every.bit_count() <= MAX_TABLED_NODES:
+                nodes = tuple(node for node in range(every.bit_length()) if every >> node & 1)
+                lists = [each.list_hints(nodes) if isinstance(each, HintFamily) else each for each in hints]
+            else:
                 return merge_families(self.rules, hints, Steps(MAX_STEPS))
-            lists = [each.single_nodes() if isinstance(each, HintFamily) else each for each in hints]
         return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
 
     def despite_devices(self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints]) -> Merged | None:

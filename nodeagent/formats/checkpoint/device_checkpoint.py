@@ -55,12 +55,13 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
             for device in own:
                 if device.claim:
                     continue  # the file doesn't contain devices of claims
-                for node in device.nodes or (_NOWHERE,):
+                nowhere = (_NOWHERE,) if device.lists_minus_one or not device.nodes else ()
+                for node in (*nowhere, *device.nodes):
                     ids.setdefault(device.resource, {}).setdefault(node, []).append(device.id)
             for resource, by_node in ids.items():
                 listed_ids = tuple((node, tuple(listed)) for node, listed in sorted(by_node.items()))
                 entries.append(_Entry(uid, name, resource, listed_ids, pod.answer_of(name, resource) or b""))
-    registered = {pool.resource: tuple(device.id for device in pool.healthy) for pool in pools}
+    registered = {pool.resource: tuple(one.id for one in pool.healthy) for pool in pools if pool.is_registered}
     listed = ",".join(_format_entry(entry) for entry in entries)
     given = ",".join(f"{quote(name)}:{_format_list(ids)}" for name, ids in sorted(registered.items()))
     data = f'{{"PodDeviceEntries":{f"[{listed}]" if entries else "null"},"RegisteredDevices":{{{given}}}}}'
@@ -86,12 +87,12 @@ class DeviceContents(Struct, frozen=True):
         found: dict[str, dict[str, list[HeldDevice]]] = {}
         answers: dict[str, dict[str, dict[str, bytes]]] = {}
         for entry in self.entries:
-            nodes: dict[str, NumaSet] = {}
+            nodes: dict[str, set[int]] = {}
             for node, ids in entry.ids:
                 for id_ in ids:
-                    nodes[id_] = nodes.get(id_, NumaSet()) | (NumaSet() if node == _NOWHERE else NumaSet.of(node))
+                    nodes.setdefault(id_, set()).add(node)
             own = found.setdefault(entry.uid, {}).setdefault(entry.container, [])
-            own += [HeldDevice(entry.resource, id_, nodes[id_]) for id_ in sorted(nodes)]
+            own += [_read_device(entry.resource, id_, nodes[id_]) for id_ in sorted(nodes)]
             if entry.answer:
                 answers.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = entry.answer
         return {
@@ -116,13 +117,22 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
     Raises:
         DeviceCheckpointError: the text has another form or a wrong checksum.
     """
+    return decode_device_contents(text).pods()
+
+
+def decode_device_contents(text: str) -> DeviceContents:
+    """Decode the file, with its checksum checked.
+
+    Raises:
+        DeviceCheckpointError: the text has another form or a wrong checksum.
+    """
     try:
         contents = read_device_contents(decode_json(text))
     except GoJsonError as err:
         raise DeviceCheckpointError(str(err)) from err
     if contents.checksum != contents.sum:
         raise DeviceCheckpointError("checkpoint is corrupted")
-    return contents.pods()
+    return contents
 
 
 def read_device_contents(document: object) -> DeviceContents:
@@ -138,6 +148,12 @@ def read_device_contents(document: object) -> DeviceContents:
         registered=mapping(data["RegisteredDevices"], lambda ids: sequence(ids, string) or ()) or {},
         checksum=unsigned(outer["Checksum"]),
     )
+
+
+def _read_device(resource: str, id_: str, nodes: set[int]) -> HeldDevice:
+    # A device on node -1 alone has the same form as one without topology.
+    known = NumaSet.from_ids(nodes - {_NOWHERE})
+    return HeldDevice(resource, id_, known, lists_minus_one=bool(known) and _NOWHERE in nodes)
 
 
 def _format_entry(entry: _Entry) -> str:

@@ -40,7 +40,13 @@ def _decode_answer(document: JsonValue) -> bytes:
 
 
 def _encode_device(device: HeldDevice) -> Document:
-    rest = {"nodes": str(device.nodes), "kind": device.kind, "names": list(device.names), "claim": device.claim}
+    rest = {
+        "nodes": str(device.nodes),
+        "kind": device.kind,
+        "names": list(device.names),
+        "claim": device.claim,
+        "listsMinusOne": device.lists_minus_one,
+    }
     return {"resource": device.resource, "id": device.id} | {key: value for key, value in rest.items() if value}
 
 
@@ -53,4 +59,5 @@ def _decode_device(document: JsonValue) -> HeldDevice:
         "" if kind is None else kind.text(),
         () if names is None else names.each(JsonValue.text),
         "" if claim is None else claim.text(),
+        document.read_optional("listsMinusOne", JsonValue.flag, False),
     )

@@ -23,10 +23,19 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.pools import PoolDevice
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.placement_fields import PlacementReader
 from nodeagent.formats.manifest.pod_manifest import pod_from_document
+from nodeagent.formats.scenario.device_plugins import (
+    PluginRules,
+    ScenarioPlugin,
+    read_devices,
+    read_plugins,
+    read_rules,
+)
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
 from nodeagent.formats.topology.topology_json import MACHINE_FIELDS, TopologyDocumentError, topology_from_document
@@ -34,11 +43,14 @@ from nodeagent.formats.topology.topology_json import MACHINE_FIELDS, TopologyDoc
 Document = dict[str, Any]
 T = TypeVar("T")
 
-CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
+CPU_FILE, MEMORY_FILE, DEVICE_FILE = FILES = "cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
 """Half of a surrogate pair, or a possible escape of one."""
-OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
+OF_PLUGINS = ("deviceHealth", "deviceList", "pluginGone", "pluginBack")
+OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart", *OF_PLUGINS, "nodeStatus")
+PLUGIN_TIMES = BEFORE, AFTER, ABSENT = "before", "after", "absent"
+RUNNING_ALL, RUNNING_APPS, RUNNING_NONE = RUNNING = "all", "apps", "none"
 
 
 class ScenarioError(NodeAgentError):
@@ -58,6 +70,20 @@ class ScenarioStep(Struct, frozen=True):
     pod_uid: str = ""
     container: str | None = None
     """Name of the container. None means all containers of the pod."""
+    resource: str = ""
+    """Resource of the plugin."""
+    health: tuple[tuple[str, bool], ...] = ()
+    """Whether devices are healthy from now on, by ID."""
+    devices: tuple[PoolDevice, ...] | None = None
+    """Devices that the plugin lists from now on. None means those that it listed before."""
+    rules: PluginRules | None = None
+    """Rules for the plugin's answers from now on. None means those from before."""
+    seconds: int = 0
+    """Seconds that pass before a `nodeStatus`."""
+    plugin_times: tuple[tuple[str, str], ...] = ()
+    """When plugins register at a restart, by resource: one of PLUGIN_TIMES. An empty resource means all others."""
+    running: str | tuple[tuple[str, str], ...] = RUNNING_ALL
+    """Containers that run during a restart: one of RUNNING, or pairs of pod UID and container name."""
 
 
 class Scenario(Struct, frozen=True):
@@ -69,6 +95,8 @@ class Scenario(Struct, frozen=True):
     """Name and text of each state file that exists at the start, sorted."""
     initial_containers: tuple[tuple[str, tuple[str, str]], ...] = ()
     """Container ID, and pod UID and container name, of each container that is known at the start, sorted."""
+    plugins: tuple[tuple[str, ScenarioPlugin], ...] | None = None
+    """Device plugins by resource, sorted. None means that the scenario doesn't mention devices."""
 
     def file(self, name: str) -> str | None:
         return dict(self.files).get(name)
@@ -155,6 +183,7 @@ def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | 
     steps = [_read_step(each) for each in fields.objects("steps")]
     files = _read_files(fields)
     containers = _read_initial_containers(fields)
+    plugins = read_plugins(fields)
     fields.unused(MACHINE_FIELDS)
     fields.close()
     if findings:
@@ -180,6 +209,7 @@ def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | 
         ),
         files=files,
         initial_containers=containers,
+        plugins=plugins,
     )
 
 
@@ -199,19 +229,55 @@ def _read_step(fields: Fields) -> ScenarioStep:
     if not fields.has("op"):
         fields.report("op", f"is required: one of {', '.join(OPERATIONS)}")
     op = fields.one_of("op", OPERATIONS) or ""
-    uid, container = "", None
-    if op == "add":
-        if fields.object("pod") is None and not fields.has("pod"):
-            fields.report("pod", "is required: a v1 Pod")
-    elif op in OPERATIONS and op != "restart":
-        uid = _read_required(fields, "podUID", "the pod's metadata.uid")
-        if op == "removeContainer":
-            container = _read_required(fields, "container", "its name")
-        elif op == "start":
-            container = fields.string("container")
+    step = ScenarioStep(op)
+    match op:
+        case "add":
+            if fields.object("pod") is None and not fields.has("pod"):
+                fields.report("pod", "is required: a v1 Pod")
+        case "start" | "removePod":
+            step = ScenarioStep(op, pod_uid=_read_required(fields, "podUID", "the pod's metadata.uid"))
+            if op == "start":
+                step = replace(step, container=fields.string("container"))
+        case "removeContainer":
+            uid = _read_required(fields, "podUID", "the pod's metadata.uid")
+            step = ScenarioStep(op, pod_uid=uid, container=_read_required(fields, "container", "its name"))
+        case "restart":
+            step = ScenarioStep(op, plugin_times=_read_plugin_times(fields), running=_read_running(fields))
+        case "nodeStatus":
+            step = ScenarioStep(op, seconds=fields.integer("seconds", 0, 2**31) or 0)
+        case "deviceHealth" | "deviceList" | "pluginGone" | "pluginBack":
+            step = _read_plugin_step(fields, op)
     if op in OPERATIONS:
         fields.close()
-    return ScenarioStep(op, None, uid, container)
+    return step
+
+
+def _read_plugin_step(fields: Fields, op: str) -> ScenarioStep:
+    step = ScenarioStep(op, resource=_read_required(fields, "resource", "the plugin's resource"))
+    if op == "deviceHealth":
+        return replace(step, health=fields.booleans("devices"))
+    if op != "pluginGone" and fields.has("devices"):
+        step = replace(step, devices=read_devices(fields))
+    return replace(step, rules=read_rules(fields)) if op == "pluginBack" else step
+
+
+def _read_plugin_times(fields: Fields) -> tuple[tuple[str, str], ...]:
+    if fields.has_text("plugins"):
+        return (("", fields.one_of("plugins", PLUGIN_TIMES) or AFTER),)
+    inner = fields.object("plugins", keyed=True)
+    if inner is None:
+        return (("", AFTER),)
+    times = tuple((name, inner.one_of(name, PLUGIN_TIMES) or AFTER) for name in sorted(inner.present()))
+    inner.close()
+    return times
+
+
+def _read_running(fields: Fields) -> str | tuple[tuple[str, str], ...]:
+    if not fields.has("running"):
+        return RUNNING_ALL
+    if fields.has_text("running"):
+        return fields.one_of("running", RUNNING) or RUNNING_ALL
+    return fields.pairs("running")
 
 
 def _read_files(fields: Fields) -> tuple[tuple[str, str], ...]:
@@ -275,12 +341,12 @@ def _read_machine(document: Mapping[str, Any], where: str) -> Topology:
     return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 
 
-def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Document:
+def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...], *, has_devices: bool) -> Document:
     """Format the allocations of each active pod."""
-    return {pod.uid: _format_pod(managers, promises, pod) for pod in pods}
+    return {pod.uid: _format_pod(managers, promises, pod, has_devices) for pod in pods}
 
 
-def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
+def _format_pod(managers: Managers, promises: Promises, pod: Pod, has_devices: bool) -> Document:
     held, shared_pool = promises.of_pod(pod.uid), default_set(promises)
     document: Document = {"containers": {}}
     for container in pod.containers:
@@ -295,6 +361,11 @@ def _format_pod(managers: Managers, promises: Promises, pod: Pod) -> Document:
             "isolation": isolation(managers, promises, pod, container.name).value,
             "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
         }
+        if has_devices:
+            ids: dict[str, list[str]] = {}
+            for device in held.of(DeviceHoldings).devices_of(container.name):
+                ids.setdefault(device.resource, []).append(device.id)
+            document["containers"][container.name]["devices"] = ids
     if held.of(CpuHoldings).pod_cpus is not None:
         document["podCpuset"] = str(held.of(CpuHoldings).pod_cpus)
     return document

@@ -157,6 +157,38 @@ class Fields:
                 self._wrong_type(f"{self.at(key)}[{index}]", item, "a string (quote it)", secret=secret)
         return tuple(found)
 
+    def integers(self, key: str, low: int, high: int) -> tuple[int, ...] | None:
+        """Read a list of whole numbers. None means that the field is missing or null."""
+        if not self.has(key):
+            return None
+        found = []
+        for index, item in enumerate(self._items(key, "a list of whole numbers")):
+            if isinstance(item, Scalar) and type(item.value) is int and low <= item.value <= high:
+                found.append(item.value)
+            else:
+                path = f"{self.at(key)}[{index}]"
+                self._findings.add(item.line, path, "", f"must be a whole number between {low} and {high}")
+        return tuple(found)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        """Read a list of pairs of strings."""
+        found = []
+        for index, item in enumerate(self._items(key, "a list of pairs of strings")):
+            texts = (
+                [each.value for each in item.items if isinstance(each, Scalar)] if isinstance(item, ListNode) else []
+            )
+            match texts:
+                case [str(first), str(second)]:
+                    found.append((first, second))
+                case _:
+                    self._wrong_type(f"{self.at(key)}[{index}]", item, "a list of two strings")
+        return tuple(found)
+
+    def has_text(self, key: str) -> bool:
+        """Tell whether the field has a string, for fields of several types."""
+        node = self._value(key)
+        return isinstance(node, Scalar) and isinstance(node.value, str)
+
     def string_map(self, key: str) -> tuple[tuple[str, str], ...]:
         """Read a map of strings, sorted by key."""
         return self._read_map(key, Fields.string)

@@ -5,7 +5,7 @@ Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -130,14 +130,17 @@ def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
         id_, topology = device["ID"], device["topology"]
         if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
             raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
-        nodes = None
-        # As in kubelet, a topology without nodes is the same as no topology, and a device on an impossible node (-1)
-        # isn't near any CPU.
-        if topology is not None and topology["nodes"]:
-            possible = {node["ID"] for node in topology["nodes"] if 0 <= node["ID"] <= MAX_ID}
-            nodes = NumaMask(sum(1 << node for node in possible))
-        found[id_] = PoolDevice(id_, nodes, is_healthy=device["health"] == HEALTHY)
+        # Real plugins send a topology without nodes, and the node -1. As in kubelet, a node that the machine lacks is near no CPU.
+        ids = None if topology is None else {node["ID"] for node in topology["nodes"]}
+        nodes = None if ids is None else NumaMask(sum(1 << node for node in ids if 0 <= node <= MAX_ID))
+        is_nowhere = ids is not None and any(not 0 <= node <= MAX_ID for node in ids)
+        found[id_] = PoolDevice(id_, nodes, is_healthy=device["health"] == HEALTHY, lists_minus_one=is_nowhere)
     return tuple(device for _, device in sorted(found.items()))
+
+
+def encode_answer(variables: Mapping[str, str]) -> bytes:
+    """Encode the part of an answer to Allocate with a container's environment variables (ContainerAllocateResponse)."""
+    return encode(_ANSWER, {"envs": variables})
 
 
 def encode_preferred_request(available: tuple[str, ...], must: tuple[str, ...], size: int) -> bytes:

@@ -6,9 +6,11 @@ The managers' files are kept in memory. The same scenario has the same result.
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.one_pod import DecidedAnew
 from nodeagent.core.admission.records import Records
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.metrics.deltas import Series, apply_deltas
@@ -16,18 +18,26 @@ from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLO
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.turnover import begin_start, end_pod, restore_devices
 from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.core.resources.memory.records import MemoryRecord
+from nodeagent.core.resources.resource import Allocated
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.scenario.scenario import (
+    AFTER,
+    BEFORE,
     CPU_FILE,
+    DEVICE_FILE,
     MEMORY_FILE,
+    RUNNING_ALL,
+    RUNNING_NONE,
     Document,
     Scenario,
     ScenarioStep,
@@ -36,6 +46,7 @@ from nodeagent.formats.scenario.scenario import (
     metrics_document,
     pods_document,
 )
+from nodeagent.views.simulate.scenario_devices import ScenarioDevices
 
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
 """Metrics in the result. kubelet sets the gauge per node in random order, and durations are not decisions."""
@@ -101,20 +112,44 @@ class Replay:
         self.pods: tuple[Pod, ...] = ()
         self.totals: dict[Series, int] = {}
         self.is_swept = False
+        text = scenario.file(DEVICE_FILE)
+        self.devices = ScenarioDevices(scenario, text) if scenario.plugins is not None or text is not None else None
+        """Devices and their plugins. None means that the scenario doesn't mention devices."""
 
     def run(self) -> Document:
         result: Document = {"id": self.scenario.id, "reservedCPUs": "", "steps": []}
         try:
-            managers = self.start()
+            managers = self.begin()
         except _StartRefusedError as err:
             return {**result, "startError": str(err), **self.describe_files()}
         result |= {"reservedCPUs": str(managers.reserved), **self.describe_files()}
         for step in self.scenario.steps:
-            shown = self.replay_step(managers, step)
+            shown = self.replay_step(self.managers or managers, step)
             result["steps"].append(shown)
             if step.op == "restart" and "error" in shown:
                 break
         return result
+
+    def begin(self) -> Managers:
+        """Start for the first time, and let the plugins register."""
+        managers = self.start()
+        if self.devices is None:
+            return managers
+        if managers.reproduces(Erratum.REFUSED_PODS_HOLD_DEVICES):
+            for uid, held in self.promises.pods:
+                self.promises = end_pod(self.promises, uid, held.of(DeviceHoldings))
+        self.devices.begin(self.promises)
+        return self.learn_pools(managers, self.devices)
+
+    def learn_pools(self, managers: Managers, devices: ScenarioDevices) -> Managers:
+        """Return the managers with the devices that kubelet knows now."""
+        managers = managers.knowing(None, devices.pools, has_devices=True)
+        self.managers = replace(managers, providers=replace(managers.providers, observer=self._note_allocation))
+        return self.managers
+
+    def _note_allocation(self, event: Allocated | DecidedAnew) -> None:
+        if self.devices is not None and isinstance(event, Allocated) and event.resource == "devices":
+            self.devices.note_allocation(event.container, event.after, is_refused=event.refusal is not None)
 
     def start(self) -> Managers:
         managers = self.managers or core.build(self.scenario.topology, self.scenario.placement)
@@ -140,7 +175,7 @@ class Replay:
         memory = records.memory
         was_filled = isinstance(memory, MemoryRecord) and not memory.machine and bool(memory_accounts(promises))
         self.memory_file.write_at_start(managers, promises, was_filled=was_filled)
-        self.promises = promises
+        self.promises = promises if self.devices is None else restore_devices(promises, self.devices.load())
         self.is_swept = False
         return managers
 
@@ -162,6 +197,8 @@ class Replay:
         }
         if memory is not None and is_text_unique(memory):
             document["memoryManagerStateText"] = self.memory_file.text
+        if self.devices is not None:
+            document |= self.devices.describe_file()
         return document
 
     def replay_step(self, managers: Managers, step: ScenarioStep) -> Document:
@@ -179,9 +216,15 @@ class Replay:
                         shown |= {"admitted": False, "reason": decision.reason.value, "message": decision.message}
             case "restart":
                 try:
-                    shown |= self.restart()
+                    shown |= self.restart(step)
                 except _StartRefusedError as err:
                     return {**shown, "admitted": False, "error": str(err), "pods": None, **self.describe_files()}
+            case "deviceHealth" | "deviceList" | "pluginGone" | "pluginBack" | "nodeStatus":
+                if self.devices is None:
+                    shown |= {"error": "the scenario has no devices"}
+                else:
+                    shown |= self.devices.follow(step, self.promises)
+                    self.learn_pools(managers, self.devices)
             case _:
                 pod = next((pod for pod in self.pods if pod.uid == step.pod_uid), None)
                 if pod is None:
@@ -192,7 +235,13 @@ class Replay:
         self.set_gauges(managers, self.promises)
         self.cpu_file.write_if_changed(managers, self.promises, attempted)
         self.memory_file.write_if_changed(managers, self.promises, attempted)
-        return {**shown, "pods": pods_document(managers, self.promises, self.pods), **self.describe_files()}
+        if self.devices is not None:
+            if not managers.reproduces(Erratum.REFUSED_PODS_HOLD_DEVICES):
+                self.devices.write(self.promises)
+            calls = self.devices.take_calls()
+            shown |= {"pluginCalls": calls} if step.op in {"add", "restart"} else {}
+        pods = pods_document(managers, self.promises, self.pods, has_devices=self.devices is not None)
+        return {**shown, "pods": pods, **self.describe_files()}
 
     def admit_pod(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
@@ -225,10 +274,20 @@ class Replay:
                     self.promises = core.start_container(managers, self.promises, pod, container.name)
         self.add_deltas(deltas)
 
-    def restart(self) -> Document:
+    def restart(self, step: ScenarioStep) -> Document:
+        devices = self.devices
+        connected = frozenset[str]() if devices is None else devices.stop()
         managers = self.start()
+        if devices is not None:
+            if managers.reproduces(Erratum.DEVICES_REFUSED_AT_A_START):
+                self.promises = begin_start(self.promises, list_running(step, self.pods))
+            devices.return_plugins(step, connected, BEFORE, self.promises)
+            managers = self.learn_pools(managers, devices)
         readmitted = core.readmit(managers, self.promises, self.pods)
         self.promises = readmitted.promises
+        if devices is not None:
+            devices.return_plugins(step, connected, AFTER, self.promises)
+            self.learn_pools(managers, devices)
         self.add_deltas(readmitted.deltas)
         results = dict(readmitted.results)
         self.pods = tuple(pod for pod in self.pods if isinstance(results[pod.uid], Admitted))
@@ -238,6 +297,20 @@ class Replay:
             is_admitted = isinstance(result, Admitted)
             listed.append({"podUID": uid, "admitted": is_admitted, "reason": refusal[0], "message": refusal[1]})
         return {"readmitted": listed} if listed else {}
+
+
+def list_running(step: ScenarioStep, pods: tuple[Pod, ...]) -> tuple[tuple[str, str], ...]:
+    """List the containers that run during a restart, as pod UID and name."""
+    if not isinstance(step.running, str):
+        return step.running
+    if step.running == RUNNING_NONE:
+        return ()
+    return tuple(
+        (pod.uid, container.name)
+        for pod in pods
+        for container in pod.containers
+        if step.running == RUNNING_ALL or container.kind is not ContainerKind.INIT
+    )
 
 
 def encode_cpu_file(managers: Managers, promises: Promises) -> str:
@@ -273,7 +346,7 @@ def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
     running = Replay(scenario)
     times = []
     try:
-        managers = running.start()
+        managers = running.begin()
         for step in scenario.steps:
             if step.op == "add" and step.pod is not None and not running.is_active(step.pod.uid):
                 begin = clock_ns()

@@ -13,19 +13,21 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
-from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.node_capacity import Insufficient, allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as StartNode
 from nodeagent.core.admission.records import Records
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import SetAttribute, diff
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_SHARED_POOL
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
+from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.errata import ERRATA, Erratum, list_reproduced
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
@@ -35,6 +37,9 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
+from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.devices.resource import DeviceResource
+from nodeagent.core.resources.devices.turnover import begin_start
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts, memory_nodes_of
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.plugins import device_plugins
@@ -88,7 +93,7 @@ def own(promises: Promises, uid: str, name: str) -> str:
 
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
-    assert [int(erratum) for erratum in Erratum] == list(range(1, 32))
+    assert [int(erratum) for erratum in Erratum] == list(range(1, 35))
     assert list_reproduced(FIXED) == frozenset()
     assert list_reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
@@ -673,36 +678,46 @@ def cards_of(promises: Promises, uid: str, name: str) -> list[str]:
 
 @BOTH
 def test_27_after_a_restart_a_pod_keeps_its_devices_be_they_there_or_not(errata: Errata) -> None:
-    """In both modes: with an init container that has ended, too."""
+    """With an init container that has ended, too. kubelet leaves them only to containers that run meanwhile."""
     node = giving(errata, *CARDS)
     one = pod("p", init("i", "1", devices={NIC: 1}), app("a", "1", devices={NIC: 1}))
     promises = admitted(node, core.initial(node), one)
     before = cards_of(promises, "p", "a")
-    again = core.readmit(giving(errata), promises, (one,))
-    assert [isinstance(result, Admitted) for _, result in again.results] == [True]
+    assert before
+    (_, again), *_ = core.readmit(giving(errata), promises, (one,)).results
+    if errata is KUBELET:
+        assert isinstance(again, Rejected)
+        assert f"no healthy devices present; cannot allocate unhealthy devices {NIC}" in again.message
+        running = begin_start(promises, (("p", "i"), ("p", "a")))
+        (_, again), *_ = core.readmit(giving(errata), running, (one,)).results
+    assert isinstance(again, Admitted)
     assert cards_of(again.promises, "p", "a") == before
 
 
 @BOTH
 def test_28_a_refused_pod_holds_no_device(errata: Errata) -> None:
-    """In both modes: its first container got one, and the second finds no CPUs."""
+    """Its containers got some, and the second finds no CPUs. In kubelet they have them until the next pod is decided on."""
     node = giving(errata, *CARDS)
     empty = core.initial(node)
     one = pod("p", app("a", "2", devices={NIC: 2}), app("b", "20", devices={NIC: 1}))
     decision = core.admit(node, empty, one)
     assert isinstance(decision, Rejected)
-    assert taken_devices(decision.promises) == frozenset()
+    assert len(taken_devices(decision.promises)) == (3 if errata is KUBELET else 0)
     every = admitted(node, decision.promises, pod("q", app("a", "1", devices={NIC: 4})))
     assert len(cards_of(every, "q", "a")) == 4
+    ended, _ = core.remove_pod(node, every, "q")
+    assert len(taken_devices(ended)) == (4 if errata is KUBELET else 0)
+    assert taken_devices(admitted(node, ended, pod("r", app("a", "1", devices={NIC: 1}))))
 
 
 @BOTH
 def test_29_a_pod_does_not_run_without_what_its_node_has_not(errata: Errata) -> None:
-    """In both modes."""
-    node = managers(MACHINE_A, errata=errata)
-    decision = core.admit(node, core.initial(node), pod("p", app("a", "1", devices={NIC: 1})))
-    assert isinstance(decision, Rejected)
-    assert f"cannot allocate unregistered device {NIC}" in decision.message
+    for node in (managers(MACHINE_A, errata=errata), giving(errata)):
+        other = pod("p", app("a", "1", devices={"example.com/other": 1}))
+        if errata is KUBELET:
+            assert cards_of(admitted(node, core.initial(node), other), "p", "a") == []
+        else:
+            assert "cannot allocate unregistered device example.com/other" in refused(node, core.initial(node), other)
 
 
 @BOTH
@@ -734,6 +749,67 @@ def test_31_a_device_plugin_that_does_not_answer_holds_nobody_up(
         assert plugin.asked == [("allocate", ["a"])]
         assert kubelet.told() == {GPU: [("a", False)]}, decision.message
         admitted(node, decision.promises, pod("q", app("a", "1")))
+
+
+@BOTH
+def test_32_a_request_of_no_devices_is_no_request(errata: Errata) -> None:
+    of_two = replace(managers(MACHINE_A, errata=errata).placement, topology_manager_policy="restricted")
+    node = core.build(MACHINE_A, of_two)
+    assert isinstance(node, Managers)
+    listed = tuple(PoolDevice(name, NumaMask(1 << at)) for at, name in enumerate("ab"))
+    node = node.knowing(None, (DevicePool(NIC, listed), DevicePool(GPU, ())))
+    size = len(MACHINE_A.nodes[0]) + 2
+    one = pod("p", app("a", str(size), devices={NIC: 0}))
+    none = pod("q", app("a", "1", devices={GPU: 0}))
+    if errata is KUBELET:
+        assert refused(node, core.initial(node), one) == "Resources cannot be allocated with Topology locality"
+        assert f"no healthy devices present; cannot allocate unhealthy devices {GPU}" in refused(
+            node, core.initial(node), none
+        )
+    else:
+        assert len(own(admitted(node, core.initial(node), one, none), "p", "a")) > 0
+
+
+@BOTH
+def test_33_a_device_that_is_listed_no_more_is_where_it_was(errata: Errata) -> None:
+    of_two = replace(managers(MACHINE_A, errata=errata).placement, topology_manager_policy="restricted")
+    node = core.build(MACHINE_A, of_two)
+    assert isinstance(node, Managers)
+    gone, left = PoolDevice("a", NumaMask(1)), PoolDevice("b", NumaMask(2))
+    before = node.knowing(None, (DevicePool(GPU, (gone, left)),))
+    after = node.knowing(None, (DevicePool(GPU, (left,)),))
+    one = pod("p", app("a", "1", devices={GPU: 1}))
+    promises = begin_start(admitted(before, core.initial(before), one), (("p", "a"),))
+    (_, again), *_ = core.readmit(after, promises, (one,)).results
+    if errata is KUBELET:
+        assert isinstance(again, Rejected)
+        assert again.reason == Reason.TOPOLOGY_AFFINITY
+    else:
+        assert isinstance(again, Admitted)
+        assert cards_of(again.promises, "p", "a") == ["a"]
+        # Nor is the pod placed elsewhere where it has to be decided on again.
+        (hint,) = after.providers.of(DeviceResource).container_hints(promises, *demand_for(after, one))
+        assert hint == (GPU, ((NumaMask(1), True), (NumaMask(3), False)))
+
+
+def demand_for(node: Managers, one: Pod) -> tuple[PodDemand, ContainerDemand]:
+    demand = demand_of(node.rules, one)
+    return demand, demand.containers[0]
+
+
+@BOTH
+def test_34_more_devices_than_there_are_are_missing_in_the_words_of_the_capacity(errata: Errata) -> None:
+    node = giving(errata, *CARDS)
+    there = allocatable_of(Config(placement=node.placement), cpu_count=8, memory_bytes=64 * GIB, hugepages=())
+    what_if = WhatIf.of(node, core.initial(node), (), there)
+    judged = what_if.judge(pod("p", app("a", "1", devices={NIC: 5})))
+    if errata is KUBELET:
+        assert isinstance(judged, Rejected)
+        assert judged.reason == Reason.UNEXPECTED_ADMISSION
+        assert f"requested number of devices unavailable for {NIC}. Requested: 5, Available: 4" in judged.message
+    else:
+        assert isinstance(judged, Insufficient)
+        assert judged.reason == f"OutOf{NIC}"
 
 
 def numbers_shown() -> dict[int, set[str]]:

@@ -7,13 +7,11 @@ would need if all devices were free.
 from collections.abc import Iterable, Sequence
 
 from nodeagent.core.model.idset import NumaMask
-from nodeagent.core.numa.hint_family import MAX_LISTED_NODES, HintFamily, Hints
-from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, masks_by_size
+from nodeagent.core.numa.hint_family import HintFamily, Hints
+from nodeagent.core.numa.hint_table import MAX_TABLED_NODES, count_near, order_sets
+from nodeagent.core.numa.hints import UNSATISFIABLE, HintList
 from nodeagent.core.numa.node_search import Cover
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
-
-_MOST_LISTED = 8
-"""Limit on NUMA nodes for listing all sets if some devices are near several nodes: 255 sets."""
 
 
 def pool_hints(
@@ -23,67 +21,53 @@ def pool_hints(
     available: Iterable[PoolDevice],
     reusable: Iterable[PoolDevice] = (),
 ) -> Hints:
-    """Return the hints for a number of devices from a pool.
+    """Return the hints for a number of devices from a pool whose devices have a topology.
 
     Args:
         pool: all devices of the resource.
         every: all NUMA nodes of the machine.
         request: the number of requested devices.
         available: devices that can be allocated, or that the container already has.
-        reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of them.
+        reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of them, except
+            those without a topology.
     """
-    if not pool.has_topology:
-        return DONT_CARE
-    kept = [device for device in reusable if device.nodes is not None]
-    givable = [*kept, *available]
-    ids = [node for node in range(every.bit_length()) if every >> node & 1]
-    near_several_nodes = [device for device in pool.devices if (device.nodes or 0).bit_count() > 1]
-    is_additive = request == 1 and not kept
-    if len(ids) <= (MAX_LISTED_NODES if not near_several_nodes or is_additive else _MOST_LISTED):
-        return _list_hints(pool, ids, request, givable, kept) or UNSATISFIABLE
-    if is_additive:
-        return _describe_hints(
-            every, ids, request, [_union_nodes(pool.devices, every)], [_union_nodes(givable, every)], []
-        )
-    return _describe_hints(
-        every,
-        ids,
-        request,
-        _list_lowest_nodes(pool.devices, every),
-        _list_lowest_nodes(givable, every),
-        _list_lowest_nodes(kept, every),
-    )
+    kept = [device.nodes or 0 for device in reusable if device.nodes is not None or device.lists_minus_one]
+    givable = [*kept, *(device.nodes or 0 for device in available)]
+    every_device = [device.nodes or 0 for device in pool.devices]
+    ids = tuple(node for node in range(every.bit_length()) if every >> node & 1)
+    if len(ids) <= MAX_TABLED_NODES:
+        return _list_hints(ids, request, every_device, givable, kept) or UNSATISFIABLE
+    if any(not nodes & every for nodes in kept):
+        return UNSATISFIABLE
+    if request == 1 and not kept:
+        return _describe_hints(every, ids, request, [_union(every_device, every)], [_union(givable, every)], [])
+    lowest = ([_lowest(nodes & every) for nodes in devices] for devices in (every_device, givable, kept))
+    return _describe_hints(every, ids, request, *lowest)
 
 
 def _list_hints(
-    pool: DevicePool, ids: Sequence[int], request: int, givable: Sequence[PoolDevice], kept: Sequence[PoolDevice]
+    ids: tuple[int, ...], request: int, every_device: Sequence[int], givable: Sequence[int], kept: Sequence[int]
 ) -> HintList:
-    pool_nodes = [device.nodes or 0 for device in pool.devices]
-    givable_nodes, kept_nodes = [device.nodes or 0 for device in givable], [device.nodes or 0 for device in kept]
-    masks = masks_by_size(ids)
-    fewest = min(
-        (mask.bit_count() for mask in masks if sum(1 for nodes in pool_nodes if nodes & mask) >= request),
-        default=len(ids),
-    )
+    there, near, kept_near = (count_near(devices, ids) for devices in (every_device, givable, kept))
+    sets = order_sets(ids)
+    fewest = min((mask.bit_count() for index, mask in sets if there[index] >= request), default=len(ids))
     return tuple(
         (mask, mask.bit_count() == fewest)
-        for mask in masks
-        if sum(1 for nodes in givable_nodes if nodes & mask) >= request and all(nodes & mask for nodes in kept_nodes)
+        for index, mask in sets
+        if near[index] >= request and kept_near[index] == len(kept)
     )
 
 
-def _union_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> int:
+def _union(devices: Iterable[int], every: NumaMask) -> int:
     nodes = 0
-    for device in devices:
-        nodes |= device.nodes or 0
+    for each in devices:
+        nodes |= each
     return nodes & every
 
 
-def _list_lowest_nodes(devices: Iterable[PoolDevice], every: NumaMask) -> list[int]:
-    """Return the lowest NUMA node of each device, as a bit. Hints made from these nodes are correct, but some sets with other nodes are
-    missing.
-    """
-    return [(nodes & -nodes) for device in devices if (nodes := (device.nodes or 0) & every)]
+def _lowest(nodes: int) -> int:
+    """Return the lowest NUMA node, as a bit. Hints made from these nodes are correct, but some sets with other nodes are missing."""
+    return nodes & -nodes
 
 
 def _describe_hints(

@@ -29,6 +29,8 @@ class HeldDevice(Struct, frozen=True):
     """Names of the device when it was allocated."""
     claim: str = ""
     """Claim that the device belongs to. Several containers may share it. Empty means that the device belongs to one container."""
+    lists_minus_one: bool = False
+    """Whether the plugin lists the node -1 among the device's nodes. A device on node -1 alone has no known nodes."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,6 +90,31 @@ class DeviceHoldings(Struct, frozen=True):
         """Return a device plugin's answer for a container. None means that no plugin was called."""
         own = next((answers for key, answers in self.answers if key == name), ())
         return next((answer for key, answer in own if key == resource), None)
+
+
+class DeviceReuse(Struct, frozen=True):
+    """Devices of a pod's plain init containers that its later containers may reuse. Only one pod at a time has such devices."""
+
+    pod_uid: str
+    devices: tuple[tuple[str, tuple[str, ...]], ...]
+    """IDs by resource, both sorted."""
+
+    def of(self, resource: str) -> tuple[str, ...]:
+        return next((ids for name, ids in self.devices if name == resource), ())
+
+
+class DeviceBooks(Struct, frozen=True):
+    """Accounts of the device manager for the node. Between two decisions they are empty, except in kubelet's mode."""
+
+    reuse: DeviceReuse | None = None
+    leaked: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """IDs of devices that count as allocated and that no pod holds, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource without
+    such IDs has been requested.
+    """
+    ended: tuple[str, ...] = ()
+    """UIDs of the pods that have ended or were refused and still hold devices, sorted (Erratum.REFUSED_PODS_HOLD_DEVICES)."""
+    running: tuple[tuple[str, str], ...] | None = None
+    """Pod UID and name of the containers that run while kubelet starts. None means that kubelet knows all its pods."""
 
 
 def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:

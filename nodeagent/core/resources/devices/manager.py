@@ -7,15 +7,25 @@ stays allocated, so no other pod gets it.
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import PodPromises, Promises, with_pod
+from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, count_answer_bytes, taken_devices
+from nodeagent.core.resources.devices.holdings import (
+    DeviceBooks,
+    DeviceHoldings,
+    DeviceReuse,
+    count_answer_bytes,
+    pods_with_devices,
+    taken_devices,
+)
 from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 
 MAX_ANSWERS_BYTES = 4 * 2**20
@@ -26,6 +36,7 @@ class DeviceManager(Struct, frozen=True):
     pools: tuple[DevicePool, ...]
     every: NumaMask
     """All NUMA nodes of the machine."""
+    quirks: frozenset[Erratum] = frozenset()
 
     def pool(self, resource: str) -> DevicePool | None:
         return next((pool for pool in self.pools if pool.resource == resource), None)
@@ -33,122 +44,183 @@ class DeviceManager(Struct, frozen=True):
     def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
         """Return the healthy devices that no pod holds."""
         taken = taken_devices(promises)
-        return [device for device in pool.healthy if device.held(pool.resource).key not in taken]
+        leaked = frozenset(dict(promises.of(DeviceBooks).leaked).get(pool.resource, ()))
+        return [
+            device for device in pool.healthy if device.held(pool.resource).key not in taken and device.id not in leaked
+        ]
+
+    def reusable(self, pool: DevicePool, promises: Promises, uid: str) -> list[PoolDevice]:
+        """Return the devices that only plain init containers of the pod hold, healthy or not. Later containers can reuse them, because init
+        containers end first.
+        """
+        reuse = promises.of(DeviceBooks).reuse
+        if reuse is None or reuse.pod_uid != uid:
+            return []
+        return find_devices(pool, reuse.of(pool.resource))
+
+    def is_ignored(self, promises: Promises, resource: str) -> bool:
+        """Tell whether kubelet ignores the resource, because no plugin has registered it and no pod holds any (isDevicePluginResource)."""
+        if Erratum.MISSING_DEVICES_LEFT_OUT not in self.quirks:
+            return False
+        pool = self.pool(resource)
+        if pool is not None and pool.is_registered:
+            return False
+        return resource not in dict(promises.of(DeviceBooks).leaked) and not any(
+            device.resource == resource
+            for _, held in pods_with_devices(promises)
+            for _, devices in held.devices
+            for device in devices
+        )
 
 
-def reusable(pool: DevicePool, held: PodPromises, pod: PodDemand) -> list[PoolDevice]:
-    """Return the devices that only plain init containers of the pod hold. Later containers can reuse them, because init containers end
-    first.
-    """
-    kinds = {container.name: container.kind for container in pod.containers}
-    init_ids: list[str] = []
-    lasting_ids: set[str] = set()
-    for name, devices in held.of(DeviceHoldings).devices:
-        ids = [device.id for device in devices if device.resource == pool.resource]
-        if kinds.get(name) is ContainerKind.INIT:
-            init_ids += ids
-        else:
-            lasting_ids |= {*ids}
+def find_devices(pool: DevicePool, ids: Iterable[str]) -> list[PoolDevice]:
+    """Return the devices with these IDs as the plugin lists them. Nothing is known of a device that it doesn't list."""
     device_by_id = {device.id: device for device in pool.devices}
-    return [device_by_id[id_] for id_ in dict.fromkeys(init_ids) if id_ not in lasting_ids and id_ in device_by_id]
+    return [device_by_id.get(id_) or PoolDevice(id_, is_healthy=False) for id_ in ids]
 
 
 def allocate_container(
     manager: DeviceManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
     """Allocate the requested devices to a container, under its stored hint."""
-    for resource, wanted in container.devices:
-        held = promises.of_pod(pod.uid)
-        own = held.of(DeviceHoldings).devices_of(container.name, resource)
-        if own and len(own) == wanted:
-            continue
-        if own:
-            why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
-            return Allocation(promises, refusal=wrap_unexpected(f'pod "{pod.uid}" container "{container.name}" {why}'))
+    books = promises.of(DeviceBooks)
+    if books.reuse is not None and books.reuse.pod_uid != pod.uid:
+        promises = promises.having(replace(books, reuse=None))
+    wanted_by_resource = [one for one in container.devices if not manager.is_ignored(promises, one[0])]
+    if wanted_by_resource:
+        promises = release_ended_pods(promises)
+    for resource, wanted in wanted_by_resource:
         try:
-            chosen = _choose_devices(manager, promises, pod, container.name, resource, wanted)
+            allocation = _allocate_resource(manager, promises, pod, container.name, resource, wanted)
         except DevicePluginPostponedError as err:
             return Allocation(promises, refusal=Refusal(Reason.DEVICE_PLUGINS_SLOW, str(err)))
-        except DevicePluginFailedError as err:
-            chosen = str(err)
-        if isinstance(chosen, str):
-            return Allocation(promises, refusal=wrap_unexpected(chosen))
-        devices, answer = chosen
-        of_devices = held.of(DeviceHoldings)
-        of_devices = of_devices.with_devices(container.name, (*of_devices.devices_of(container.name), *devices))
-        if answer is not None:
-            kept_bytes = count_answer_bytes(promises, resource) + len(answer)
-            if kept_bytes > MAX_ANSWERS_BYTES:
-                why = (
-                    f"all its answers that pods hold have {kept_bytes} bytes, and at most {MAX_ANSWERS_BYTES} are kept"
-                )
-                return Allocation(promises, refusal=wrap_unexpected(f"the device plugin of {resource}: {why}"))
-            of_devices = of_devices.with_answer(container.name, resource, answer)
-        promises = with_pod(promises, pod.uid, held.having(of_devices))
-    return Allocation(promises)
+        if allocation.refusal is not None:
+            return allocation
+        promises = allocation.promises
+    return Allocation(_update_reuse(promises, pod.uid, container))
 
 
-def _choose_devices(
+def _update_reuse(promises: Promises, uid: str, container: ContainerDemand) -> Promises:
+    """Let later containers reuse an init container's devices until another container takes them."""
+    books = promises.of(DeviceBooks)
+    if books.reuse is None and container.kind is not ContainerKind.INIT:
+        return promises
+    ids = {} if books.reuse is None else {name: {*listed} for name, listed in books.reuse.devices}
+    for device in promises.of_pod(uid).of(DeviceHoldings).devices_of(container.name):
+        if device.claim:
+            continue
+        own = ids.setdefault(device.resource, set())
+        if container.kind is ContainerKind.INIT:
+            own.add(device.id)
+        else:
+            own.discard(device.id)
+    left = tuple((name, tuple(sorted(listed))) for name, listed in sorted(ids.items()) if listed)
+    return promises.having(replace(books, reuse=DeviceReuse(uid, left) if left else None))
+
+
+def _allocate_resource(
     manager: DeviceManager, promises: Promises, pod: PodDemand, name: str, resource: str, wanted: int
-) -> tuple[tuple[HeldDevice, ...], bytes | None] | str:
-    """Choose devices and call the plugin's Allocate. If there are too few devices, return kubelet's message.
-
-    Raises:
-        DevicePluginFailedError: the plugin has given no answer.
-    """
+) -> Allocation:
+    own = promises.of_pod(pod.uid).of(DeviceHoldings).devices_of(name, resource)
+    if own and len(own) != wanted:
+        why = f'changed request for resource "{resource}" from {len(own)} to {wanted}'
+        return Allocation(promises, refusal=wrap_unexpected(f'pod "{pod.uid}" container "{name}" {why}'))
+    is_judged_again = Erratum.DEVICES_REFUSED_AT_A_START in manager.quirks
+    running = promises.of(DeviceBooks).running
+    if (own and not is_judged_again) or (running is not None and (pod.uid, name) in running):
+        return Allocation(promises)
     pool = manager.pool(resource)
-    if pool is None:
-        return f"cannot allocate unregistered device {resource}"
-    if not pool.healthy:
-        return f"no healthy devices present; cannot allocate unhealthy devices {resource}"
-    reusable_devices = reusable(pool, promises.of_pod(pod.uid), pod)[:wanted]
-    needed = wanted - len(reusable_devices)
-    available = manager.available(pool, promises)
+    if pool is None or not pool.is_registered:
+        return Allocation(promises, refusal=wrap_unexpected(f"cannot allocate unregistered device {resource}"))
+    healthy = {device.id for device in pool.healthy}
+    if not healthy or any(device.id not in healthy for device in own):
+        problem = "previously allocated devices are no longer healthy" if healthy else "no healthy devices present"
+        why = f"{problem}; cannot allocate unhealthy devices {resource}"
+        return Allocation(promises, refusal=wrap_unexpected(why))
+    if own or not wanted:
+        return Allocation(promises)
+    return _allocate_new(manager, promises, pod.uid, name, pool, wanted)
+
+
+def _allocate_new(
+    manager: DeviceManager, promises: Promises, uid: str, name: str, pool: DevicePool, wanted: int
+) -> Allocation:
+    """Allocate devices of a pool to a container that has none of it."""
+    resource = pool.resource
+    taken = manager.reusable(pool, promises, uid)[:wanted]
+    needed = wanted - len(taken)
+    available = manager.available(pool, promises) if needed else []
     if len(available) < needed:
-        return (
+        why = (
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(available)}"
         )
-    hint = promises.hint(pod.uid, name).mask
-    chosen = (
-        *reusable_devices,
-        *pick_devices(pool, pod.uid, available, reusable_devices, needed, None if hint is None else hint.bits),
-    )
-    answer = None if pool.plugin is None else pool.plugin.allocate(pod.uid, tuple(device.id for device in chosen))
-    return tuple(device.held(resource) for device in chosen), answer
+        return Allocation(_leak(manager, promises, resource, taken), refusal=wrap_unexpected(why))
+    hint = promises.hint(uid, name).mask
+    aligned, others = _split_by_affinity(pool, available, None if hint is None else hint.bits)
+    first, rest = (taken, aligned) if needed < len(aligned) else ([*taken, *aligned], others)
+    try:
+        chosen = first if len(first) == wanted else _pick_preferred(pool, uid, first, rest, wanted)
+    except DevicePluginPostponedError:
+        raise
+    except DevicePluginFailedError as err:
+        return Allocation(_leak(manager, promises, resource, first), refusal=wrap_unexpected(str(err)))
+    try:
+        ids = tuple(device.id for device in chosen)
+        answer = None if pool.plugin is None else pool.plugin.allocate(uid, ids)
+    except DevicePluginPostponedError:
+        raise
+    except DevicePluginFailedError as err:
+        promises = promises.having(replace(promises.of(DeviceBooks), leaked=()))
+        return Allocation(promises, refusal=wrap_unexpected(str(err)))
+    devices = (device.held(resource) for device in chosen)
+    held = promises.of_pod(uid)
+    of_devices = held.of(DeviceHoldings)
+    of_devices = of_devices.with_devices(name, (*of_devices.devices_of(name), *devices))
+    if answer is not None:
+        kept_bytes = count_answer_bytes(promises, resource) + len(answer)
+        if kept_bytes > MAX_ANSWERS_BYTES:
+            why = f"all its answers that pods hold have {kept_bytes} bytes, and at most {MAX_ANSWERS_BYTES} are kept"
+            return Allocation(promises, refusal=wrap_unexpected(f"the device plugin of {resource}: {why}"))
+        of_devices = of_devices.with_answer(name, resource, answer)
+    return Allocation(with_pod(promises, uid, held.having(of_devices)))
 
 
-def pick_devices(
-    pool: DevicePool,
-    pod_uid: str,
-    available: list[PoolDevice],
-    reused: list[PoolDevice],
-    needed: int,
-    affinity: NumaMask | None,
-) -> list[PoolDevice]:
-    """Pick devices by the hint. Among devices that are equally near, the plugin's preference decides (kubelet: devicesToAllocate)."""
-    ordered = sort_devices(pool, available, affinity)
-    if pool.plugin is None or not needed:
-        return ordered[:needed]
-    aligned = (
-        [] if affinity is None or not pool.has_topology else [one for one in ordered if (one.nodes or 0) & affinity]
-    )
-    if needed == len(aligned):
-        return aligned
-    fixed, rest = ([], aligned) if needed < len(aligned) else (aligned, ordered[len(aligned) :])
-    required_ids = tuple(device.id for device in (*reused, *fixed))
-    offered = (*required_ids, *(device.id for device in rest))
-    preferred = frozenset(pool.plugin.preferred(pod_uid, offered, required_ids, len(reused) + needed))
-    return [*fixed, *sorted(rest, key=lambda device: device.id not in preferred)][:needed]
+def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Iterable[PoolDevice]) -> Promises:
+    """Count devices as allocated that a refused container was about to get. kubelet does so until some ended pod's devices are released,
+    or until an Allocate fails.
+    """
+    if Erratum.REFUSED_PODS_HOLD_DEVICES not in manager.quirks:
+        return promises
+    books = promises.of(DeviceBooks)
+    leaked = dict(books.leaked)
+    leaked[resource] = tuple(sorted({*leaked.get(resource, ()), *(device.id for device in picked)}))
+    return promises.having(replace(books, leaked=tuple(sorted(leaked.items()))))
 
 
-def sort_devices(pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None) -> list[PoolDevice]:
-    """Sort devices in the order of allocation: near the hint's nodes, then near other nodes, then without known nodes."""
+def _split_by_affinity(
+    pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None
+) -> tuple[list[PoolDevice], list[PoolDevice]]:
+    """Return the devices near the hint's nodes, and the others: first devices with other nodes, then devices without known nodes (kubelet:
+    filterByAffinity).
+    """
     if affinity is None or not pool.has_topology:
-        return list(available)
+        return [], list(available)
+    aligned, others = list[PoolDevice](), list[PoolDevice]()
+    for device in available:
+        (aligned if (device.nodes or 0) & affinity else others).append(device)
+    # Stable, so equal devices keep the pool's order.
+    return aligned, sorted(others, key=lambda device: not device.nodes)
 
-    def rank(device: PoolDevice) -> int:
-        if not device.nodes:
-            return 2
-        return 0 if device.nodes & affinity else 1
 
-    return sorted(available, key=rank)  # stable, so devices of the same rank keep the pool's order
+def _pick_preferred(
+    pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
+) -> list[PoolDevice]:
+    """Complete the first devices from the rest. Among these the plugin's preference decides (kubelet: devicesToAllocate)."""
+    preferred = frozenset[str]()
+    if pool.plugin is not None:
+        required = tuple(device.id for device in first)
+        offered = tuple(device.id for device in (*first, *rest))
+        preferred = frozenset(pool.plugin.preferred(uid, offered, required, wanted))
+    # The plugin's choice takes precedence over the order by nodes.
+    chosen = sorted((device for device in rest if device.id in preferred), key=lambda device: device.id)
+    return [*first, *chosen, *(device for device in rest if device.id not in preferred)][:wanted]

@@ -13,16 +13,26 @@ class PoolDevice(Struct, frozen=True):
     id: str
     """ID of the device. For a discovered device this is its PCI address."""
     nodes: NumaMask | None = None
-    """NUMA nodes near the device. None means unknown."""
+    """NUMA nodes near the device. None means unknown. An empty mask means a topology without nodes, which real plugins send."""
     is_healthy: bool = True
     """Whether the device can be allocated."""
     kind: str = ""
     """Kind of the device if it was discovered."""
     names: tuple[str, ...] = ()
+    lists_minus_one: bool = False
+    """Whether the plugin lists the node -1 (the kernel's NUMA_NO_NODE), or another impossible node, among the device's nodes."""
+
+    @property
+    def has_topology(self) -> bool:
+        """Whether the plugin lists any node of the device, be it -1 or a node that the machine lacks."""
+        return bool(self.nodes) or self.lists_minus_one
 
     def held(self, resource: str) -> HeldDevice:
         """Return the device as a pod holds it under this resource."""
-        return HeldDevice(resource, self.id, NumaSet(self.nodes or NumaMask(0)), self.kind, self.names)
+        nodes = NumaSet(self.nodes or NumaMask(0))
+        return HeldDevice(
+            resource, self.id, nodes, self.kind, self.names, lists_minus_one=self.lists_minus_one and bool(nodes)
+        )
 
 
 class DevicePool(Struct, frozen=True):
@@ -32,11 +42,13 @@ class DevicePool(Struct, frozen=True):
     devices: tuple[PoolDevice, ...]
     plugin: DevicePlugin | None = None
     """Plugin to call at an allocation. None for discovered devices, and in trials."""
+    is_registered: bool = True
+    """Whether the resource is known. kubelet forgets a resource whose plugin is gone for five minutes, but not its devices' nodes."""
 
     @property
     def has_topology(self) -> bool:
-        """Whether the NUMA nodes of any device are known. Otherwise the resource gives no hints (kubelet: deviceHasTopologyAlignment)."""
-        return any(device.nodes is not None for device in self.devices)
+        """Whether any device lists a node. Otherwise the resource accepts any nodes (kubelet: deviceHasTopologyAlignment)."""
+        return any(device.has_topology for device in self.devices)
 
     @property
     def healthy(self) -> tuple[PoolDevice, ...]:

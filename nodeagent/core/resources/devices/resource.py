@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.device_selection import DeviceSelection
 from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
@@ -19,12 +20,18 @@ from nodeagent.core.model.refusals import NotResized, Reason, Refusal, StartRefu
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import DevicesGone, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
-from nodeagent.core.numa.hints import UNSATISFIABLE
+from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.devices.hints import pool_hints
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, count_devices, taken_devices
+from nodeagent.core.resources.devices.holdings import (
+    DeviceBooks,
+    DeviceHoldings,
+    HeldDevice,
+    count_devices,
+    taken_devices,
+)
 from nodeagent.core.resources.devices.keep import kept_devices
-from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, reusable
+from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, find_devices
 from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice, pools_of
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, allocate_each
 
@@ -35,6 +42,7 @@ def owned(
     plugged: tuple[DevicePool, ...],
     every: NumaMask,
     elsewhere: frozenset[str] = frozenset(),
+    quirks: frozenset[Erratum] = frozenset(),
 ) -> "DeviceResource":
     """Create the device manager for discovered devices and devices of plugins. Without a scan, only plugins' devices are included.
 
@@ -43,7 +51,7 @@ def owned(
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
     pools = (*pools_of(selections, discovered or PlacedDevices()), *plugged)
-    return DeviceResource(DeviceManager(pools, every), plugged, elsewhere)
+    return DeviceResource(DeviceManager(pools, every, quirks), plugged, elsewhere)
 
 
 class DeviceResource(Struct, frozen=True):
@@ -66,7 +74,7 @@ class DeviceResource(Struct, frozen=True):
         return self
 
     def end_reuse(self, promises: Promises) -> Promises:
-        return promises
+        return promises.having(replace(promises.of(DeviceBooks), reuse=None))
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
         return False
@@ -121,59 +129,55 @@ class DeviceResource(Struct, frozen=True):
         yield from ()
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        held = promises.of_pod(pod.uid)
+        held = promises.of_pod(pod.uid).of(DeviceHoldings)
         return tuple(
-            (
-                resource,
-                self._find_hints(
-                    promises, held, pod, resource, wanted, held.of(DeviceHoldings).devices_of(container.name, resource)
-                ),
-            )
-            for resource, wanted in container.devices
-            if resource not in self.elsewhere
+            (resource, self._find_hints(promises, pod.uid, resource, wanted, own, has_reuse=True))
+            for resource, wanted in self._list_requests(promises, container.devices)
+            for own in [held.devices_of(container.name, resource)]
         )
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        held = promises.of_pod(pod.uid)
-        every = held.of(DeviceHoldings).devices
-        return tuple(
-            (
-                resource,
-                self._find_hints(
-                    promises,
-                    held,
-                    pod,
-                    resource,
-                    wanted,
-                    tuple({d.id: d for _, devices in every for d in devices if d.resource == resource}.values()),
-                ),
+        every = promises.of_pod(pod.uid).of(DeviceHoldings).devices
+        hints = []
+        for resource, wanted in self._list_requests(promises, pod.devices):
+            own = {one.id: one for _, devices in every for one in devices if one.resource == resource}
+            hints.append(
+                (resource, self._find_hints(promises, pod.uid, resource, wanted, tuple(own.values()), has_reuse=False))
             )
-            for resource, wanted in pod.devices
-            if resource not in self.elsewhere
+        return tuple(hints)
+
+    def _list_requests(self, promises: Promises, requests: Amounts) -> Amounts:
+        """Return the requests for resources that the device manager allocates."""
+        return tuple(
+            one for one in requests if one[0] not in self.elsewhere and not self.manager.is_ignored(promises, one[0])
         )
 
     def _find_hints(
         self,
         promises: Promises,
-        held: PodPromises,
-        pod: PodDemand,
+        uid: str,
         resource: str,
         wanted: int,
         own: tuple[HeldDevice, ...],
+        *,
+        has_reuse: bool,
     ) -> Hints:
-        pool = self.manager.pool(resource)
-        if pool is None:
-            return UNSATISFIABLE
+        pool, every = self.manager.pool(resource), self.manager.every
+        if pool is None or not pool.has_topology:
+            return DONT_CARE
         if own:
             if len(own) != wanted:
                 return UNSATISFIABLE
-            own_devices = [PoolDevice(device.id, device.nodes.bits or None) for device in own]
-            return pool_hints(pool, self.manager.every, wanted, own_devices)
+            if Erratum.UNLISTED_DEVICES_WITHOUT_NODES in self.manager.quirks:
+                own_devices = find_devices(pool, (device.id for device in own))
+            else:
+                own_devices = [PoolDevice(device.id, device.nodes.bits) for device in own]
+            return pool_hints(pool, every, wanted, own_devices)
         available = self.manager.available(pool, promises)
-        reusable_devices = reusable(pool, held, pod)
-        if len(available) + len(reusable_devices) < wanted:
+        reusable = self.manager.reusable(pool, promises, uid) if has_reuse else []
+        if len({device.id for device in (*available, *reusable)}) < wanted:
             return UNSATISFIABLE
-        return pool_hints(pool, self.manager.every, wanted, available, reusable_devices)
+        return pool_hints(pool, every, wanted, available, reusable)
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, self._drop_foreign_resources(container))
@@ -217,7 +221,7 @@ class DeviceResource(Struct, frozen=True):
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         held = promises.of_pod(uid)
         own = held.of(DeviceHoldings)
-        if not own.devices_of(name):
+        if not own.devices_of(name) or Erratum.REFUSED_PODS_HOLD_DEVICES in self.manager.quirks:
             return promises, ()
         return with_pod(promises, uid, held.having(own.without(name))), ()
 

@@ -1,0 +1,71 @@
+"""Hints on machines with up to 12 NUMA nodes, as tables with an entry for each set of nodes.
+
+A sum over all subsets or supersets of each set costs one addition per node and set (zeta transform). Listing hints and merging any number
+of lists are sums of this kind, so they take milliseconds where comparing each hint with each would take minutes. In this module, a set of
+nodes is an index: its bit i means the i-th node of the machine.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from nodeagent.core.model.idset import NumaMask
+
+MAX_TABLED_NODES = 12
+"""Limit on NUMA nodes for tables. A table for 12 nodes has 4,096 entries."""
+
+
+@lru_cache(maxsize=32)
+def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
+    """Return the index and the mask of each non-empty set of nodes by size, in lexicographic order within a size, as kubelet does."""
+    indices = sorted(
+        range(1, 1 << len(nodes)),
+        key=lambda index: (index.bit_count(), [i for i in range(len(nodes)) if index >> i & 1]),
+    )
+    return tuple(
+        (index, NumaMask(sum(1 << node for i, node in enumerate(nodes) if index >> i & 1))) for index in indices
+    )
+
+
+def index_of(mask: int, nodes: Sequence[int]) -> int:
+    """Return the index of a mask. Nodes that the machine lacks are left out."""
+    return sum(1 << i for i, node in enumerate(nodes) if mask >> node & 1)
+
+
+def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
+    """Count, for each set of nodes, the masks that have a node in the set."""
+    size = 1 << len(nodes)
+    away = [0] * size
+    total = 0
+    for mask in masks:
+        away[index_of(mask, nodes)] += 1
+        total += 1
+    for node in range(len(nodes)):
+        bit = 1 << node
+        for index in range(size):
+            if index & bit:
+                away[index] += away[index ^ bit]
+    # A mask has no node in a set if it is a subset of the complement.
+    return [total - count for count in reversed(away)]
+
+
+def find_intersections(lists: Iterable[Iterable[NumaMask]], nodes: Sequence[int]) -> set[NumaMask]:
+    """Return all non-empty intersections of one mask from each list, with the nodes of the machine."""
+    size = 1 << len(nodes)
+    is_dense = tuple(nodes) == tuple(range(len(nodes)))
+    products = [1] * size
+    for masks in lists:
+        supersets = [0] * size
+        for mask in masks:
+            supersets[mask & size - 1 if is_dense else index_of(mask, nodes)] += 1
+        for node in range(len(nodes)):
+            bit = 1 << node
+            for index in range(size):
+                if not index & bit:
+                    supersets[index] += supersets[index | bit]
+        products = [product * count for product, count in zip(products, supersets, strict=True)]
+    for node in range(len(nodes)):
+        bit = 1 << node
+        for index in range(size):
+            if not index & bit:
+                products[index] -= products[index | bit]
+    return {mask for index, mask in order_sets(tuple(nodes)) if products[index]}

@@ -1,0 +1,54 @@
+"""Devices of pods that come and go, as kubelet's device manager keeps them (Erratum.REFUSED_PODS_HOLD_DEVICES).
+
+kubelet releases nothing when a pod ends or is refused. It releases the devices of all such pods when it next decides on a pod. Without the
+erratum these functions change nothing, because the accounts are empty.
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.promises import Promises, with_pod
+from nodeagent.core.resources.devices.holdings import DeviceBooks, DeviceHoldings
+
+
+def restore_devices(promises: Promises, held: Mapping[str, DeviceHoldings]) -> Promises:
+    """Add the devices of kubelet_internal_checkpoint, by pod UID, to promises without devices."""
+    for uid, devices in held.items():
+        promises = with_pod(promises, uid, promises.of_pod(uid).having(devices))
+    return promises
+
+
+def begin_start(promises: Promises, running: tuple[tuple[str, str], ...]) -> Promises:
+    """Let kubelet know no pods while it starts. `running` has pod UID and name of the containers that run meanwhile."""
+    return promises.having(replace(promises.of(DeviceBooks), running=running))
+
+
+def finish_start(promises: Promises) -> Promises:
+    """Let kubelet know all its pods, once it has admitted the running ones again."""
+    return promises.having(replace(promises.of(DeviceBooks), running=None))
+
+
+def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
+    """Let a pod that has ended, or was refused, keep its devices for now."""
+    books = promises.of(DeviceBooks)
+    promises = with_pod(promises, uid, promises.of_pod(uid).having(held))
+    return promises.having(replace(books, ended=tuple(sorted({*books.ended, uid}))))
+
+
+def begin_pod(promises: Promises, uid: str) -> Promises:
+    """Count a pod among the active ones while it is decided on. It has the devices of an ended pod with its UID."""
+    books = promises.of(DeviceBooks)
+    if uid not in books.ended:
+        return promises
+    return promises.having(replace(books, ended=tuple(one for one in books.ended if one != uid)))
+
+
+def release_ended_pods(promises: Promises) -> Promises:
+    """Release the devices of all ended pods, and all devices that no pod holds if there was such a pod (UpdateAllocatedDevices)."""
+    books = promises.of(DeviceBooks)
+    if books.running is not None or not books.ended:
+        return promises
+    for one in books.ended:
+        promises = with_pod(promises, one, promises.of_pod(one).having(DeviceHoldings()))
+    return promises.having(replace(books, leaked=(), ended=()))
