@@ -21,7 +21,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_document, topology_from_document
 
 if TYPE_CHECKING:
-    from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.model.device_pools import DevicePool
 
 Document = dict[str, Any]
 

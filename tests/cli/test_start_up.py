@@ -52,8 +52,7 @@ OF_PLUGINS = {
 OF_DEVICES = {
     "nodeagent.core.resources.devices.hints",
     "nodeagent.core.resources.devices.manager",
-    "nodeagent.core.resources.devices.plugins",
-    "nodeagent.core.resources.devices.pools",
+    "nodeagent.core.model.device_pools",
     "nodeagent.core.resources.devices.resource",
     "nodeagent.core.model.device_selection",
     "nodeagent.core.model.devices",

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.main import main
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import CpuBooks
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.formats.checkpoint.node_state import encode_state
 from tests.support import json_schema

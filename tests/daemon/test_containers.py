@@ -16,17 +16,17 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR
 from nodeagent.core.model.config import RETRY_FOR_ROOM, RETRY_NOTHING
 from nodeagent.core.model.device_access import DeviceFile
+from nodeagent.core.model.device_pools import DevicePluginPostponedError, DevicePool, PoolDevice
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Runtime, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.resources.devices.plugins import DevicePluginPostponedError
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.runtime import containers, device_access, exchange
 from nodeagent.daemon.domains.runtime.containers import RuntimeDomain

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile, DeviceMount
-from nodeagent.core.resources.devices.holdings import HeldDevice
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.daemon.domains.runtime.device_access import find_device_access
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from tests.support.protos import generated

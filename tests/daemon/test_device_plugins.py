@@ -13,12 +13,13 @@ import grpc
 import pytest
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial
+from nodeagent.core.model.device_pools import DevicePluginPostponedError
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.resources.devices.plugins import DevicePluginPostponedError
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.daemon.plugins import device_plugins
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.turn.runs import Unprepared

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.waiting import RequestKind, Retry
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.claims import ContainerClaim
+from nodeagent.core.model.device_pools import DevicePool
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.pod import Pod
@@ -28,7 +29,6 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.core.turn.pod_sources import new_entry

@@ -14,6 +14,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
@@ -22,7 +23,7 @@ from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_sets, own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.world import EventKind

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import qos_class
 from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
-from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.turn.problem import Problem

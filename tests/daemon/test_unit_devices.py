@@ -11,10 +11,11 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_access import DeviceFile
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.promises import NOTHING, with_pod
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.daemon.domains.jobs.domain import JobsDomain
 from nodeagent.daemon.domains.systemd import unit_devices
 from nodeagent.daemon.domains.systemd.unit_devices import Rules, UnitDevices

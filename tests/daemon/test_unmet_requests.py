@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.config import RETRY_FOR_ROOM, RETRY_NOTHING
+from nodeagent.core.model.device_pools import (
+    DevicePluginFailedError,
+    DevicePluginPostponedError,
+    DevicePool,
+    PoolDevice,
+)
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes

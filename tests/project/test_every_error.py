@@ -73,6 +73,12 @@ from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.cgroup import Attribute, ByteLimit
 from nodeagent.core.model.claims import ClaimRequest
 from nodeagent.core.model.config import Config, CpuPlugin, Errata, Placement, ReservedMemory
+from nodeagent.core.model.device_pools import (
+    DevicePluginFailedError,
+    DevicePluginPostponedError,
+    DevicePool,
+    PoolDevice,
+)
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, Resources
@@ -94,8 +100,6 @@ from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.memory.holdings import Block, MemoryBooks, MemoryHoldings
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests

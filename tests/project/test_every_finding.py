@@ -15,6 +15,7 @@ from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.claims import AllocatedDevice, ClaimAllocation
 from nodeagent.core.model.config import Placement
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, with_pod
 from nodeagent.core.model.state import NodeState, Phase
@@ -22,7 +23,7 @@ from nodeagent.core.model.violations import Invariant, Violation
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, own_set_of, with_default_set
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings, memory_accounts, with_memory_accounts
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest

@@ -15,9 +15,8 @@ from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.inspect.colour import add_colours
 from nodeagent.views.inspect.document import Document, NodeVerdict, has_difference, inspect_node
-from nodeagent.views.inspect.text import WIDTH, format_health, render, render_in_full, render_wide
+from nodeagent.views.inspect.text import WIDTH, add_colours, format_health, render, render_in_full, render_wide
 
 _MAX_READINGS = 5
 _PAUSE_SECONDS = 0.2

@@ -51,8 +51,8 @@ from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.memory.restore import restore_memory
 
 if TYPE_CHECKING:
+    from nodeagent.core.model.device_pools import DevicePool
     from nodeagent.core.model.devices import PlacedDevices
-    from nodeagent.core.resources.devices.pools import DevicePool
     from nodeagent.core.resources.devices.resource import DeviceResource
 
 Item = TypeVar("Item")

@@ -12,7 +12,7 @@ from nodeagent.core.model.promises import PodPromises, UnrecoveredPod
 from nodeagent.core.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.model.device_pools import DevicePool
 
 
 class Room(Struct, frozen=True):

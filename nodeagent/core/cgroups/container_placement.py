@@ -11,11 +11,12 @@ from msgspec import Struct
 from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.derived import Derived
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 class ContainerPlacement(Struct, frozen=True):

@@ -16,9 +16,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from nodeagent.core.resources.devices.holdings import HeldDevice
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.model.device_pools import (
+    DevicePluginFailedError,
+    DevicePluginPostponedError,
+    DevicePool,
+    PoolDevice,
+)
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.daemon.plugins.questions import Questions
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.turn.runs import Unprepared

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
+from nodeagent.core.model.device_pools import DevicePluginFailedError, DevicePluginPostponedError
 
 T = TypeVar("T")
 

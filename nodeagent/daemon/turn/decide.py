@@ -27,7 +27,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.requests import TurnRequest
 
 if TYPE_CHECKING:
-    from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.model.device_pools import DevicePool
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

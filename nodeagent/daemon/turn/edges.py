@@ -16,7 +16,7 @@ from nodeagent.daemon.turn.runs import Runner
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 if TYPE_CHECKING:
-    from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.model.device_pools import DevicePool
 
 
 class DevicePluginsTold(Protocol):

@@ -28,7 +28,7 @@ from nodeagent.formats.checkpoint.node_state import StateEncoder, policies_of
 from nodeagent.formats.config.config_text import config_fields, config_text
 
 if TYPE_CHECKING:
-    from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.model.device_pools import DevicePool
 
 _MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows the allocations"
 

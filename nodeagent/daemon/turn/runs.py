@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.state import Exit
-from nodeagent.core.resources.devices.holdings import HeldDevice
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.reports.logs import pod_fields

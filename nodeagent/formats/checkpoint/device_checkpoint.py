@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.model.device_pools import DevicePool
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import MAX_ID, NumaSet
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, pods_with_devices
-from nodeagent.core.resources.devices.pools import DevicePool
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, pods_with_devices
 from nodeagent.formats.syntax.fnv import fnv1a_32
 from nodeagent.formats.syntax.go_json import (
     GoJsonError,

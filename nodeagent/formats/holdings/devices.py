@@ -3,8 +3,9 @@
 import base64
 from typing import Any
 
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.formats.syntax.json_values import JsonValue
 
 Document = dict[str, Any]

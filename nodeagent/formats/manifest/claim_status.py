@@ -17,11 +17,12 @@ from nodeagent.core.model.claims import (
     decode_cpu_name,
     format_card_name,
 )
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.formats.manifest.claim_documents import API_VERSION, devices_document
 from nodeagent.formats.manifest.pod_schema import CLAIM
 from nodeagent.formats.syntax.json_values import JsonValue, parse_json

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
-from nodeagent.core.resources.devices.holdings import HeldDevice
+from nodeagent.core.model.held_device import HeldDevice
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@-]+")
 _PLAIN_LIST = re.compile(r"[A-Za-z0-9_.:@,-]*")

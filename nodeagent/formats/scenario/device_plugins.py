@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.model.device_pools import PoolDevice
 from nodeagent.core.model.idset import MAX_ID, NumaMask
-from nodeagent.core.resources.devices.pools import PoolDevice
 from nodeagent.formats.syntax.fields import Fields
 
 PREFERENCES = ("lowest", "highest", "order", "short", "all", "ids", "empty", "none", "error")

@@ -18,13 +18,13 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.config import Errata, Placement
+from nodeagent.core.model.device_pools import PoolDevice
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.devices.pools import PoolDevice
 from nodeagent.core.resources.memory.holdings import memory_nodes_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.placement_fields import PlacementReader

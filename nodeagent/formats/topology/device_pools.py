@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.formats.syntax.json_values import JsonValue
 
 Document = dict[str, Any]

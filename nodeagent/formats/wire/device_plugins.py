@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from nodeagent.core.model.device_access import DeviceMount
+from nodeagent.core.model.device_pools import PoolDevice
 from nodeagent.core.model.idset import MAX_ID, NumaMask
-from nodeagent.core.resources.devices.pools import PoolDevice
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, ProtobufError, decode, encode, fields
 
 VERSION = "v1beta1"

@@ -21,7 +21,7 @@ from nodeagent.core.resources.memory.holdings import Blocks, MemoryHoldings, mem
 from nodeagent.formats.wire.protobuf import Field, Kind, MessageType, fields
 
 if TYPE_CHECKING:
-    from nodeagent.core.resources.devices.pools import DevicePool
+    from nodeagent.core.model.device_pools import DevicePool
 
 SERVICE = "v1.PodResourcesLister"
 

@@ -3,6 +3,7 @@
 The text is legible without colour, and its lines are within the width.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,6 +30,14 @@ _MAX_NOTICEABLE = 30
 _NO_VALUE = "-"
 _RESIZE_LABELS = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
 """Labels of refused resizes by reason."""
+_RED, _YELLOW = "1;91", "1;93"
+_ATTENTION = re.compile(
+    r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS ALLOCATED|is NOT running)\b"
+    r"|^(?:PROBLEMS|DIFFERENCES|PROCESSES IN CGROUPS)\b[^\n]*)"
+    r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
+    re.MULTILINE,
+)
+"""Words to colour. They have capital letters or a fixed context, because these can't be a pod's or container's name."""
 
 
 def render(document: Document, width: int = WIDTH) -> str:
@@ -36,6 +45,11 @@ def render(document: Document, width: int = WIDTH) -> str:
     return _join_lines(
         [*_format_node(document, width), "", *_format_pods(document, width), *_format_attention(document, width)]
     )
+
+
+def add_colours(text: str) -> str:
+    """Colour what needs attention: refusals, repeated failures, degraded containers. Positions of characters don't change."""
+    return _ATTENTION.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:

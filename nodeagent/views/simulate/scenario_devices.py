@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.model.device_pools import DevicePluginFailedError, DevicePool, PoolDevice
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.formats.checkpoint.device_checkpoint import (
     DeviceCheckpointError,
     decode_device_contents,

@@ -21,13 +21,14 @@ from nodeagent.core.admission.node_capacity import usage_of
 from nodeagent.core.admission.resize import resized
 from nodeagent.core.model.claims import ClaimRequest, ContainerClaim, DeviceRequest, MatchAttribute, PodClaim
 from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import NotResized, Reason
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import MemoryHoldings
 from nodeagent.formats.manifest.pod_rules import is_subdomain
 from tests.support import builders, pods

@@ -24,6 +24,7 @@ from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_SHARED_POO
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.errata import ERRATA, Erratum, list_reproduced
@@ -37,7 +38,6 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.resources.devices.turnover import begin_start
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts, memory_nodes_of

@@ -2,12 +2,13 @@
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts, interrupt_requests
 from nodeagent.core.host.settings import Setting, SettingKind
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.pod_sources import new_entry
 from tests.support.pods import app, manifests, pod
 

@@ -35,6 +35,7 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 from nodeagent.core.model.nri import Answer, Call, ContainerState, Denial, Event, Synchronized
@@ -53,7 +54,7 @@ from nodeagent.core.model.refusals import (
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step

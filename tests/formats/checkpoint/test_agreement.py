@@ -8,12 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.cli.main import main
+from nodeagent.core.model.device_pools import PoolDevice
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, with_default_set
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.resources.devices.pools import PoolDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import (
     Block,
     MemoryBooks,

@@ -12,6 +12,8 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.main import main
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
@@ -19,8 +21,7 @@ from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, MemoryNode, MemoryTable
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (

@@ -2,11 +2,11 @@
 
 import pytest
 
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.formats.checkpoint.device_checkpoint import DeviceCheckpointError, decode_devices, encode_devices
 
 NOWHERE = '{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["tegra"]},"AllocResp":"Ch8KFk5WSURJQV9WSVNJQkxFX0RFVklDRVMSBXRlZ3Jh"}],"RegisteredDevices":{"nvidia.com/gpu":["tegra"]}},"Checksum":3660592824}'  # noqa: E501 - a kubelet's file

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import UnitSettings
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletContainer, KubeletPod
 from nodeagent.core.model.nri import HugepageLimit, NriResources
@@ -40,7 +41,7 @@ from nodeagent.core.model.state import (
 )
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, CpuReuse
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import (
     Block,
     MemoryBooks,

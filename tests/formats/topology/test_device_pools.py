@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.idset import NumaMask
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.topology.device_pools import pools_document, pools_from_document
 

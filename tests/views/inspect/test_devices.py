@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from nodeagent.core.model.config import Placement
+from nodeagent.core.model.device_pools import DevicePool
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.resources.devices.pools import DevicePool
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.document import inspect_node

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
@@ -17,12 +18,11 @@ from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import ContainerStatus, Phase
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_cpus, own_set_of, with_default_set
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
-from nodeagent.views.inspect.colour import add_colours
 from nodeagent.views.inspect.document import NodeVerdict, has_difference, inspect_node
-from nodeagent.views.inspect.text import format_health, render, render_in_full, render_wide
+from nodeagent.views.inspect.text import add_colours, format_health, render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import label_cpus
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.cpu_places import Places

@@ -14,6 +14,7 @@ from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas
 from nodeagent.core.model.claims import CARD_DRIVER, CPU_DRIVER, AllocatedDevice, ClaimAllocation, DeviceRequest
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
@@ -28,7 +29,7 @@ from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError,
 from nodeagent.core.resources.claims.selectors import SelectorError
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, free_cpus, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, allocation_deltas
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice, taken_devices
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory

@@ -6,12 +6,12 @@ would need if all devices were free.
 
 from collections.abc import Iterable, Sequence
 
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.numa.hint_family import HintFamily, Hints
 from nodeagent.core.numa.hint_table import MAX_TABLED_NODES, count_near, order_sets
 from nodeagent.core.numa.hints import UNSATISFIABLE, HintList
 from nodeagent.core.numa.node_search import Cover
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 
 
 def pool_hints(

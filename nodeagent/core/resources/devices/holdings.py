@@ -1,41 +1,14 @@
 """Devices that pods hold as extended resources or by claims."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.holdings import put_item, remove_item
-from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
-
-_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
-class HeldDevice(Struct, frozen=True):
-    """A container's device, of an extended resource or of a claim."""
-
-    resource: str
-    """Extended resource of the device, or driver of a claimed device."""
-    id: str
-    """ID of the device. For a discovered device this is its PCI address."""
-    nodes: NumaSet = NumaSet()
-    """NUMA nodes near the device when it was allocated. Empty means unknown."""
-    kind: str = ""
-    """Kind of the device if it was discovered (core/model/devices.py)."""
-    names: tuple[str, ...] = ()
-    """Names of the device when it was allocated."""
-    claim: str = ""
-    """Claim that the device belongs to. Several containers may share it. Empty means that the device belongs to one container."""
-    lists_minus_one: bool = False
-    """Whether the plugin lists the node -1 among the device's nodes. A device on node -1 alone has no known nodes."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Key that identifies the device. A PCI function has the same key under any resource."""
-        return ("", self.id) if _PCI_ADDRESS.fullmatch(self.id) else (self.resource, self.id)
 
 
 class DeviceHoldings(Struct, frozen=True):

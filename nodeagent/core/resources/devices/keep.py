@@ -1,8 +1,9 @@
 """Devices that pods keep after a start. Pods also keep devices that no longer exist."""
 
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:

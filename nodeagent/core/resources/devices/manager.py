@@ -10,6 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.device_pools import (
+    DevicePluginFailedError,
+    DevicePluginPostponedError,
+    DevicePool,
+    PoolDevice,
+)
 from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.pod import ContainerKind
@@ -23,8 +29,6 @@ from nodeagent.core.resources.devices.holdings import (
     pods_with_devices,
     taken_devices,
 )
-from nodeagent.core.resources.devices.plugins import DevicePluginFailedError, DevicePluginPostponedError
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 

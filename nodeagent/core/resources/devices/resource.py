@@ -10,9 +10,11 @@ from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
-from nodeagent.core.model.device_selection import DeviceSelection
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
+from nodeagent.core.model.device_selection import DeviceSelection, select_devices
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
@@ -23,16 +25,9 @@ from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.devices.hints import pool_hints
-from nodeagent.core.resources.devices.holdings import (
-    DeviceBooks,
-    DeviceHoldings,
-    HeldDevice,
-    count_devices,
-    taken_devices,
-)
+from nodeagent.core.resources.devices.holdings import DeviceBooks, DeviceHoldings, count_devices, taken_devices
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, find_devices
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice, pools_of
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, allocate_each
 
 
@@ -50,7 +45,7 @@ def owned(
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
-    pools = (*pools_of(selections, discovered or PlacedDevices()), *plugged)
+    pools = (*list_pools(selections, discovered or PlacedDevices()), *plugged)
     return DeviceResource(DeviceManager(pools, every, quirks), plugged, elsewhere)
 
 
@@ -283,3 +278,22 @@ class DeviceResource(Struct, frozen=True):
         for pool in self.manager.pools:
             counts[pool.resource] = max(len(pool.healthy), count_devices(promises).get(pool.resource, 0))
         return counts
+
+
+def list_pools(selections: tuple[DeviceSelection, ...], discovered: PlacedDevices) -> tuple[DevicePool, ...]:
+    """Return the pools of discovered devices, in the order of the configuration."""
+    return tuple(
+        DevicePool(
+            resource,
+            tuple(
+                PoolDevice(
+                    device.address,
+                    None if node is None else NumaMask(1 << node),
+                    kind=device.kind.value,
+                    names=device.names,
+                )
+                for device, node in devices
+            ),
+        )
+        for resource, devices in select_devices(selections, discovered)
+    )

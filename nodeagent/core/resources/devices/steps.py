@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.resource import Allocated
 
 

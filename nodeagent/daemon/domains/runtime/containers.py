@@ -39,12 +39,13 @@ from nodeagent.core.metrics.agent_metrics import RUNTIME_ANSWER_DURATION, RUNTIM
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 from nodeagent.core.model.cgroup import unclear_units
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.nri import Answer, Call, Denial, Event, Sandbox, Synchronized
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.runtime_containers import ContainerKey
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.resources.devices.holdings import DeviceHoldings, HeldDevice
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.passive_domain import PassiveDomain

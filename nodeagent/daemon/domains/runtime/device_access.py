@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from nodeagent.core.model.device_access import DeviceAccess, DeviceFile
-from nodeagent.core.resources.devices.holdings import HeldDevice
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.edge.kernel.device_files import find_device_files
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.manifest.placement_variables import device_variables

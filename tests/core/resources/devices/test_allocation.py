@@ -20,6 +20,7 @@ from nodeagent.core.admission.managers import (
     violations,
 )
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import NumaMask, NumaSet
@@ -30,7 +31,6 @@ from nodeagent.core.model.violations import Invariant
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.manager import MAX_ANSWERS_BYTES
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod

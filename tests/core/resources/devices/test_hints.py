@@ -5,11 +5,11 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.numa.hint_family import HintFamily, Hints
 from nodeagent.core.numa.hints import UNSATISFIABLE, HintList
 from nodeagent.core.resources.devices.hints import pool_hints
-from nodeagent.core.resources.devices.pools import DevicePool, PoolDevice
 from tests.support.shares import share_of
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
-from nodeagent.core.resources.devices.pools import pools_of
+from nodeagent.core.resources.devices.resource import list_pools
 from tests.support.builders import MACHINE_A
 
 CARD = Device(
@@ -44,12 +44,12 @@ THERE = PlacedDevices.of((CARD, VIRTUAL, OTHER, DISK), MACHINE_A)
     ],
 )
 def test_a_selector_takes_what_all_of_it_is_true_of(selector: DeviceSelector, expected: tuple[Device, ...]) -> None:
-    (found,) = pools_of((DeviceSelection("example.com/any", (selector,)),), THERE)
+    (found,) = list_pools((DeviceSelection("example.com/any", (selector,)),), THERE)
     assert [one.id for one in found.devices] == [device.address for device in expected]
 
 
 def test_a_device_is_of_the_first_resource_that_selects_it() -> None:
     first = DeviceSelection("example.com/eth0", (DeviceSelector(name="eth0"), DeviceSelector(name="nvme0")))
     second = DeviceSelection("example.com/nic", (DeviceSelector(kind=DeviceKind.NETWORK),))
-    found = {pool.resource: [one.id for one in pool.devices] for pool in pools_of((first, second), THERE)}
+    found = {pool.resource: [one.id for one in pool.devices] for pool in list_pools((first, second), THERE)}
     assert found == {"example.com/eth0": [CARD.address, DISK.address], "example.com/nic": [OTHER.address]}

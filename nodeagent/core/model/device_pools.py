@@ -1,12 +1,53 @@
-"""Device pools: the devices of each extended resource, with their NUMA nodes and health."""
+"""Device pools: the devices of each extended resource, with their NUMA nodes and health, and the device plugin to call."""
+
+from typing import Protocol
 
 from msgspec import Struct
 
-from nodeagent.core.model.device_selection import DeviceSelection, select_devices
-from nodeagent.core.model.devices import PlacedDevices
+from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import NumaMask, NumaSet
-from nodeagent.core.resources.devices.holdings import HeldDevice
-from nodeagent.core.resources.devices.plugins import DevicePlugin
+
+
+class DevicePluginFailedError(Exception):
+    """A device plugin has given no answer. The text names the plugin and the reason."""
+
+
+class DevicePluginPostponedError(DevicePluginFailedError):
+    """A device plugin has not answered yet. A turn is due once it has, and decides the pod from the start, with the answers so far."""
+
+
+class DevicePlugin(Protocol):
+    """A registered device plugin. No call waits: a question goes to the plugin, and its answer is there in a later turn."""
+
+    def describe_wait(self, pod_uid: str) -> str:
+        """Return why the plugin can't be asked about a pod now. Empty means that it can be asked.
+
+        A pod that can't ask need not be decided.
+        """
+
+    def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
+        """Return the plugin's preferred choice from the available devices. It includes the devices that are already chosen. Empty means no
+        preference.
+
+        Args:
+            pod_uid: UID of the pod that gets the devices.
+            available: IDs of the devices to choose from.
+            must: IDs of the devices that are already chosen.
+            size: the number of devices to choose.
+
+        Raises:
+            DevicePluginPostponedError: the answer is not there yet.
+            DevicePluginFailedError: there is no answer.
+        """
+
+    def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
+        """Allocate these devices to a container of a pod (see `preferred`). Return the encoded answer with what the container needs to use
+        them.
+
+        Raises:
+            DevicePluginPostponedError: as for `preferred`.
+            DevicePluginFailedError: the devices can't be allocated.
+        """
 
 
 class PoolDevice(Struct, frozen=True):
@@ -53,22 +94,3 @@ class DevicePool(Struct, frozen=True):
     @property
     def healthy(self) -> tuple[PoolDevice, ...]:
         return tuple(device for device in self.devices if device.is_healthy)
-
-
-def pools_of(selections: tuple[DeviceSelection, ...], discovered: PlacedDevices) -> tuple[DevicePool, ...]:
-    """Return the pools of discovered devices, in the order of the configuration."""
-    return tuple(
-        DevicePool(
-            resource,
-            tuple(
-                PoolDevice(
-                    device.address,
-                    None if node is None else NumaMask(1 << node),
-                    kind=device.kind.value,
-                    names=device.names,
-                )
-                for device, node in devices
-            ),
-        )
-        for resource, devices in select_devices(selections, discovered)
-    )
