@@ -289,7 +289,11 @@ GONE = "nodeagent_state does not fit this node: CPUs or memory allocated to pods
     ("event", "fields", "complained"),
     [
         ("state_recovered", {"problems": [GONE]}, 0),
-        ("state_recovered", {"problems": ["the machine or its reservation differs from nodeagent_state: accepted"]}, 0),
+        (
+            "state_recovered",
+            {"problems": ["shared CPUs: 0-3 → 0-2: the machine differs from nodeagent_state: accepted"]},
+            0,
+        ),
         ("state_recovered", {"problems": [GONE, "cannot use cpu_manager_state: the checksum does not match"]}, 1),
         ("state_recovered", {"problems": ["cannot use nodeagent_state: the checksum does not match"]}, 1),
         ("state_set_aside", {"file": "nodeagent_state"}, 0),

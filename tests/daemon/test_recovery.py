@@ -699,3 +699,21 @@ def test_of_an_end_that_was_forgotten_nobody_knows(tmp_path: Path) -> None:
     ended = agent.state.entries[0].status("one").exit
     assert ended is not None
     assert ended.reason == "ContainerStatusUnknown"
+
+
+@pytest.mark.parametrize(("less", "is_ordinary"), [(4096, True), (GIB, False)])
+def test_memory_that_differs_after_a_boot_is_named_and_is_no_warning_if_it_is_little(
+    less: int, is_ordinary: bool, tmp_path: Path
+) -> None:
+    before, after = (8 * GIB, 8 * GIB - less)
+    life = Life(tmp_path, node(two_nodes(memory_bytes=before), **MEMORY), pod("a", app("app", "2")))
+    found = life.start(node(two_nodes(memory_bytes=after), **MEMORY))
+    problems = tuple(
+        f"memory of NUMA node {number}: {before // 1024:,} KiB → {after // 1024:,} KiB: the machine differs from nodeagent_state: accepted"
+        for number in (0, 1)
+    )
+    assert found.recovery == Recovery(problems, is_ordinary=is_ordinary)
+    written = io.StringIO()
+    log_recovery(recovery(found), make_log(written))
+    line = json.loads(written.getvalue())
+    assert (line["event"], line["level"]) == ("state_recovered", "info" if is_ordinary else "warning")

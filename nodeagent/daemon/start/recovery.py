@@ -28,6 +28,7 @@ from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.adoption import add_record, decode_records, find_admitted, find_possibly_running, merge_records
 from nodeagent.core.turn.lifecycle import Runs
+from nodeagent.core.turn.machine_changes import list_machine_changes
 from nodeagent.core.turn.pod_sources import Manifest, list_effective, new_entry
 from nodeagent.core.turn.recovery import Deviation, PlacedPods, RecoveredPod, place_recovered
 from nodeagent.core.turn.world import EventKind
@@ -95,6 +96,8 @@ class Recovery(Struct, frozen=True):
     differences: tuple[Deviation, ...] = ()
     refused: tuple[PodEntry, ...] = ()
     """Admitted pods without processes whose resources are gone, with the refusal."""
+    is_ordinary: bool = False
+    """Whether the problems are only what the kernel may find a little different after every boot."""
 
 
 class Start(Struct, frozen=True):
@@ -197,7 +200,9 @@ def _accept_state(before: NodeState, after: NodeState) -> Start:
     if before == after:
         return Start(after)
     # Running pods keep all their allocations. Only the rest has changed.
-    return Start(after, Recovery((f"the machine or its reservation differs from {STATE_FILE}: accepted",)))
+    changes = list_machine_changes(before.promises, after.promises)
+    texts = tuple(f"{change}: the machine differs from {STATE_FILE}: accepted" for change in changes)
+    return Start(after, Recovery(texts, is_ordinary=all(change.is_ordinary for change in changes)))
 
 
 def _recover_pod(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> RecoveredPod:
@@ -317,7 +322,8 @@ def encode_recovery(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str,
 
 def log_recovery(recovery: Recovery, log: Log) -> None:
     """Log a recovery, with a line for each changed allocation and each refused pod."""
-    log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
+    write = log.info if recovery.is_ordinary else log.warning
+    write("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
         log.warning(
             EventKind.PROMISE_CHANGED, **pod_fields(difference.pod, difference.container), **dict(difference.fields)

@@ -175,7 +175,9 @@ class Reporter(Struct, frozen=True):
                 *describe_misnamed_pods(state),
                 *(f"manifest {source}: {text}" for source, text in manifests),
             ),
-            recovery=None if self.recovery is None else encode_recovery(self.recovery, edges.recorder.set_aside),
+            recovery=None
+            if self.recovery is None or self.recovery.is_ordinary
+            else encode_recovery(self.recovery, edges.recorder.set_aside),
             is_live=True,
             is_ready=done is not None and runs is not None and not memory.save_failed,
             pools=device_pools(edges, memory),

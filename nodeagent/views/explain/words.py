@@ -285,10 +285,15 @@ def _explain_whole_cores(
         f": {_format_cores(layout, layout.online)}" if uneven else f" of {format_count(layout.per_core, 'CPU')}"
     )
     if not _is_alignable(before, cpus):
+        if manager.picking.whole_cores and cpus > (total := layout.online.bit_count()):
+            yield f"all cores together have {format_count(total, 'CPU')}"
+            return
         unaligned = [
             f"{c.cpus} (container {c.name})"
             for c in trace.demand.containers
-            if f"container {c.name}" != name and not _is_alignable(before, c.cpus)
+            if f"container {c.name}" != name
+            and c.cpus <= layout.online.bit_count()
+            and not _is_alignable(before, c.cpus)
         ]
         more = f", nor is {', nor '.join(unaligned)}" if unaligned else ""
         yield (f"{cpus} is not a sum of these" if uneven else f"{cpus} is not a multiple of {layout.per_core}") + more

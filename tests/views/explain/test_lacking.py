@@ -156,11 +156,15 @@ def test_cores_of_several_sizes_are_told_by_size_and_a_number_that_the_free_ones
         "let container c request cpu 2 instead of 1",
         "set cpuManagerPolicyOptions without full-pcpus-only",
     ]
-    without_small = build(topology.without(CpuSet.parse("4-7")).without(CpuSet.of(2)), placement_of("0"))
-    assert isinstance(without_small, Managers)
-    before = WhatIf.of(without_small, initial(without_small))
-    many = pod("p", app("c", "5", "1Gi"))
-    assert explain_refusal(before, trace(before, many))[1] == "5 is not a sum of these"
+    uneven = build(topology_from_spec("3c.4t").without(CpuSet.of(3, 6)), placement_of("0"))
+    assert isinstance(uneven, Managers)
+    before = WhatIf.of(uneven, initial(uneven))
+    odd, many = (pod("p", app("c", count, "1Gi")) for count in ("5", "12"))
+    assert explain_refusal(before, trace(before, odd)) == [
+        "container c wants 5 CPUs, and full-pcpus-only allocates only whole cores: 2 cores of 4 CPUs, 1 core of 2 CPUs",
+        "5 is not a sum of these",
+    ]
+    assert explain_refusal(before, trace(before, many))[1] == "all cores together have 10 CPUs"
 
 
 def placement_of(reserved: str) -> Placement:

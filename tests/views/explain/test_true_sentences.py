@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Managers, build, initial
@@ -96,6 +96,7 @@ def unread(it: Refusal, found: re.Match[str]) -> bool:
 SENTENCES: list[tuple[str, Check]] = [
     (rf"(.*) wants {COUNT}, and full-pcpus-only allocates only whole cores(?: of {COUNT}|: .+)", wants),
     (r"(\d+) is not a multiple of (\d+)(, nor is .*)?", lambda _, m: int(m[1]) % int(m[2]) != 0),
+    (rf"all cores together have {COUNT}", lambda it, m: int(m[1]) == len(it.before.managers.topology.online)),
     (r"(\d+) is not a sum of these(, nor is .*)?", lambda it, m: int(m[1]) not in it.whole_sums(it.manager.layout.online)),
     (
         rf"completely free: (.+), of {COUNT.replace('CPU', 'free CPU')} in total",
@@ -170,6 +171,13 @@ def make_pod(name: str, amounts: tuple[tuple[str, str], ...]) -> Pod:
     return pod_from_document({"metadata": {"name": name, "uid": name}, "spec": {"containers": containers}})
 
 
+def empty_node(shape: str, *options: str) -> WhatIf:
+    placement = Placement("static", tuple((name, "true") for name in options), CpuSet.of(0))
+    managers = build(topology_from_spec(f"{shape},memory=4Gi"), placement)
+    assert isinstance(managers, Managers)
+    return WhatIf.of(managers, initial(managers))
+
+
 @st.composite
 def nodes(draw: st.DrawFn) -> WhatIf:
     topology = topology_from_spec(f"{draw(st.sampled_from(SHAPES))},memory=4Gi")
@@ -208,6 +216,8 @@ def nodes(draw: st.DrawFn) -> WhatIf:
 
 
 @settings(max_examples=300, deadline=None)
+@example(empty_node("1s.2n.3c.1t", "full-pcpus-only"), [("7", "64Mi")])
+@example(empty_node("2c.2t.4e", "full-pcpus-only"), [("9", "64Mi")])
 @given(nodes(), st.lists(st.tuples(st.sampled_from(CPUS), st.sampled_from(MEMORY)), min_size=1, max_size=2))
 def test_each_sentence_about_a_refusal_is_true(before: WhatIf, amounts: list[tuple[str, str]]) -> None:
     of = make_pod("p", tuple(amounts))
