@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.resources.cpu.holdings import default_set
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
@@ -269,7 +269,8 @@ def _format_status(agent: Agent) -> str:
     view = agent.view
     active = sum(entry.is_active for entry in view.state.entries)
     problems = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
-    return f"{active} pods, shared CPUs {default_set(view.state.promises) or 'none'}{problems}"
+    pool = shared_pool(view.node.rules, view.state.promises, view.node.topology.online)
+    return f"{active} pods, shared CPUs {pool or 'none'}{problems}"
 
 
 def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:

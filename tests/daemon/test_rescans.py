@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from nodeagent.core.admission.node_rules import read_node_of
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.daemon import service
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.kernel.uevents import Hotplug, UeventError
+from tests.support.builders import machine
 
 
 class Clock:
@@ -60,7 +63,10 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
 
     config = Config(cpu_manager_reconcile_period_ms=10_000, file_check_frequency_ms=20_000)
     state = SimpleNamespace(entries=(), promises=Promises())
-    view = SimpleNamespace(state=state, problems=())
+    topology = machine()
+    rules = read_node_of(config, topology, topology, CpuSet()).rules
+    view = SimpleNamespace(state=state, problems=(), node=SimpleNamespace(rules=rules, topology=topology))
+    statuses: list[str] = []
     agent: Any = SimpleNamespace(
         turn=turn,
         wakeups=SimpleNamespace(wait=wait),
@@ -71,12 +77,16 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         edges=SimpleNamespace(log=make_log(io.StringIO())),
     )
     manager: Any = SimpleNamespace(
-        watchdog_period_seconds=lambda: None, set_status=print, notify_ready=print, ping_watchdog=lambda: None
+        watchdog_period_seconds=lambda: None,
+        set_status=statuses.append,
+        notify_ready=statuses.append,
+        ping_watchdog=lambda: None,
     )
     nothing: Any = SimpleNamespace(listen=tuple, renew=lambda _: None, is_ready=True)
     service.run_turns(agent, nothing, nothing, "config.yaml", manager, nothing)
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
     assert len(turns) == 40
+    assert set(statuses) == {f"0 pods, shared CPUs {topology.online}"}, "policy none has no other CPUs"
     assert [later - before for before, later in pairwise(rescans)] == [12.0] * 9
 
 

@@ -18,7 +18,7 @@ from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, Merge
 from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
-from nodeagent.core.model.config import ANY_CLASS, Placement
+from nodeagent.core.model.config import ANY_CLASS, CpuPlugin, Placement
 from nodeagent.core.model.demand import (
     DemandRules,
     PodDemand,
@@ -53,6 +53,7 @@ from nodeagent.core.resources.memory.restore import restore_memory
 if TYPE_CHECKING:
     from nodeagent.core.model.device_pools import DevicePool
     from nodeagent.core.model.devices import PlacedDevices
+    from nodeagent.core.resources.cpu.plugins import Note
     from nodeagent.core.resources.devices.resource import DeviceResource
 
 Item = TypeVar("Item")
@@ -75,6 +76,11 @@ class Managers(Struct, frozen=True):
     def grantable(self) -> CpuMask:
         """CPUs that may be allocated exclusively. Empty under policy none."""
         return self.providers.of(CpuResource).manager.grantable
+
+    @property
+    def cpu_plugins(self) -> tuple[CpuPlugin, ...]:
+        """CPU plugins of the configuration."""
+        return self.providers.of(CpuResource).manager.plugins
 
     def is_pod_level(self, pod: Pod) -> bool:
         """Whether the pod gets one set, which its containers share (KEP-5526)."""
@@ -337,19 +343,36 @@ def _decide(
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
     """Return the waiting items in the order of decision. Only CPU plugins (Sort) change their order."""
-    plugins = managers.providers.of(CpuResource).manager.plugins
-    if not plugins:
+    if not managers.cpu_plugins:
         return list(waiting)
     from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
 
-    return sorted_by(plugins, waiting, pod_of)
+    return sorted_by(managers.cpu_plugins, waiting, pod_of)
+
+
+def describe_suspended_plugins(managers: Managers) -> str | None:
+    """Describe the CPU plugins that are no longer called, and the effect on pods. None means that all plugins are called."""
+    if not managers.cpu_plugins:
+        return None
+    from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - as above
+
+    return held_off(managers.cpu_plugins)
+
+
+def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> "list[Note]":
+    """Return the notes of CPU plugins on the CPUs that containers have lost."""
+    if not managers.cpu_plugins or before.pods == after.pods:
+        return []
+    from nodeagent.core.resources.cpu.plugins import notes_on  # noqa: PLC0415 - as above
+
+    return notes_on(managers.cpu_plugins, managers.topology, before, after)
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
     """Refuse a pod if a CPU plugin fails to sort it. None means no refusal."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
-    turn = turn_of(managers.providers.of(CpuResource).manager.plugins, pod)
+    turn = turn_of(managers.cpu_plugins, pod)
     return turn if isinstance(turn, Refusal) else None
 
 

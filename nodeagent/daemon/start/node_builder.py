@@ -9,7 +9,6 @@ from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.daemon.start.startup import StartError, read_config_text
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.formats.kernel.sysfs import topology_of
@@ -58,7 +57,7 @@ def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
     """Give CPU plugins their time for a turn or a start. `alive` is called after each of their answers."""
-    for plugin in node.managers.providers.of(CpuResource).manager.plugins:
+    for plugin in node.managers.cpu_plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
 

@@ -7,10 +7,9 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import shortfalls
+from nodeagent.core.admission.managers import describe_suspended_plugins, shortfalls
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.violations import Shortfall
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.reports.logs import log_event, pod_fields
@@ -196,11 +195,7 @@ class Reporter(Struct, frozen=True):
         yield from self.standing
         domains = [domain.standing_problem() for domain in self.edges.domains]
         yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem, *domains))
-        plugins = memory.node.managers.providers.of(CpuResource).manager.plugins
-        if plugins:
-            from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - only where there are plugins
-
-            yield from filter(None, (held_off(plugins),))
+        yield from filter(None, (describe_suspended_plugins(memory.node.managers),))
         if self.edges.plugins is not None:
             yield from self.edges.plugins.problems()
 

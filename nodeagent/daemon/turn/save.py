@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.managers import list_plugin_notes
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import (
@@ -16,7 +17,6 @@ from nodeagent.core.model.state import (
     is_decided_again,
 )
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.turn.pod_sources import is_unclear
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.domains.all import withdraw_all
@@ -133,14 +133,9 @@ def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) ->
 
 def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
     """Log the notes of CPU plugins on released CPUs, once the release is saved."""
-    plugins, before = memory.node.managers.providers.of(CpuResource).manager.plugins, memory.state
-    if not plugins or before.promises.pods == state.promises.pods:
-        return
-    from nodeagent.core.resources.cpu.plugins import notes_on  # noqa: PLC0415 - only where there are plugins
-
-    names = {entry.pod.uid: entry.pod.full_name for entry in before.entries}
-    for note in notes_on(plugins, memory.node.topology, before.promises, state.promises):
-        # a pod with CPUs always had an entry
+    for note in list_plugin_notes(memory.node.managers, memory.state.promises, state.promises):
         log = edges.log.warning if note.has_failed else edges.log.info
-        whose = {"pod": names[note.pod_uid], "pod_uid": note.pod_uid, "container": note.container}
+        entry = memory.state.entry(note.pod_uid)
+        assert entry is not None, "a pod with CPUs has an entry"
+        whose = {"pod": entry.pod.full_name, "pod_uid": note.pod_uid, "container": note.container}
         log("cpus_returned", plugin=note.plugin, **whose, note=note.text)
