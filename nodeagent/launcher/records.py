@@ -35,6 +35,10 @@ class ProcessRecord:
     core_dumped: bool = False
     unknown: str | None = None  # reason why a finished run has neither exit code nor signal
 
+    def as_document(self) -> dict[str, Any]:
+        """Return the fields as JSON values. `dataclasses.asdict` would copy each of them, which takes ten times as long."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 class Runs(dict[str, ProcessRecord]):
     """Records by id, and the order in which they have changed, so that a client can ask for what is new."""
@@ -73,7 +77,7 @@ class Runs(dict[str, ProcessRecord]):
         page = newer[::-1][:limit]
         more = len(newer) > limit
         return {
-            "statuses": [dataclasses.asdict(self[run_id]) for run_id in page if run_id in self],
+            "statuses": [self[run_id].as_document() for run_id in page if run_id in self],
             "gone": [run_id for run_id in page if run_id not in self],
             "whole": is_whole,
             "token": f"{self.epoch}:{self.changed[page[-1]] if more else self.count}",
@@ -95,7 +99,7 @@ class RecordStore:
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(dataclasses.asdict(run), file)
+                json.dump(run.as_document(), file)
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())

@@ -201,7 +201,7 @@ class Launcher:
                 return self.runs.list_changes(str(message["since"]), MAX_LISTED)
             case "list":  # from an agent that asks for all
                 rest = sorted(run_id for run_id in self.runs if run_id > str(message.get("after", "")))
-                page = [dataclasses.asdict(self.runs[run_id]) for run_id in rest[:MAX_LISTED]]
+                page = [self.runs[run_id].as_document() for run_id in rest[:MAX_LISTED]]
                 return {"statuses": page, "more": len(rest) > MAX_LISTED}
             case "signal":
                 return {"delivered": self.signal(str(message.get("id")), message.get("signal"))}
@@ -251,7 +251,7 @@ class Launcher:
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
         """Start a process. A repeated request with the same id returns the status of the first start."""
         if order.id in self.runs:
-            return {"status": dataclasses.asdict(self.runs[order.id])}
+            return {"status": self.runs[order.id].as_document()}
         if order.id in self.starting:
             self.starting[order.id].clients.append(client)
             return None
@@ -309,7 +309,7 @@ class Launcher:
         else:
             self.records.forget(run.id)
             log("start_failed", id=run.id, pid=run.pid, **failure)
-        status = dataclasses.asdict(run)
+        status = run.as_document()
         for client in starting.clients:
             self.clients.send(client, {"status": status} if failure is None else {"failed": {"id": run.id, **failure}})
 
