@@ -29,10 +29,11 @@ from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.violations import Invariant
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.devices.holdings import DeviceHoldings, pods_with_devices
 from nodeagent.core.resources.devices.manager import MAX_ANSWERS_BYTES
 from nodeagent.core.resources.devices.resource import DeviceResource
 from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
+from nodeagent.formats.checkpoint.device_checkpoint import decode_devices, encode_devices
 from tests.support.builders import MACHINE_A, admitted, machine, managers, pod
 from tests.support.pods import app, init, sidecar
 from tests.support.shares import share_of
@@ -301,6 +302,73 @@ def test_whatever_comes_and_goes_no_device_has_two_owners(
     for left in there:
         promises, _ = remove_pod(node, promises, left.uid)
     assert promises == empty
+
+
+LISTS = st.dictionaries(
+    st.sampled_from("abcdefg"),
+    st.tuples(st.none() | st.sets(st.integers(0, 4), max_size=3), st.booleans(), st.booleans()),
+    max_size=6,
+)
+"""A plugin's list: the nodes of each device, whether -1 is among them, and whether it is healthy."""
+
+
+@settings(max_examples=share_of(80), deadline=None)
+@given(
+    nodes=st.sampled_from([1, 2, 3]),
+    policy=st.sampled_from(["none", "best-effort", "restricted", "single-numa-node"]),
+    scope=st.sampled_from(["container", "pod"]),
+    steps=st.lists(
+        st.tuples(st.none() | LISTS, st.lists(st.integers(0, 2), min_size=3, max_size=3), st.booleans()), max_size=6
+    ),
+)
+def test_whatever_plugins_list_each_device_has_one_owner_and_is_given_back(
+    nodes: int, policy: str, scope: str, steps: list[tuple[Any, list[int], bool]]
+) -> None:
+    node = managers(machine(nodes=nodes), reserved="0", topology_manager_policy=policy, topology_manager_scope=scope)
+    promises, there = initial(node), list[Pod]()
+    for number, (devices, (of_init, of_side, of_app), goes) in enumerate(steps):
+        pool = DevicePool(
+            GPU,
+            tuple(
+                PoolDevice(
+                    name,
+                    None if ids is None else NumaMask(sum(1 << id_ for id_ in ids)),
+                    is_healthy=healthy,
+                    lists_minus_one=minus_one and ids is not None,
+                )
+                for name, (ids, minus_one, healthy) in sorted((devices or {}).items())
+            ),
+        )
+        now = node.knowing(None, () if devices is None else (pool,), has_devices=True)
+        new = pod(
+            f"p{number}",
+            init(devices={GPU: of_init}),
+            sidecar(devices={GPU: of_side}),
+            app(cpu="1", devices={GPU: of_app}),
+        )
+        decision = admit(now, promises, new)
+        if isinstance(decision, Rejected):
+            assert decision.promises == promises
+        else:
+            there.append(new)
+            healthy = {one.id for one in pool.healthy}
+            assert {*held(decision.promises, new.uid), *held(decision.promises, new.uid, "side")} <= healthy
+            assert len(held(decision.promises, new.uid, "side")) == of_side
+            assert len(held(decision.promises, new.uid)) == of_app
+        promises = decision.promises
+        assert violations(now, promises, tuple(there)) == ()
+        assert {
+            uid: pod_held.of(DeviceHoldings).devices
+            for uid, pod_held in decode_devices(encode_devices(promises)).items()
+        } == {uid: own.devices for uid, own in pods_with_devices(promises) if own.devices}
+        again = readmit(now, promises, tuple(there))
+        assert all(isinstance(result, Admitted) for _, result in again.results)
+        assert [held(again.promises, each.uid) for each in there] == [held(promises, each.uid) for each in there]
+        if goes and there:
+            promises, _ = remove_pod(now, promises, there.pop(0).uid)
+    for left in there:
+        promises, _ = remove_pod(node.knowing(None, (), has_devices=True), promises, left.uid)
+    assert promises == initial(node)
 
 
 def test_a_node_that_gives_no_devices_decides_as_before() -> None:
