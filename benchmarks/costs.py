@@ -10,16 +10,21 @@ writes all of them into docs/performance.md.
 """
 
 import compileall
+import cProfile
 import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from io import StringIO
 from pathlib import Path
 
 from benchmarks import ROOT, agent_costs
 from benchmarks.goals import Row, timed
+from benchmarks.inspected import serve_node
 from benchmarks.timing import Clock
+from nodeagent.cli.main import main as run_command_line
 from tests.support.installed_command import install_command
 from tests.support.job_agent import admit_job, answer_jobs
 
@@ -65,8 +70,44 @@ def client(clock: Clock) -> Iterator[Row]:
     """The processor time of the command alone, and of `true`, which it becomes."""
     with installed() as nodeagent, answer_jobs(admit_job) as socket:
         words = (*nodeagent, *job_words(socket))
-        taken = clock.time_runs(lambda: [child_ms(words)], 15)
+        taken = clock.time_runs(partial(child_times, words), 15)
         yield timed("client", "`job --cpus 2 -- true`: the client", taken, 25, "70 ms")
+
+
+def inspection_calls() -> Iterator[Row]:
+    """What a command does once it is loaded, in this process. Host processes are left out, as each machine has others."""
+    few, many = (dict(calls_of_inspection(pods)) for pods in (10, 40))
+    yield counted("functions that `inspect POD` calls beside 40 pods", many["POD"], compared="140,740")
+    yield counted("functions that `inspect` calls for each of 40 pods", (many[""] - few[""]) // 30, compared="4,266")
+
+
+def calls_of_inspection(pods: int) -> Iterator[tuple[str, int]]:
+    with serve_node(pods) as socket:
+        for name, words in (("POD", ("p0000",)), ("", ())):
+            inspect = ["inspect", *words, "--no-host-processes", "--socket", socket]
+            with redirect_stdout(StringIO()):
+                assert run_command_line(inspect) == 0, "loads what it needs"
+                calls = cProfile.Profile()
+                calls.runcall(run_command_line, inspect)
+            yield name, sum(each.callcount for each in calls.getstats())
+
+
+def inspection(clock: Clock) -> Iterator[Row]:
+    """The client's processor time. It compares all cgroups, and looks at the host's processes if it shows all pods."""
+    former = {"POD": ("142 ms", "215 ms", "475 ms"), "": ("142 ms", "310 ms", "909 ms")}
+    goals = {"POD": 120, "": 250}
+    with installed() as nodeagent:
+        for number, pods in enumerate((0, 100, 400)):
+            with serve_node(pods) as socket:
+                for name, words in (("POD", ("p0000",)), ("", ())) if pods else (("", ()),):
+                    command = (*nodeagent, "inspect", *words, "--socket", socket)
+                    taken = clock.time_runs(partial(child_times, command), 7)
+                    shown = f"`inspect{name and f' {name}'}` beside {pods} pods: the client"
+                    yield timed("inspection", shown, taken, goals[name], former[name][number])
+
+
+def child_times(command: Sequence[str]) -> list[float]:
+    return [child_ms(command)]
 
 
 def child_ms(command: Sequence[str]) -> float:
@@ -78,8 +119,8 @@ def child_ms(command: Sequence[str]) -> float:
     return (used.ru_utime + used.ru_stime) * 1000
 
 
-COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (modules, *agent_costs.COUNTERS)
-TIMERS: tuple[Callable[[Clock], Iterator[Row]], ...] = (client,)
+COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (modules, inspection_calls, *agent_costs.COUNTERS)
+TIMERS: tuple[Callable[[Clock], Iterator[Row]], ...] = (client, inspection)
 
 
 def costs(clock: Clock, only: str = "") -> Iterator[Row]:

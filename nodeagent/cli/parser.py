@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from nodeagent import __version__
 from nodeagent.cli.support.exit_status import EXIT_USAGE
 from nodeagent.cli.support.help_text import HelpText, find_documents
+from nodeagent.cli.support.loading import load_msgspec
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.errors import printable
 
@@ -86,14 +87,18 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
         epilog=f"documents and examples: {find_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    first = words[0] if words else None
+    # With its own name here, argparse needs no formatter to find it, and no width of the terminal.
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=parser.prog)
     known = {
         name: commands.add_parser(
             name, help=text, description=text[:1].upper() + text[1:] + ".", formatter_class=HelpText
         )
         for name, text in COMMANDS.items()
+        if name == first or first not in COMMANDS
     }
     name = next((word for word in words if not word.startswith("-")), None)
     if name in known:
+        load_msgspec()
         importlib.import_module(f"nodeagent.cli.commands.{name}").add_arguments(known[name])
     return parser, known

@@ -3,6 +3,7 @@ every command reads them.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -52,7 +53,7 @@ class Observation(Struct, frozen=True):
     """Host processes. None means that they were not observed."""
 
 
-class NodeView(Struct, frozen=True):
+class NodeView(Struct, frozen=True, dict=True):
     """State of a node: the machine, the configuration and the allocations. The running agent creates it after each
     turn.
 
@@ -132,7 +133,7 @@ class NodeView(Struct, frozen=True):
         """Path of the pods' cgroup below the root cgroup."""
         return (self.cgroup_root or "").removeprefix(_CGROUPS.rstrip("/"))
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel | None:
         """Properties of the kernel. None if the pods' cgroup was not observed."""
         cgroups = self.observed.cgroups or {}
@@ -162,9 +163,15 @@ def view_document(view: NodeView) -> Document:
 
 
 class ViewReader:
-    """Decoder of a series of documents. Unchanged parts are compared but not decoded again."""
+    """Decoder of a series of documents. Unchanged parts are compared but not decoded again.
 
-    def __init__(self) -> None:
+    Args:
+        pod: the only pod whose entry the caller needs, as its UID, namespace/name or name. If no pod has this name, or if it is None, all
+            entries are decoded.
+    """
+
+    def __init__(self, pod: str | None = None) -> None:
+        self._pod = pod
         self._state: tuple[object, SavedState] | None = None
         self._node: tuple[object, ReadNode] | None = None
 
@@ -176,6 +183,8 @@ class ViewReader:
             MisfitError: another value is missing or has the wrong type.
         """
         state = document.field("state").value
+        if self._pod is not None:
+            state = _select_entries(state, self._pod)
         if self._state is None or self._state[0] != state:
             self._state = state, state_from_document(state)
         node_parts = [
@@ -199,6 +208,22 @@ class ViewReader:
             is_ready=document.field("ready").flag(),
             pools=document.read_optional("devices", _decode_pools, ()),
         )
+
+
+def _select_entries(state: object, pod: str) -> object:
+    """Return a state's document with only the entries of the pods with this name. If there are none, return it unchanged."""
+
+    def has_name(entry: object) -> bool:
+        match entry:
+            case {"pod": {"metadata": {"name": name, "namespace": namespace, "uid": uid}}}:
+                return pod in {uid, name, f"{namespace}/{name}"}
+        return False
+
+    match state:
+        case {"entries": list(entries), **others}:
+            found = [entry for entry in entries if has_name(entry)]
+            return {**others, "entries": found} if found else state
+    return state
 
 
 def _format_pools(pools: "tuple[DevicePool, ...]") -> list[Document]:

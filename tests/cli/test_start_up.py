@@ -96,6 +96,7 @@ def test_help_loads_nothing_but_the_list_of_commands() -> None:
         "nodeagent.cli.support.printable_output",
         "nodeagent.cli.support.standard_streams",
         "nodeagent.cli.support.help_text",
+        "nodeagent.cli.support.loading",
         "nodeagent.errors",
     }
     assert not LIBRARIES & set(modules)
@@ -126,7 +127,7 @@ def test_inspect_loads_no_more_modules_than_it_has_to() -> None:
     """The bound is what there is, and a little: who adds one may ask whether it is needed before a pod is shown."""
     modules = loaded("inspect", "--socket", "/nonexistent/agent.sock", "--config", "/nonexistent/config.yaml")
     ours = [one for one in modules if one.startswith("nodeagent.") and not (ROOT / one.replace(".", "/")).is_dir()]
-    assert len(ours) <= 99, ours
+    assert len(ours) <= 100, ours
     assert "yaml" not in modules, "there was no configuration to read"
 
 

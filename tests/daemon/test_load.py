@@ -96,7 +96,7 @@ class Quick(Machine):
 
 @contextmanager
 def agent_of(
-    of: Node, machine: Machine, manifests: Path, state: Path, woken: Callable[[], None] = lambda: None
+    of: Node, machine: Machine, manifests: Path, state: Path, woken: Callable[[], object] = lambda: None
 ) -> Iterator[Daemon]:
     """The agent as its process composes it; everything of the directories is real."""
     made: list[Daemon] = []

@@ -4,6 +4,8 @@ import argparse
 import sys
 import time
 
+from msgspec.structs import replace
+
 from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
 from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import NO_FAIL_HELP, VERDICT_STATUSES
@@ -14,7 +16,7 @@ from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
-from nodeagent.formats.node_view import NodeView
+from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import Document, NodeVerdict, has_difference, inspect_node
 from nodeagent.views.inspect.text import WIDTH, add_colours, format_health, render, render_in_full, render_wide
 
@@ -147,13 +149,14 @@ def check_compared(document: Document) -> None:
 
 def _inspect_settled(options: argparse.Namespace) -> Document:
     """Inspect the node until two readings have the same differences, because the agent may just be carrying out a decision."""
-    known = read_node_for_display(options)
+    read = ViewReader(options.pod)
+    known = read_node_for_display(options, read)
     document = _inspect_once(known, options)
     for _ in range(_MAX_READINGS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
             return document
         time.sleep(_PAUSE_SECONDS)
-        known = read_node_for_display(options)
+        known = read_node_for_display(options, read)
         before, document = document, _inspect_once(known, options)
         is_same = all(before[key] == document[key] for key in ("differences", "orphans"))
         if is_same and before["node"]["generation"] == document["node"]["generation"]:
@@ -162,13 +165,12 @@ def _inspect_settled(options: argparse.Namespace) -> Document:
 
 
 def _inspect_once(known: NodeView, options: argparse.Namespace) -> Document:
-    entries = (
-        known.state.entries
-        if options.pod is None
-        else find_pods(known.state, options.pod, format_inspect_command(options))
-    )
-    looked = add_observation(known, host_processes=options.pod is None and not options.no_host_processes)
-    return inspect_node(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
+    if options.pod is None:
+        return inspect_node(add_observation(known, host_processes=not options.no_host_processes))
+    entries = find_pods(known.state, options.pod, format_inspect_command(options))
+    narrowed = replace(known, state=replace(known.state, entries=tuple(entries)))
+    looked = add_observation(narrowed, host_processes=False, only_pods=True)
+    return inspect_node(looked, frozenset(e.pod.uid for e in entries))
 
 
 def _render(document: Document, options: argparse.Namespace) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 
 
@@ -26,4 +25,8 @@ def find_terminal_width() -> int | None:
     """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout isn't a terminal, or that its width is
     unknown.
     """
-    return (shutil.get_terminal_size((0, 0)).columns or None) if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size((0, 0)).columns or None

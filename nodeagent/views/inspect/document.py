@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from nodeagent.core.cgroups.closing import find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups
@@ -54,8 +55,10 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
         view: the state of the node with its observation.
         pod_uids: the pods to show with their differences. None means all.
     """
+    if pod_uids is not None:
+        view = _narrow(view, pod_uids)
     wanted, plan, found = _compare_cgroups(view)
-    entries = [e for e in view.state.entries if pod_uids is None or e.pod.uid in pod_uids]
+    entries = view.state.entries
     owners = {path: owner for entry in view.state.entries for path, owner in _owners_by_path(entry)}
     if pod_uids is not None:
         paths = {path for entry in entries for path, _ in _owners_by_path(entry)}
@@ -97,6 +100,18 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
         "verdict": _judge(node["agent"], summary, is_about_pods=pod_uids is not None),
         "version": VERSION,
     }
+
+
+def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
+    """Return the view without all other pods and their cgroups. What these pods hold stays."""
+    entries = tuple(entry for entry in view.state.entries if entry.pod.uid in pod_uids)
+    others = (entry for entry in view.state.entries if entry.pod.uid not in pod_uids)
+    gone = {path for entry in others for path, _ in _owners_by_path(entry)}
+    observation = view.observation
+    if observation is not None and observation.cgroups is not None and gone:
+        cgroups = {path: cgroup for path, cgroup in observation.cgroups.items() if path not in gone}
+        observation = replace(observation, cgroups=cgroups)
+    return replace(view, state=replace(view.state, entries=entries), observation=observation)
 
 
 def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, tuple[Difference, ...]]:

@@ -754,3 +754,15 @@ def test_restart_policy_never_leaves_nothing_to_wait_for():
     world = World().add(pod("job", app("app"), restart_policy=RestartPolicy.NEVER), ended("app", 2))
     state = container_of(inspect_node(world.view()))["state"]
     assert (state["name"], state["nextStartAtMs"]) == ("Exited", None)
+
+
+def test_a_pod_alone_is_shown_as_among_all_others():
+    _, _, view = everything()
+    among = inspect_node(view)
+    assert among["differences"]
+    for shown in among["pods"]:
+        alone = inspect_node(view, frozenset({shown["uid"]}))
+        name = f"{shown['namespace']}/{shown['name']}"
+        assert alone["pods"] == [shown]
+        assert alone["differences"] == [one for one in among["differences"] if one["pod"] == name]
+        assert alone["node"] == among["node"]

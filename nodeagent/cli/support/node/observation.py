@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
@@ -16,21 +17,29 @@ from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.node_view import NodeView, Observation
 
 
-def add_cgroups(view: NodeView) -> NodeView:
-    """Add the observed cgroups, unless the view has them already. Of the processes, only the main processes are known then."""
+def add_cgroups(view: NodeView, *, only_pods: bool = False) -> NodeView:
+    """Add the observed cgroups, unless the view has them already. Of the processes, only the main processes are known then.
+
+    Args:
+        view: the view.
+        only_pods: whether to read only the cgroups of the view's pods, and none that no pod has.
+    """
     if view.observation is not None:
         return view
     problems: list[str] = []
-    view, observed = _read_cgroups(view, problems)
+    view, observed = _read_cgroups(view, problems, only_pods=only_pods)
     at_ms = time.time_ns() // 1_000_000 if view.at_ms is None else view.at_ms
     return replace(view, observation=Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems)))
 
 
-def add_observation(view: NodeView, *, host_processes: bool) -> NodeView:
-    """Add the observed cgroups and the processes in them, and on request host processes on exclusive CPUs (D12)."""
+def add_observation(view: NodeView, *, host_processes: bool, only_pods: bool = False) -> NodeView:
+    """Add the observed cgroups and the processes in them, and on request host processes on exclusive CPUs (D12).
+
+    `only_pods` is as in `add_cgroups`.
+    """
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
-    view = add_cgroups(view)
+    view = add_cgroups(view, only_pods=only_pods)
     processes, beside = _read_processes(view)
     managed = frozenset(pid for pids in processes.values() for pid in pids)
     exclusive = exclusive_cpus(view.state.promises) & view.node.topology.online
@@ -44,27 +53,40 @@ def add_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     return replace(view, observation=observation)
 
 
-def _read_cgroups(view: NodeView, problems: list[str]) -> tuple[NodeView, ObservedCgroups | None]:
+def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tuple[NodeView, ObservedCgroups | None]:
     """Read the cgroups of pods. The returned view also has the paths of the units' cgroups."""
     if view.cgroup_root is None:
         return view, None
-    from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
-
     tree = CgroupTree(view.cgroup_root)
-    units = UnitCgroups(tree)
     try:
-        observed = dict(read_cgroups(tree, units, view.state.pods_of_units()))
-        unit_paths = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
-        found = ((path, tree.read_foreign(path)) for path in unit_paths)
+        observed = tree.read(OWN_DIRECTORIES, _list_paths(view) if only_pods else None) | tree.read_above()
+        if pinning := view.state.pods_of_units():
+            from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, unit_paths
+
+            units = UnitCgroups(tree)
+            observed |= units.read(unit_paths(pinning))
+            problems += [unknown.problem for unknown in units.last_read.unknown if unknown.problem not in view.problems]
+            view = replace(view, unit_cgroups=units.unit_cgroups or view.unit_cgroups)
+        runtime_paths = (status.cgroup for entry in view.state.entries for status in entry.containers if status.cgroup)
+        found = ((path, tree.read_foreign(path)) for path in runtime_paths)
         observed = {**observed, **{path: cgroup for path, cgroup in found if cgroup is not None}}
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return view, None
-    problems += [unknown.problem for unknown in units.last_read.unknown if unknown.problem not in view.problems]
     if "" not in observed:
         problems.append(f"there is no cgroup {view.cgroup_root} (start it: systemctl start nodeagent-pods)")
         return view, None
-    return replace(view, unit_cgroups=units.unit_cgroups or view.unit_cgroups), observed
+    return view, observed
+
+
+def _list_paths(view: NodeView) -> list[str]:
+    """Return the paths of the pods' cgroup, and of all cgroups that the view's pods have below it."""
+    entries = [entry for entry in view.state.own_entries() if not entry.pins_units]
+    return [""] + [
+        path
+        for entry in entries
+        for path in (entry.pod_path, *(entry.container_path(status.name) for status in entry.containers))
+    ]
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:

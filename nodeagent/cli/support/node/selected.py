@@ -5,7 +5,7 @@ import argparse
 from nodeagent.cli.support.node.arguments import is_copied, is_elsewhere
 from nodeagent.cli.support.node.this_node import read_this_node, read_this_node_for_display
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.formats.node_view import NodeView
+from nodeagent.formats.node_view import NodeView, ViewReader
 
 
 def read_node(options: argparse.Namespace) -> NodeView:
@@ -26,10 +26,14 @@ def read_node(options: argparse.Namespace) -> NodeView:
     return read_copied_node(options.root.rstrip("/"), options.config)
 
 
-def read_node_for_display(options: argparse.Namespace) -> NodeView:
+def read_node_for_display(options: argparse.Namespace, read: ViewReader | None = None) -> NodeView:
     """Read the state of the selected node for display. An invalid configuration of this node does not hide its running pods.
+
+    `read` is as in `read_this_node`.
 
     Raises:
         NodeAgentError: see `read_node`.
     """
-    return read_node(options) if is_elsewhere(options) else read_this_node_for_display(options.config, options.socket)
+    if is_elsewhere(options):
+        return read_node(options)
+    return read_this_node_for_display(options.config, options.socket, read)

@@ -39,7 +39,7 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
     Args:
         config_path: configuration, which is read only if the agent doesn't answer. The agent reports its own.
         socket: the agent's socket. None means the default one, or else the configured one.
-        read: decoder to reuse in repeated calls, which doesn't decode unchanged parts again.
+        read: decoder of the agent's answer. Repeated calls can reuse it. None means a new one that decodes everything.
 
     Raises:
         NodeAgentError: neither the agent's answer nor the saved state can be read.

@@ -4,7 +4,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,13 +65,15 @@ class CgroupTree:
         """Return the directory of the root cgroup."""
         return self._files.mount
 
-    def read(self, own: frozenset[str]) -> dict[str, ObservedCgroup]:
+    def read(self, own: frozenset[str], only: Collection[str] | None = None) -> dict[str, ObservedCgroup]:
         """Read the pods' cgroup and every managed cgroup below it.
 
         Args:
             own: names of the agent's directories directly below the root that aren't pods (`burstable`, …).
+            only: paths of the cgroups to read. None means all.
         """
-        found = {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
+        paths = self._walk(own) if only is None else only
+        found = {path: seen for path in paths if (seen := self._read_one(path)) is not None}
         kinds = (seen.get(Attribute.CPUSET_CPUS_PARTITION) for seen in found.values())
         if any(isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER for kind in kinds):
             # with partitions, the kernel may fail to move threads off a CPU that goes offline
