@@ -60,6 +60,7 @@ _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 _CGROUPS_SETTLE_SECONDS = 0.03
 _UEVENTS_RECONNECT_SECONDS = 60.0
+_THREAD_AGAIN_SECONDS = 1.0
 
 
 def serve(config_path: str) -> int:
@@ -73,7 +74,7 @@ def serve(config_path: str) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     manager = ServiceManager(os.environ)
     wakeups = Wakeups()
-    _start_thread("signals", lambda: _wait_for_signals(wakeups))
+    _start_thread("signals", log, lambda: _wait_for_signals(wakeups))
     try:
         node = load_node(config_path)
         with state_files.lock_directory(node.config.state_directory):
@@ -139,9 +140,9 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     jobs.retry = agent.retry
     watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs, plugins) as publisher:
-        _start_thread("jobs", jobs.follow_owners)
+        _start_thread("jobs", log, jobs.follow_owners)
         standing = () if containers is None else _serve_runtime(containers, config, log)
-        _start_thread("launcher-events", lambda: _follow_launcher(client, wakeups))
+        _start_thread("launcher-events", log, lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _report_configuration(config, log)
         edges.recorder.save_config(config)
@@ -200,7 +201,7 @@ def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tup
         problem = kubelet_problem()
     containers.is_served = bool(config.nri_socket) and problem is None
     if containers.is_served:
-        _start_thread("nri", containers.link.run)
+        _start_thread("nri", log, containers.link.run)
     if problem is None:
         return ()
     log.error("runtime_not_served", problem=problem, hint=_RESTART)
@@ -246,7 +247,7 @@ def run_turns(
                 heart.is_ready = True
             if not follows_hotplug:
                 follows_hotplug = True
-                _start_thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.edges.log))
+                _start_thread("hotplug", agent.edges.log, lambda: follow_hotplug(agent.wakeups, agent.edges.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
@@ -370,5 +371,18 @@ def _wait_for_signals(wakeups: Wakeups) -> None:
         wakeups.wake(WakeUpReason.RELOAD if number == signal.SIGHUP else WakeUpReason.STOP)
 
 
-def _start_thread(name: str, work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name=name, daemon=True).start()
+def _start_thread(name: str, log: Log, work: Callable[[], None]) -> None:
+    threading.Thread(target=keep_working, args=(name, log, work), name=name, daemon=True).start()
+
+
+def keep_working(name: str, log: Log, work: Callable[[], None]) -> None:
+    """Work in a thread. After an unexpected error, which is logged, the work begins again."""
+    while True:
+        try:
+            work()
+        except Exception as err:  # noqa: BLE001 - without the thread, the agent would no longer notice what it looks for
+            problem = f"{type(err).__name__}: {err}; it begins again"
+        else:
+            return
+        log.error("thread_failed", thread=name, problem=problem)
+        time.sleep(_THREAD_AGAIN_SECONDS)

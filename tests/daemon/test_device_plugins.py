@@ -1,8 +1,10 @@
 """Device plugins register, tell their devices, die and come back; pods get what they give, as from kubelet."""
 
+import gc
 import io
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +30,7 @@ from nodeagent.edge.transport.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.wire import device_plugins as wire
 from nodeagent.formats.wire.device_plugins import decode_variables
+from nodeagent.formats.wire.protobuf import ProtobufError
 from tests.support.builders import managers, pod
 from tests.support.device_plugin import HOSTILE_STATUSES, MESSAGES, PATIENCE_SECONDS, DevicePlugin, RawPlugin
 from tests.support.pods import app
@@ -195,6 +198,31 @@ def test_answers_for_a_postponed_pod_are_kept_until_it_is_asked_for_again(
     kubelet.plugins.begin_turn()
     assert kubelet.in_turns(decide, bool)
     assert len(plugin.asked) == 11, "the answers were too old"
+
+
+def test_an_error_that_is_kept_holds_nothing_of_what_the_plugin_has_sent(
+    kubelet: Kubelet, plugin: DevicePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Large:
+        """What has been decoded of a message."""
+
+    held: list[weakref.ref[Large]] = []
+
+    def fails(_message: bytes) -> NoReturn:
+        large = Large()
+        held.append(weakref.ref(large))
+        raise ProtobufError("too large")
+
+    plugin.register()
+    plugin.tell(("a", True, None))
+    kubelet.until(lambda told: told.get(GPU) == [("a", True)])
+    monkeypatch.setattr(wire, "decode_allocated", fails)
+    node = managers().knowing(None, kubelet.plugins.pools())
+    decision = kubelet.decide(node, initial(node), asking("p"))
+    assert isinstance(decision, Rejected)
+    assert f"the device plugin of {GPU}: too large" in decision.message
+    gc.collect()
+    assert [one() for one in held] == [None]
 
 
 def test_who_waits_for_a_plugin_asks_one_question_after_the_other_and_others_wait_for_that(

@@ -1,6 +1,7 @@
 """What is seen by nobody's word: everything is looked at again at every period, and when somebody listens again who did not."""
 
 import io
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -129,3 +130,22 @@ def test_what_came_and_went_while_nobody_listened_is_looked_at_when_somebody_doe
     assert heard == [("first", hotplug), ("lost", hotplug), ("second", hotplug), ("lost", hotplug)]
     assert log.getvalue().count("hotplug_unwatched") == 2, "each problem is told once"
     assert slept == [60.0] * 3
+
+
+def test_a_thread_that_fails_is_seen_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, slept = io.StringIO(), list[float]()
+    results = iter([ValueError("a bug"), RecursionError("another"), None])
+
+    def work() -> None:
+        if (error := next(results)) is not None:
+            raise error
+
+    monkeypatch.setattr(service, "time", SimpleNamespace(sleep=slept.append))
+    service.keep_working("nri", make_log(log), work)
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [(line["event"], line["thread"], line["problem"]) for line in lines] == [
+        ("thread_failed", "nri", "ValueError: a bug; it begins again"),
+        ("thread_failed", "nri", "RecursionError: another; it begins again"),
+    ]
+    assert slept == [1.0, 1.0]
+    assert next(results, "worked") == "worked"

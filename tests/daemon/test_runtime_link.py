@@ -1,5 +1,6 @@
 """The agent stays connected to a container runtime, and changes reach it at any time, against a runtime as strict as containerd."""
 
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,11 @@ from nodeagent.core.model.nri import (
     Synchronized,
     Update,
 )
+from nodeagent.daemon import service
 from nodeagent.daemon.domains.runtime.runtime_link import PAUSES_SECONDS, Push, RuntimeLink
+from nodeagent.daemon.reports.logs import make_log
 from nodeagent.edge.runtime.nri import Answered, NriError
-from tests.support.nri_runtime import NRI, PATIENCE_SECONDS, VERSIONS, Runtime, pods_and_containers
+from tests.support.nri_runtime import NRI, PATIENCE_SECONDS, VERSIONS, Gone, Runtime, pods_and_containers
 
 UPDATES = tuple(Update(f"{number:064x}", NriResources(cpus=CpuSet.of(0, 1))) for number in range(100))
 
@@ -117,6 +120,29 @@ def test_a_runtime_that_never_comes_as_far_as_to_synchronize_is_no_success(runti
             pauses.append(one.loss()[1])
             one.go_on.put(None)
         assert pauses == list(PAUSES_SECONDS[:3])
+
+
+def test_after_a_bug_the_runtime_is_served_again(runtime, monkeypatch):
+    class Failing(Quiet):
+        fails = True
+
+        def synchronize(self, _known: Synchronized, _until: float) -> tuple[Update, ...]:
+            if self.fails:
+                self.fails = False
+                raise ValueError("a bug")
+            return ()
+
+    log = io.StringIO()
+    monkeypatch.setattr(service, "_THREAD_AGAIN_SECONDS", 0.0)
+    link = RuntimeLink(runtime.path, Failing(), lambda *_: None)
+    thread = threading.Thread(target=service.keep_working, args=("nri", make_log(log), link.run))
+    thread.start()
+    with pytest.raises(Gone):
+        runtime.accept_plugin().synchronize([], [])
+    assert runtime.accept_plugin().synchronize([], []) == []
+    link.close()
+    thread.join(PATIENCE_SECONDS)
+    assert "ValueError: a bug" in log.getvalue()
 
 
 def test_it_ends_while_it_serves(runtime):

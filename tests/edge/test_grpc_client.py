@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
+import hpack
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -22,6 +23,8 @@ from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.formats.runtime.kubelet_pods import GET_POD, MAX_BYTES, METADATA, encode_get_pod, read_pod
 from nodeagent.formats.wire.grpc_messages import Status, add_frame, parse_status
 from tests.support.device_plugin import HOSTILE_STATUSES
+from tests.support.fuzz_targets import grpc_answer
+from tests.support.hostile_plugin import frame
 from tests.support.kubelet import serving
 from tests.support.pods import app, init, pod
 from tests.support.runtime_pods import kubelets
@@ -358,6 +361,50 @@ def test_whatever_frames_come_there_is_an_answer_or_one_error(frames: bytes) -> 
         path = Path(directory) / "s"
         with behaving(path, behave), suppress(GrpcError):
             asked(path)
+
+
+NUMBERS = st.sampled_from([0, 1, 2, 5, 16_384, 16_385, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1])
+STREAMS = st.sampled_from([1, 1, 1, 1, 0, 2, 3])
+FLAGS = st.sampled_from([0, 1, 4, 5, 8, 12, 0x20])
+HEADERS = st.lists(
+    st.sampled_from(
+        [*OK, (":status", "503"), (":status", "\u00b2"), ("grpc-message", "%F0%"), ("content-length", "3"), ("X", "y")]
+    )
+    | st.sampled_from(HOSTILE_STATUSES).map(lambda status: ("grpc-status", status))
+    | st.just(GRPC_OK),
+    max_size=5,
+).map(lambda headers: hpack.Encoder().encode(headers))
+BODIES = st.lists(
+    st.sampled_from([add_frame(b""), add_frame(b"x" * 40), b"\1\0\0\0\1x", b"\0\xff\xff\xff\xff", b"\0\0"]), max_size=3
+).map(b"".join)
+GRAMMAR = st.lists(
+    st.one_of(
+        st.builds(frame, st.just(0), BODIES, FLAGS, STREAMS),
+        st.builds(frame, st.just(1), HEADERS, FLAGS, STREAMS),
+        st.builds(frame, st.just(2), NUMBERS.map(lambda n: struct.pack(">IB", n, n & 255)), FLAGS, STREAMS),
+        st.builds(frame, st.sampled_from([3, 8]), NUMBERS.map(lambda n: struct.pack(">I", n)), FLAGS, STREAMS),
+        st.builds(
+            frame,
+            st.just(4),
+            st.lists(st.tuples(st.integers(0, 8), NUMBERS), max_size=3).map(
+                lambda pairs: b"".join(struct.pack(">HI", *pair) for pair in pairs)
+            ),
+            st.sampled_from([0, 0, 1]),
+            st.sampled_from([0, 0, 0, 1]),
+        ),
+        st.builds(frame, st.just(5), HEADERS.map(lambda block: b"\0\0\0\2" + block), FLAGS, STREAMS),
+        st.builds(frame, st.just(6), st.just(b"12345678"), FLAGS, STREAMS.map(lambda stream: stream % 2)),
+        st.builds(frame, st.just(7), NUMBERS.map(lambda n: struct.pack(">II", 1, n)), FLAGS, st.just(0)),
+        st.builds(frame, st.just(9), HEADERS, FLAGS, STREAMS),
+    ),
+    max_size=10,
+).map(b"".join)
+"""Frames as HTTP/2 has them, with what may be wrong in each, in an order that may be wrong."""
+
+
+@given(GRAMMAR, st.integers(0, 30))
+def test_whatever_is_said_in_frames_there_is_an_answer_or_one_error(frames: bytes, cut: int) -> None:
+    grpc_answer(SETTINGS + frames[: len(frames) - cut])
 
 
 @given(

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -33,11 +34,13 @@ from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
+from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
 from nodeagent.daemon.reports.pod_resources import PodResources
 from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.kernel.uevents import drain
 from nodeagent.edge.observability.metrics_http import MetricsPages
+from nodeagent.edge.transport.grpc_client import GrpcClient, GrpcError
 from nodeagent.edge.transport.grpc_server import GrpcConnection
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.errors import NodeAgentError
@@ -78,7 +81,18 @@ from nodeagent.formats.syntax.go_json import GoJsonError, decode_json
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_document, topology_from_document
 from nodeagent.formats.wire.api_messages import ApiSyntaxError, parse_reply
+from nodeagent.formats.wire.device_plugins import (
+    MAX_ANSWER_BYTES,
+    decode_access,
+    decode_allocated,
+    decode_devices,
+    decode_options,
+    decode_preferred,
+    decode_registration,
+    decode_variables,
+)
 from nodeagent.formats.wire.exchange import Peer
+from nodeagent.formats.wire.grpc_messages import add_frame
 from nodeagent.formats.wire.launcher_protocol import (
     LauncherProtocolError,
     StartRequest,
@@ -105,6 +119,8 @@ from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms
 from tests.support.builders import MACHINE_A
+from tests.support.device_plugin import HOSTILE_STATUSES, MESSAGES as DEVICE_PLUGINS
+from tests.support.hostile_plugin import HEAD, METHODS, frame, good_message
 from tests.support.kubelet import MESSAGES, v1_pod
 from tests.support.machine_tree import Cache, Machine as Tree
 from tests.support.nri_runtime import NRI, PLUGIN, TTRPC, mux_frame, pods_and_containers, ttrpc_frame
@@ -491,6 +507,61 @@ def grpc_frames(content: bytes) -> Hashable:
     return connection.is_over, connection.waits_for_client, tuple(kinds[:6])
 
 
+class Server:
+    """A socket at which a gRPC client calls, without a thread: what is sent before the client reads waits in the socket."""
+
+    def __init__(self) -> None:
+        self.path = Path(f"\0nodeagent-fuzz-{os.getpid()}-{id(self)}")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+
+    def answer(self, content: bytes) -> list[bytes]:
+        """Return the messages that a client reads, if these bytes are all that it gets. Raises GrpcError."""
+        with GrpcClient(DEVICE_PLUGIN, self.path, time.monotonic() + 60, 1 << 20) as client:
+            channel, _ = self._listener.accept()
+            with channel:
+                channel.sendall(content)
+                channel.shutdown(socket.SHUT_WR)
+                return list(client.watch("/v1beta1.DevicePlugin/Allocate", b""))
+
+
+SERVER = Server()
+
+
+def grpc_answer(content: bytes) -> Hashable:
+    """From a server, to one call."""
+    try:
+        return len(SERVER.answer(content))
+    except GrpcError as err:
+        fits_a_line(err.what)
+        return err.status is None, kind_of(err.what)
+
+
+def device_plugin_message(content: bytes) -> Hashable:
+    """Read by each method: what is taken is within the bounds, and can be saved and shown."""
+    taken: list[Hashable] = []
+    for read in (
+        decode_registration,
+        decode_options,
+        decode_devices,
+        decode_preferred,
+        decode_allocated,
+        decode_access,
+    ):
+        try:
+            found = read(content)
+        except ProtobufError as err:
+            fits_a_line(str(err))
+            taken.append(kind_of(err))
+            continue
+        taken.append(bool(found))
+        if isinstance(found, bytes):
+            assert len(found) <= MAX_ANSWER_BYTES
+            assert all("\0" not in name + value for name, value in decode_variables(found))
+    return tuple(taken)
+
+
 def protobuf_message(content: bytes) -> Hashable:
     try:
         return tuple(sorted(name for name, value in decode(LIST_RESPONSE, content).items() if value))
@@ -666,7 +737,7 @@ PAGES = MetricsPages(metrics=lambda: b"metric 1\n", content_type="text/plain", c
 NO_PODS: Any = SimpleNamespace(node=SimpleNamespace(managers=node(SMALL).managers), state=empty_state(node(SMALL)))
 POD_RESOURCES = PodResources(lambda: NO_PODS, {}, clock=map(float, count()).__next__).methods()
 HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
-HTTP2_CALL = hpack.Encoder().encode(
+HTTP2_CALL = hpack.hpack.Encoder().encode(
     [
         (":method", "POST"),
         (":scheme", "http"),
@@ -792,6 +863,25 @@ NRI_WORDS = (
     *(method.encode() for method in _CALLS),
 )
 
+SETTINGS_FRAME = frame(4)
+ANSWER = (
+    frame(1, hpack.Encoder().encode(HEAD), 4, 1)
+    + frame(0, add_frame(good_message("Allocate").SerializeToString()), 0, 1)
+    + frame(1, hpack.Encoder().encode([("grpc-status", "0")]), 5, 1)
+)
+REFUSAL = frame(1, hpack.Encoder().encode([*HEAD, ("grpc-status", "13"), ("grpc-message", "no")]), 5, 1)
+PLUGIN_MESSAGES = (
+    *(good_message(method) for method in METHODS),
+    DEVICE_PLUGINS.RegisterRequest(version="v1beta1", endpoint="a.sock", resource_name="example.com/gpu"),
+    DEVICE_PLUGINS.ListAndWatchResponse(devices=[{"ID": "a", "topology": {"nodes": [{"ID": -1}, {"ID": 1}]}}]),
+    DEVICE_PLUGINS.ContainerAllocateResponse(
+        envs={"A": "b"},
+        mounts=[{"container_path": "/a", "host_path": "/b"}],
+        devices=[{"container_path": "/dev/a", "host_path": "/dev/b"}],
+        cdi_devices=[{"name": "example.com/gpu=0"}],
+    ),
+)
+
 _JOBS = tuple(
     format_record(JobRecord(job_pod("make-7", "uid-7", {"cpu": cpu, "memory": "1Gi"}, node, cores), 1000, 77, 123))
     for cpu, node, cores in (("2", None, "efficiency"), ("500m", "1", None))
@@ -906,6 +996,32 @@ TARGETS = (
             for flags in (0, 5)
             for stream in (0, 1, 3)
         ),
+    ),
+    Target(
+        "grpc-answer",
+        grpc_answer,
+        (SETTINGS_FRAME + ANSWER, SETTINGS_FRAME + ANSWER[: len(ANSWER) // 2], SETTINGS_FRAME + REFUSAL),
+        (
+            ANSWER,
+            REFUSAL,
+            *(
+                bytes((0, 0, length, kind, flags, 0, 0, 0, stream))
+                for kind in range(10)
+                for flags, length in ((0, 4), (4, 8), (5, 1))
+                for stream in (0, 1, 2)
+            ),
+            *(
+                frame(1, hpack.Encoder().encode([("grpc-status", status)]), 5, 1)
+                for status in HOSTILE_STATUSES
+                if status.isascii()
+            ),
+        ),
+    ),
+    Target(
+        "device-plugin-message",
+        device_plugin_message,
+        tuple(one.SerializeToString() for one in PLUGIN_MESSAGES),
+        (b"\x0a\x02", b"\x12\x00", b"\x1a\x04", b"\x08\x01", b"\xff\xff\xff\xff\x0f", b"\x22\x06\x0a\x01a\x12\x01b"),
     ),
     Target(
         "protobuf",

@@ -47,6 +47,7 @@ AgentEvent = Literal[
     "host_settings_stay",
     "trouble",
     "trouble_over",
+    "thread_failed",
     "cgroups_unwatched",
     "hotplug_unwatched",
     "not_served",

@@ -26,6 +26,8 @@ MAX_DEVICES = 16_384
 MAX_ID_LENGTH = 253
 MAX_ANSWER_BYTES = 64 * 1024
 """Limit on an answer to Allocate, because answers become part of the state file, whose size is limited."""
+_MAX_VALUES = 1 << 18
+"""Limit on the values in a message: 16 for each of a plugin's devices. A decoded value takes a hundred times its two bytes."""
 _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
@@ -97,7 +99,7 @@ def decode_registration(message: bytes) -> Registration:
     Raises:
         ProtobufError: the message has another form.
     """
-    asked = decode(_REGISTER, message)
+    asked = decode(_REGISTER, message, max_values=_MAX_VALUES)
     return Registration(asked["version"], asked["endpoint"], asked["resource_name"])
 
 
@@ -111,7 +113,7 @@ def decode_options(message: bytes) -> PluginOptions:
     Raises:
         ProtobufError: the message has another form.
     """
-    options = decode(_OPTIONS, message)
+    options = decode(_OPTIONS, message, max_values=_MAX_VALUES)
     return PluginOptions(options["pre_start_required"], options["get_preferred_allocation_available"])
 
 
@@ -122,7 +124,7 @@ def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
     Raises:
         ProtobufError: the message has another form or impossible values.
     """
-    listed = decode(_LIST, message)["devices"]
+    listed = decode(_LIST, message, max_values=_MAX_VALUES)["devices"]
     if len(listed) > MAX_DEVICES:
         raise ProtobufError(f"{len(listed)} devices exceed the limit of {MAX_DEVICES}")
     found = {}
@@ -154,7 +156,7 @@ def decode_preferred(message: bytes) -> tuple[str, ...]:
     Raises:
         ProtobufError: the message has another form, or more devices than a plugin may have.
     """
-    responses = decode(_PREFERS, message)["container_responses"]
+    responses = decode(_PREFERS, message, max_values=_MAX_VALUES)["container_responses"]
     ids = responses[0]["deviceIDs"] if responses else []
     if len(ids) > MAX_DEVICES:
         raise ProtobufError(f"it prefers {len(ids)} devices, and may have at most {MAX_DEVICES}")
@@ -171,7 +173,7 @@ def decode_allocated(message: bytes) -> bytes | None:
     Raises:
         ProtobufError: the message has another form, or the answer is too large.
     """
-    responses: list[bytes] = decode(_RAW_ALLOCATED, message)["container_responses"]
+    responses: list[bytes] = decode(_RAW_ALLOCATED, message, max_values=_MAX_VALUES)["container_responses"]
     if not responses:
         return None
     if len(responses[0]) > MAX_ANSWER_BYTES:

@@ -102,7 +102,9 @@ def encode(message_type: MessageType, value: Mapping[str, Any]) -> bytes:
     return b"".join(out)
 
 
-def decode(message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES) -> Message:
+def decode(
+    message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES
+) -> Message:
     """Decode a message with all its fields. Unknown fields are skipped.
 
     Raises:
@@ -110,7 +112,7 @@ def decode(message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES
     """
     if len(data) > max_bytes:
         raise ProtobufError(f"{message_type.name}: {len(data)} bytes, more than {max_bytes}")
-    return _Reader(data).message(message_type, 0, len(data), {}, depth=0)
+    return _Reader(data, max_values).message(message_type, 0, len(data), {}, depth=0)
 
 
 # Encoding.
@@ -271,11 +273,11 @@ _ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", K
 
 
 class _Reader:
-    """Decodes a message and the messages inside. Together they may have at most MAX_VALUES values."""
+    """Decodes a message and the messages inside. Together they may have at most `max_values` values."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, max_values: int) -> None:
         self._data = data
-        self._left = MAX_VALUES
+        self._max_values = self._left = max_values
 
     def message(self, message_type: MessageType, at: int, end: int, into: Message, depth: int) -> Message:
         """Decode the bytes from `at` to `end`. If the message is split into several pieces, the values are merged into
@@ -391,4 +393,4 @@ class _Reader:
     def _count(self, at: int) -> None:
         self._left -= 1
         if self._left < 0:
-            raise ProtobufError(f"at byte {at}: more than {MAX_VALUES} values")
+            raise ProtobufError(f"at byte {at}: more than {self._max_values} values")

@@ -49,6 +49,7 @@ class RuntimeLink:
                 seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS)) - 1]
                 self._on_lost(err, seconds)
                 self._pause(seconds)
+            finally:
                 self._connection = NriConnection(self._path, self._plugin)
 
     def close(self) -> None:
