@@ -142,6 +142,8 @@ def test_one_that_does_not_fit_is_not_pinned(node: Node) -> None:
     assert status == 4
     assert out.startswith("pod units/db.service would be refused: OutOfcpu: ")
     assert err.startswith("nodeagent: nothing was installed: units/db.service would be refused\nhint: ")
+    assert "FILE" not in err, "there is no manifest that could be explained or applied"
+    assert "then pin the unit again" in err
     assert node.files() == []
     assert node("pin", "--force", "db", "--cpus", "40", "--memory", "64Mi")[0] == 0
     assert node.files() == ["db.service.yaml"]

@@ -108,7 +108,7 @@ def no_files_here(base: Path) -> Path:
 
 
 WRITE_FAILURES = [
-    (no_parent, {errno.ENOENT}, "make the directory"),
+    (no_parent, {errno.ENOENT}, "systemctl restart nodeagent` makes the directory"),
     (file_as_parent, {errno.ENOTDIR}, "move it away"),
     (directory_in_place, {errno.EISDIR}, "move it away"),
     (directory_at_temporary, {errno.EISDIR}, "move it away"),

@@ -715,8 +715,8 @@ def refused_for_a_device_plugin(error: DevicePluginFailedError) -> str:
     return decision.message
 
 
-def damaged_devices(directory: Path) -> str:
-    (directory / "kubelet_internal_checkpoint").write_text('{"Checksum":1}')
+def damaged_devices(directory: Path, content: str = '{"Checksum":1}') -> str:
+    (directory / "kubelet_internal_checkpoint").write_text(content)
     problems: list[str] = []
     assert read_recorded_devices(directory, problems, []) == {}
     return problems[0]
@@ -739,6 +739,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "KubeletPodError": (lambda d: of_kubelet(d, b"nonsense"), "proto3 has no wire type 6"),
     "LatencyReportError": (lambda _: message_of(lambda: probe.parse_report(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "NoWayError": (lambda _: refused_claim(request("cpus", count=99)), "99 wanted, 7 devices meet its selectors"),
+    "OldFormatError": (lambda d: damaged_devices(d, '{"PodDeviceEntries":[]}'), "before 1.11"),
     "SelectorError": (lambda _: refused_claim(request("cpus", "dra.cpu", "device.driver")), "must be true or false"),
     "_MisfitError": (lambda _: refused_claim(request("cpus", count=2)), "its claims have 2 CPUs"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
@@ -946,7 +947,7 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown
-    step = advise_next_step(reason, "default/big")
+    step = advise_next_step(reason, "default/big", refusal.message)
     assert " ".join(step.split()) in shown
     assert step.endswith("then: nodeagent retry default/big")
     assert STEP.search(step.partition("; then:")[0]), step

@@ -74,7 +74,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
         if document["applied"]:
             write_changes(changes, hint)
     if not document["applied"]:
-        return _report_refusal(options, document, refused)
+        return _report_refusal(options, document, refused, words[0])
     if options.output == "text":
         sys.stdout.write(format_applied(document))
         sys.stdout.flush()
@@ -117,7 +117,15 @@ def _compare_document(document: "ClaimDocument", installed: Mapping[tuple[str, s
     return "unchanged" if before == replace(document, line=None) else "changed"
 
 
-def _report_refusal(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
+_WAYS_OUT = {
+    "apply": "make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force installs it "
+    "anyway",
+    "pin": "make room or ask for other amounts, as the lines above say, then pin the unit again; --force installs its manifest anyway",
+}
+"""Next step after a refusal, by command."""
+
+
+def _report_refusal(options: argparse.Namespace, document: Document, refused: list[Document], command: str) -> int:
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
         return EXIT_REFUSED
@@ -125,8 +133,7 @@ def _report_refusal(options: argparse.Namespace, document: Document, refused: li
     names = ", ".join(full_name(pod) for pod in refused)
     raise PodRefusedError(
         f"nothing was installed: {names} would be refused",
-        hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force installs it "
-        "anyway",
+        hint=_WAYS_OUT[command],
     )
 
 

@@ -74,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
     if refusal is not None:
         what = f"pod {name}" if entry.refusal is not None else f"the changed manifest of pod {name}"
         raise PodRefusedError(
-            f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=advise_next_step(refusal.reason, name)
+            f"{what} is refused again: {refusal.reason}: {refusal.message}",
+            hint=advise_next_step(refusal.reason, name, refusal.message),
         )
     if entry.deleting_since_ms is not None:
         print(f"pod {name} is ending, and starts again with its changed manifest; see: nodeagent inspect {name}")
@@ -99,7 +100,7 @@ def _describe_decision(full_name: str, uid: str, entry: PodEntry | None) -> Docu
         else {
             "reason": refusal.reason,
             "message": refusal.message,
-            "nextStep": advise_next_step(refusal.reason, full_name),
+            "nextStep": advise_next_step(refusal.reason, full_name, refusal.message),
         },
     }
 

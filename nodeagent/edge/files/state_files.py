@@ -32,11 +32,13 @@ _LINKLESS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
-    errno.EROFS: "mount the file system read-write, or name the directory in ReadWritePaths= of the unit",
+    errno.EROFS: "mount the file system read-write, or name the directory in ReadWritePaths= of the unit; if the directory was deleted "
+    "under the agent, `systemctl restart nodeagent` (pods keep running)",
     errno.EACCES: "run as root, or give the agent's user this directory (`namei -l` shows the owners)",
     errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
     errno.EIO: "the disk fails: see `dmesg` and `smartctl`; the file holds its old or its new content, nothing between",
-    errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another stateDirectory",
+    errno.ENOENT: "`systemctl restart nodeagent` makes the directory (StateDirectory= of the unit) while pods keep running; elsewhere make "
+    "it first, or set another stateDirectory",
     errno.ENOTDIR: "a file is where a directory is expected: move it away, or set another stateDirectory",
     errno.EISDIR: "a directory is where the file is expected: see `ls -ld` of it, and move it away",
     errno.ELOOP: "a symbolic link is where the file is expected: see `ls -l` of it, and move it away",

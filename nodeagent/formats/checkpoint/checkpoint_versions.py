@@ -32,7 +32,7 @@ from nodeagent.formats.checkpoint.memory_checkpoint import (
     read_memory_contents,
 )
 from nodeagent.formats.checkpoint.node_state import FORMAT, NodeStateError, SavedState, decode_state, public_document
-from nodeagent.formats.syntax.go_json import GoJsonError, decode_json, fields, keys_of
+from nodeagent.formats.syntax.go_json import GoJsonError, OldFormatError, decode_json, fields, keys_of
 from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
@@ -95,7 +95,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         document = decode_json(text)
         names = keys_of(document)
         later = fields(document, ("data", "dataChecksum")) if names else {}
-        if keys_of(later.get("data")) & _OF_DEVICES:
+        if (names | keys_of(later.get("data"))) & _OF_DEVICES:
             return _decode_devices(document)
         if any(later.values()):
             return _decode_version_of_1_37(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
@@ -107,6 +107,8 @@ def read_checkpoint(content: bytes) -> Checkpoint:
             return _decode_cpus(read_cpu_contents(text))
     except UnicodeDecodeError as err:
         raise CheckpointError(f"it is not text: byte {err.start} is {content[err.start]:#04x}", hint=_HINT) from err
+    except OldFormatError as err:
+        raise CheckpointError(str(err), hint=err.hint) from err
     except GoJsonError as err:
         raise CheckpointError(f"kubelet cannot read it: {err}", hint=_HINT) from err
     raise CheckpointError(

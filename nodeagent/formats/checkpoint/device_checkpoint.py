@@ -19,8 +19,11 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, pods_with_
 from nodeagent.formats.syntax.fnv import fnv1a_32
 from nodeagent.formats.syntax.go_json import (
     GoJsonError,
+    OldFormatError,
     decode_json,
     fields,
+    is_list,
+    keys_of,
     mapping,
     quote,
     sequence,
@@ -142,6 +145,11 @@ def read_device_contents(document: object) -> DeviceContents:
     Raises:
         GoJsonError: the document has another form.
     """
+    if keys_of(document) & {"poddeviceentries", "registereddevices"}:
+        raise OldFormatError(
+            "it has the format of kubelet before 1.11, without Data and Checksum",
+            hint="no kubelet migrates this file: drain the node, remove the file, and start kubelet",
+        )
     outer = fields(document, ("Data", "Checksum"))
     data = fields(outer["Data"], ("PodDeviceEntries", "RegisteredDevices"))
     return DeviceContents(
@@ -171,6 +179,12 @@ def _format_list(ids: Iterable[str]) -> str:
 
 def _parse_entry(value: object) -> _Entry:
     entry = fields(value, _ENTRY)
+    if is_list(entry["DeviceIDs"]):
+        # Migrated since kubernetes#102882, until kubernetes#123398.
+        raise OldFormatError(
+            "it has the format of kubelet before 1.20, whose DeviceIDs are a list without NUMA nodes",
+            hint="kubelet 1.20 to 1.29 migrates the file when it starts, later ones don't: use the file that it has written",
+        )
     ids = mapping(entry["DeviceIDs"], lambda each: sequence(each, string) or ()) or {}
     for node in ids:
         if not _NODE.fullmatch(node) or int(node) > MAX_ID:

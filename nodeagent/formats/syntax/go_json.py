@@ -19,6 +19,14 @@ class GoJsonError(ValueError):
     """A text that Go's decoder would not accept for the wanted type. The message is the same as Go's if known."""
 
 
+class OldFormatError(GoJsonError):
+    """The text has a format that the program's current version doesn't read."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 def quote(text: str) -> str:
     """Format a JSON string as Go prints it."""
     if text.isalnum() and text.isascii():
@@ -66,6 +74,10 @@ class _Pairs(list[tuple[str, Any]]):
 def keys_of(value: Any) -> frozenset[str]:
     """Return the names of an object's fields in lower case. For any other value, the result is empty."""
     return frozenset(key.lower() for key, _ in value) if isinstance(value, _Pairs) else frozenset()
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, list) and not isinstance(value, _Pairs)
 
 
 def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:

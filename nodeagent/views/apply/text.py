@@ -42,7 +42,7 @@ def format_applied(document: Document) -> str:
         lines.append(text)
         lines += [f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged"]
         if pod["decided"] and is_refused:
-            lines.append(f"{_INDENT}next: {advise_next_step(pod['reason'], full_name(pod))}")
+            lines.append(f"{_INDENT}next: {advise_next_step(pod['reason'], full_name(pod), pod['message'])}")
     return "".join(f"{line}\n" for line in (*lines, *_describe_undecided(document)))
 
 

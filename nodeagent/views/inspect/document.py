@@ -285,7 +285,7 @@ def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Doc
     found = {"atMs": waiting.at_ms, "message": waiting.message, "reason": waiting.reason, "retries": list(retries)}
     if kind is RequestKind.RESUME:
         return found
-    return found | {"nextStep": advise_next_step(waiting.reason, entry.pod.full_name)}
+    return found | {"nextStep": advise_next_step(waiting.reason, entry.pod.full_name, waiting.message)}
 
 
 def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:

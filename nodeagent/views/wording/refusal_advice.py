@@ -25,8 +25,8 @@ _ADVICE = {
         "the nodes it needs (`nodeagent topology` shows the owners), or choose a laxer topologyManagerPolicy"
     ),
     "SMTAlignmentError": (
-        "with full-pcpus-only a container needs whole cores: request a multiple of the threads per core, or end a pod that "
-        "holds part of the cores left (`nodeagent topology`)"
+        "with full-pcpus-only a container needs whole cores, and too few are free: request fewer, or end a pod that holds some "
+        "(`nodeagent topology`)"
     ),
     "EmptyPodSharedPoolError": (
         "the pod's containers with exclusive CPUs leave none for its other containers: raise the pod's cpu, or let fewer "
@@ -66,6 +66,12 @@ _ADVICE = {
     UID_TAKEN: "give the manifest another UID",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
+_UNALIGNED = "not multiple cpus per core"
+"""Part of kubelet's message on a number of CPUs that whole cores never have, however many are free."""
+_UNALIGNED_ADVICE = (
+    "with full-pcpus-only a container needs whole cores: request a number of CPUs that whole cores have (`nodeagent topology` shows the "
+    "cores); it doesn't help to end other pods"
+)
 ADVISED_REASONS = frozenset(_ADVICE)
 """Reasons with their own advice. Other reasons, which name a resource, have general advice."""
 
@@ -86,12 +92,13 @@ def describe_retries(retries: Iterable[str]) -> str:
     return f"It is tried again when {' or '.join(_RETRIES[Retry(event)] for event in retries)}."
 
 
-def advise_next_step(reason: str, pod: str) -> str:
+def advise_next_step(reason: str, pod: str, message: str = "") -> str:
     """Return advice on getting the pod admitted.
 
     Args:
         reason: the reason of the refusal.
         pod: the pod's namespace/name.
+        message: the message of the refusal.
     """
     if reason == STATE_NOT_SAVED:
         return _ADVICE[reason]
@@ -105,4 +112,5 @@ def advise_next_step(reason: str, pod: str) -> str:
         if resource != reason
         else "change the manifest"
     )
-    return f"{_ADVICE.get(reason, default)}; {_RETRY_ADVICE}".format(pod=pod)
+    advice = _UNALIGNED_ADVICE if _UNALIGNED in message else _ADVICE.get(reason, default)
+    return f"{advice}; {_RETRY_ADVICE}".format(pod=pod)

@@ -32,7 +32,7 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     read_checkpoint,
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state, encode_cpu_state_1
-from nodeagent.formats.checkpoint.device_checkpoint import encode_devices
+from nodeagent.formats.checkpoint.device_checkpoint import DeviceCheckpointError, decode_devices, encode_devices
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.formats.checkpoint import test_checkpoints as samples
@@ -471,3 +471,25 @@ def test_what_cannot_be_read_at_all_is_not_sent_to_the_command_that_failed(tmp_p
         assert status == 1
         assert "\nhint: " in err
         assert "checkpoint show" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "migrated"),
+    [
+        (
+            (
+                '{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"a.com/b","DeviceIDs":["d"],"AllocResp":""}],'
+                '"RegisteredDevices":{"a.com/b":["d"]}},"Checksum":123}'
+            ),
+            "before 1.20",
+            True,
+        ),
+        ('{"PodDeviceEntries":[],"RegisteredDevices":{}}', "before 1.11", False),
+    ],
+)
+def test_devices_of_an_old_kubelet_are_known_by_their_format(text: str, version: str, migrated: bool) -> None:
+    with pytest.raises(CheckpointError, match=f"it has the format of kubelet {version}") as caught:
+        read_checkpoint(text.encode())
+    assert ("kubelet 1.20 to 1.29 migrates" in str(caught.value.hint)) is migrated
+    with pytest.raises(DeviceCheckpointError, match=version):
+        decode_devices(text)

@@ -61,6 +61,12 @@ class Refusal(Struct, frozen=True):
         decision = self.known.decision
         return self.before.promises if isinstance(decision, Insufficient) else decision.attempted
 
+    @property
+    def asked(self) -> Any:
+        """What the decision asked for last: a container's CPUs, or those of the pod as a whole."""
+        name = getattr(self.known.steps[-1], "container", None)
+        return self.requests("the pod as a whole" if name is None else f"container {name}")
+
     def requests(self, name: str) -> Any:
         if name == "the pod as a whole":
             return self.known.demand
@@ -100,7 +106,7 @@ SENTENCES: list[tuple[str, Check]] = [
     (r"(\d+) is not a sum of these(, nor is .*)?", lambda it, m: int(m[1]) not in it.whole_sums(it.manager.layout.online)),
     (
         rf"completely free: (.+), of {COUNT.replace('CPU', 'free CPU')} in total",
-        lambda it, m: int(m[2]) == len(it.free) and it.known.demand.cpus not in it.whole_sums(it.free.bits),
+        lambda it, m: int(m[2]) == len(it.free) and it.asked.cpus not in it.whole_sums(it.free.bits),
     ),
     (
         rf"(\d+) cores? (?:is|are) completely free, {COUNT} in total(; [\d,-]+ are in partly used cores)?",

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build, initial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.model.held_device import HeldDevice
@@ -21,6 +23,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, excl
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.inspect.document import NodeVerdict, has_difference, inspect_node
 from nodeagent.views.inspect.text import add_colours, format_health, render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import label_cpus
@@ -766,3 +769,17 @@ def test_a_pod_alone_is_shown_as_among_all_others():
         assert alone["pods"] == [shown]
         assert alone["differences"] == [one for one in among["differences"] if one["pod"] == name]
         assert alone["node"] == among["node"]
+
+
+def test_cpus_that_whole_cores_never_have_are_not_told_to_wait_for_other_pods() -> None:
+    """With whole cores of two, 3 CPUs are refused however many are free, and 2 or 4 are not."""
+    node = build(topology_from_spec("1s.4c.2t"), Placement("static", (("full-pcpus-only", "true"),), CpuSet.of(0, 4)))
+    assert isinstance(node, Managers)
+    empty = WhatIf.of(node, initial(node))
+    three, four, eight = (empty.judge(pod("p", app("c", count))) for count in ("3", "4", "8"))
+    assert isinstance(four, Admitted)
+    for refused, waits in ((three, False), (eight, True)):
+        assert isinstance(refused, Rejected)
+        text = advise_next_step(refused.reason, "default/p", refused.message)
+        assert ("end a pod that holds some" in text) is waits
+        assert ("request a number of CPUs that whole cores have" in text) is not waits
