@@ -12,21 +12,24 @@ from nodeagent.cli.parser import COMMANDS, build_parser
 from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, extract_command
-from nodeagent.cli.support.exit_status import OUTCOMES
+from nodeagent.cli.support.exit_status import EXIT_AWAY, EXIT_REFUSED, EXIT_WRONG, OUTCOMES
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.metrics.agent_metrics import (
     AGENT_METRICS,
     BUCKETS,
     CAPACITY_REASONS,
+    DRIFT_CORRECTED,
     EXCLUSIVE_CPU_INTERRUPTS,
     EXCLUSIVE_CPU_SOFTIRQS,
     POD_RESOURCES_METRICS,
+    PROBLEMS,
     START_VALUES,
     find_old_name,
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES, Config
 from nodeagent.core.model.errata import ERRATA
+from nodeagent.core.model.problem_kinds import EXPLAINED
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
@@ -54,6 +57,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "metrics.md": MADE + metrics(),
         REFERENCE / "refusals.md": MADE + refusals(),
         REFERENCE / "errors.md": MADE + errors(),
+        REFERENCE / "problems.md": MADE + problems(),
         REFERENCE / "differences.md": MADE + differences(),
         REFERENCE / "files.md": MADE + files(),
     }
@@ -357,7 +361,7 @@ def _labels(spec: MetricSpec) -> str:
     found = []
     for place, label in enumerate(spec.labels):
         values = dict.fromkeys(row[place] for row in START_VALUES.get(spec.name, ()))
-        if label == "kind":
+        if spec.name in _KINDS and label == "kind":
             values = dict.fromkeys(_KINDS[spec.name])
         found.append(f"`{label}`" + (": " + ", ".join(f"`{value}`" for value in values) if values else ""))
     return "; ".join(found)
@@ -408,6 +412,61 @@ def _advice(reason: str) -> str:
     return _cell(f"{text[:1].upper()}{text[1:]}")
 
 
+def problems() -> str:
+    """Describe everything that can be wrong on a node, and what shows it."""
+    away = (
+        "the agent doesn't run, or doesn't answer",
+        "3",
+        "`up`",
+        "`NodeagentDown`",
+        "`systemctl start nodeagent`; `journalctl -u nodeagent` says why it has stopped",
+    )
+    inspected = [
+        (
+            "a cgroup differs from what was allocated, and the agent has not corrected it",
+            f"{EXIT_WRONG}",
+            f"`{DRIFT_CORRECTED}`",
+            "`NodeagentForeignCgroupWrites`",
+            "end the other program that writes these files; the agent corrects them by itself",
+        ),
+        (
+            "processes run in cgroups without a pod",
+            f"{EXIT_WRONG}",
+            "none",
+            "none",
+            "`nodeagent inspect` prints the command that ends them",
+        ),
+    ]
+    rows = [
+        (one.what, f"{EXIT_WRONG}", f'`{PROBLEMS}{{kind="{kind.value}"}}`', f"`{one.alert}`", one.mended_by)
+        for kind, one in EXPLAINED.items()
+    ]
+    return f"""\
+# What can be wrong
+
+A node on which nothing needs attention says so in four places, and any one of them is enough for a script or a tired person:
+
+* `nodeagent inspect` exits with 0. Otherwise its last line counts what is wrong. The statuses are those of [all
+  commands](commands.md#exit-status): {EXIT_WRONG} if something is wrong, {EXIT_AWAY} if no agent answers, and with a POD
+  {EXIT_REFUSED} if it is refused.
+* `systemctl status nodeagent` ends its `Status:` with `0 problems, 0 refused`. Otherwise it has the first problem.
+* `/readyz`, at the address of the [metrics](metrics.md), is `ok` alone. Otherwise it lists the problems. Its HTTP status is 200 as long as
+  the agent can finish its syncs.
+* `sum(nodeagent_problems)` is 0.
+
+| problem | status of `inspect` | metric | alert | what mends it |
+| --- | --- | --- | --- | --- |
+{_table([away, *rows, *inspected])}
+
+## A configuration that isn't in use
+
+`systemctl reload nodeagent` checks the file first. If it can't be applied, the reload fails, nothing changes, and the reason is in the
+status line, in the log and in the other three places until the file is mended. The same is true of a file that was changed and not
+reloaded, which the agent notices within seconds. If the agent starts with an invalid file, it goes on with the last valid configuration of
+this file, which it keeps beside the state ([D58](../decisions.md)). It refuses to start only if there is none that fits the machine.
+"""
+
+
 def differences() -> str:
     """Describe every difference from kubelet."""
     rows = []
@@ -446,7 +505,7 @@ def files() -> str:
         ),
         (
             f"`{state}/last_config.yaml`",
-            "the last valid configuration, for `inspect` if the agent is down and the configuration is invalid",
+            "the last valid configuration, which the agent and `inspect` use if the file is invalid",
         ),
         (f"`{state}/{HOST_SETTINGS}`", "original values of the host's settings that the agent has changed"),
         (f"`{state}/….aside-N`", "files that the agent could not use when it started"),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import Manifest
@@ -22,9 +22,10 @@ from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
 from nodeagent.daemon.reports.publisher import Publisher
+from nodeagent.daemon.reports.status import format_status
 from nodeagent.daemon.sources.kept_manifests import KeptManifests
 from nodeagent.daemon.sources.manifest_list import ManifestList
-from nodeagent.daemon.start.node_builder import load_node
+from nodeagent.daemon.start.config_file import ConfigFile
 from nodeagent.daemon.start.recovery import Evidence, Start, log_recovery, read_evidence, start_state
 from nodeagent.daemon.start.startup import EX_CONFIG, StartError
 from nodeagent.daemon.start.strict_recovery import load_state
@@ -47,7 +48,6 @@ from nodeagent.edge.kernel.host_settings import read_boot_id
 from nodeagent.edge.kernel.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.edge.systemd.service_manager import ServiceManager
-from nodeagent.errors import NodeAgentError
 
 if TYPE_CHECKING:
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain
@@ -76,16 +76,17 @@ def serve(config_path: str) -> int:
     wakeups = Wakeups()
     _start_thread("signals", log, lambda: _wait_for_signals(wakeups))
     try:
-        node = load_node(config_path)
+        config_file = ConfigFile(config_path, log)
+        node = config_file.load()
         with state_files.lock_directory(node.config.state_directory):
-            return _serve(config_path, node, log=log, manager=manager, wakeups=wakeups)
+            return _serve(config_file, node, log=log, manager=manager, wakeups=wakeups)
     except (StartError, state_files.StateFileError) as err:
         log.error("start_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - not a bug of ours: no traceback
         manager.set_status(f"refused to start: {err.message.splitlines()[0]}")
         return EX_CONFIG
 
 
-def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
+def _serve(config_file: ConfigFile, node: NodeSetup, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
     config = node.config
     heart = Heartbeat(manager)
     manifests = ManifestList(
@@ -143,13 +144,12 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         _start_thread("jobs", log, jobs.follow_owners)
         standing = () if containers is None else _serve_runtime(containers, config, log)
         _start_thread("launcher-events", log, lambda: _follow_launcher(client, wakeups))
-        log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
-        _report_configuration(config, log)
-        edges.recorder.save_config(config)
+        log.info("started", version=__version__, config=config_file.path, cgroup_root=root, pods=len(state.entries))
+        config_file.keep(config)
         try:
-            run_turns(agent, publisher, watch, config_path, manager, heart, standing)
+            run_turns(agent, publisher, watch, config_file, manager, heart, standing)
         finally:
-            manager.notify_stopping(_format_status(agent))
+            manager.notify_stopping(format_status(agent.view))
             watch.stop()
             manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
@@ -192,8 +192,8 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
     return DevicePlugins(Path(config.device_plugin_socket), lambda: wakeups.wake(WakeUpReason.DEVICES), log)
 
 
-def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[str, ...]:
-    """Serve the container runtime, unless a kubelet also manages CPUs. Return that problem, or an empty text."""
+def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[Problem, ...]:
+    """Serve the container runtime, unless a kubelet also manages CPUs. Return that problem, if there is one."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
@@ -205,24 +205,18 @@ def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tup
     if problem is None:
         return ()
     log.error("runtime_not_served", problem=problem, hint=_RESTART)
-    return (f"the container runtime is not served: {problem} ({_RESTART})",)
-
-
-def _report_configuration(config: Config, log: Log) -> None:
-    for note in config.notes:
-        log.warning("configuration_note", problem=note)
-    if config.reported_fields:
-        log.info("unused_kubelet_fields", fields=list(config.reported_fields))
+    text = f"the container runtime is not served: {problem} ({_RESTART})"
+    return (Problem(text, kind=ProblemKind.SERVICE),)
 
 
 def run_turns(
     agent: Agent,
     publisher: Publisher,
     watch: CgroupWatch,
-    config_path: str,
+    config_file: ConfigFile,
     manager: ServiceManager,
     heart: Heartbeat,
-    standing: tuple[str, ...] = (),
+    standing: tuple[Problem, ...] = (),
 ) -> None:
     """Run turns until SIGTERM. Each turn and each part of a long turn notifies systemd's watchdog.
 
@@ -232,17 +226,26 @@ def run_turns(
     reasons = frozenset({WakeUpReason.START})
     follows_hotplug = False
     due, rescans = time.monotonic(), Rescans()
-    unapplied, unwatched = "", ""
+    unwatched = ""
     while WakeUpReason.STOP not in reasons:
         if WakeUpReason.RELOAD in reasons:
-            unapplied = reload(agent, config_path, manager)
+            reload(agent, config_file, manager)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
             unserved, unwatched = publisher.listen(), _renew_watch(watch, agent, unwatched)
             reasons = rescans.add_timer(reasons, agent.node.config.rescan_period_ms / 1000)
-            due = time.monotonic() + agent.turn(reasons, (*standing, *unserved, *filter(None, (unwatched, unapplied))))
-            manager.set_status(_format_status(agent))
+            if reasons & {WakeUpReason.TIMER, WakeUpReason.CONFIGURATION}:
+                config_file.look(agent)
+            agent.metrics.config_refused_at_seconds = config_file.refused_at_seconds
+            problems = (
+                *((config_file.problem,) if config_file.problem is not None else ()),
+                *standing,
+                *unserved,
+                *((Problem(unwatched, kind=ProblemKind.CGROUP),) if unwatched else ()),
+            )
+            due = time.monotonic() + agent.turn(reasons, problems)
+            manager.set_status(format_status(agent.view))
             if agent.memory.has_reconciled and not heart.is_ready:
-                manager.notify_ready(_format_status(agent))
+                manager.notify_ready(format_status(agent.view))
                 agent.edges.log.info("ready")
                 heart.is_ready = True
             if not follows_hotplug:
@@ -266,29 +269,11 @@ def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
     return ""
 
 
-def _format_status(agent: Agent) -> str:
-    view = agent.view
-    active = sum(entry.is_active for entry in view.state.entries)
-    problems = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
-    pool = shared_pool(view.node.rules, view.state.promises, view.node.topology.online)
-    return f"{active} pods, shared CPUs {pool or 'none'}{problems}"
-
-
-def reload(agent: Agent, config_path: str, manager: ServiceManager) -> str:
-    """Apply a changed configuration as a whole. Return the problem, or an empty text on success. A failure changes nothing."""
+def reload(agent: Agent, config_file: ConfigFile, manager: ServiceManager) -> None:
+    """Apply a changed configuration as a whole. A failure changes nothing, and is a problem until the file is mended."""
     manager.notify_reloading()
-    problem = ""
-    try:
-        node = load_node(config_path)
-        agent.change_node(node)
-        agent.edges.log.info("configuration_reloaded", config=config_path)
-        _report_configuration(node.config, agent.edges.log)
-        agent.edges.recorder.save_config(node.config)
-    except NodeAgentError as err:
-        problem = f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
-        agent.edges.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
-    manager.notify_ready(_format_status(agent))
-    return problem
+    config_file.reload(agent)
+    manager.notify_ready(format_status(agent.view))
 
 
 def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:

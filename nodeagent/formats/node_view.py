@@ -23,6 +23,7 @@ from nodeagent.formats.topology.topology_json import TopologyDocumentError, topo
 
 if TYPE_CHECKING:
     from nodeagent.core.model.device_pools import DevicePool
+    from nodeagent.core.model.problem_kinds import ProblemKind
 
 Document = dict[str, Any]
 
@@ -69,6 +70,10 @@ class NodeView(Struct, frozen=True, dict=True):
     """PIDs of main processes by run ID. None means that the launcher did not answer."""
     problems: tuple[str, ...] = ()
     """Problems that need attention: invalid manifests, failed writes, an unreachable launcher."""
+    wrong: "Mapping[ProblemKind, int]" = field(default_factory=dict)
+    """Number of things that need attention by kind, as the agent has counted them. Kinds without any are missing. Empty for a view that
+    was not made by the agent itself.
+    """
     recovery: Mapping[str, Any] | None = None
     """Report on a start that had to change the saved state. None if the agent could use it unchanged."""
     policies: Mapping[str, str] | None = None

@@ -332,7 +332,7 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, t
     finally:
         server.close()
         thread.stop()
-    assert (asked, bugs) == ([file, file], [])
+    assert (asked, bugs) == ([file] * 3, [])
     assert run("validate", file, "--running", "--alone")[0] == 64
 
 

@@ -31,8 +31,8 @@ from nodeagent.core.model.state import NodeState, Phase, RefusedChange, run_id
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.start.config_file import ConfigFile
 from nodeagent.daemon.start.startup import STATE_FILE
-from nodeagent.daemon.turn.records import Recorder
 from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.local_api import LocalApi
@@ -556,7 +556,9 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     monkeypatch.setattr(this_node, "LAST_CONFIG_PATH", str(last))
     socket = ["--socket", str(host.socket)]
     assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
-    Recorder(str(host.directory), make_log()).save_config(parse_config(host.config.read_bytes(), str(host.config)))
+    valid = parse_config(host.config.read_bytes(), str(host.config))
+    ConfigFile(str(wrong), make_log()).keep(replace(valid, state_directory=str(host.directory)))
+    last.write_text(last.read_text().replace(f"stateDirectory: {host.directory}\n", f"stateDirectory: {host.state}\n"))
     status, out, err = run("inspect", *socket)
     assert (status, err) == (3, "")
     assert "default/web" in out

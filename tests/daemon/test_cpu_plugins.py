@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import exclusive_sets
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
-from nodeagent.daemon import service
+from nodeagent.daemon.start.config_file import ConfigFile
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -151,8 +150,10 @@ def test_a_reload_with_a_plugin_that_is_not_there_changes_nothing(daemon: Daemon
     config.write_text(
         'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\ncpuManagerPlugins: [{name: kept-elsewhere}]\n'
     )
-    manager: Any = SimpleNamespace(notify_reloading=lambda: None, notify_ready=lambda _status: None)
     before = daemon.agent.node
-    problem = service.reload(daemon.agent, str(config), manager)
+    file = ConfigFile(str(config), daemon.agent.edges.log)
+    file.reload(daemon.agent)
+    assert file.problem is not None
+    problem = str(file.problem)
     assert f"{config}:3: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in problem
     assert daemon.agent.node is before

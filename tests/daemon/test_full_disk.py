@@ -12,7 +12,7 @@ from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
 from nodeagent.core.model.waiting import RequestKind, Retry
 from nodeagent.core.resources.cpu.holdings import own_set_of
-from nodeagent.daemon.reports.publisher import unready
+from nodeagent.daemon.reports.status import report_readiness
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -70,7 +70,7 @@ def metrics(daemon: Daemon) -> dict[str, float]:
 def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon, name: str) -> None:
     number, words = ERRORS[name]
     before, there = saved(daemon), touched(daemon)
-    assert unready(daemon.agent.view) is None
+    assert report_readiness(daemon.agent.view)[0]
     daemon.files.pods = (*RUNNING, NEW)
     daemon.steps.fails = lambda _number, _call: number
     for _ in range(3):
@@ -88,7 +88,7 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
     assert "default/new  Refused" in page
     assert words in page
     assert "PROBLEMS" in page
-    assert words in (unready(daemon.agent.view) or "")
+    assert (report_readiness(daemon.agent.view)[0], words in report_readiness(daemon.agent.view)[1]) == (False, True)
     found = metrics(daemon)
     assert found[f'nodeagent_state_save_errors_total{{reason="{errno.errorcode[number]}"}}'] == 3
     assert found[f'nodeagent_pod_refusals_total{{reason="{STATE_NOT_SAVED}"}}'] == 1
@@ -98,7 +98,7 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
     daemon.rest()
     assert [e.phase for e in daemon.agent.state.entries] == [Phase.RUNNING, Phase.RUNNING, Phase.PENDING]
     assert saved(daemon) == daemon.agent.state
-    assert unready(daemon.agent.view) is None
+    assert report_readiness(daemon.agent.view)[0]
     assert STATE_NOT_SAVED not in shown(daemon)
     assert "trouble_over" in [line["event"] for line in daemon.said()]
     found = metrics(daemon)
@@ -226,7 +226,7 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     daemon.rest()
     assert touched(daemon) == there
     assert agent.memory.has_reconciled, "it tells systemd that it runs: it must not be started again and again"
-    assert words in (unready(daemon.agent.view) or "")
+    assert (report_readiness(daemon.agent.view)[0], words in report_readiness(daemon.agent.view)[1]) == (False, True)
     assert agent.state.promises == before.promises
     found = sorted(p.name for p in daemon.directory.iterdir() if p.is_file())
     assert found == sorted([STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT])
@@ -236,7 +236,7 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     daemon.rest()
     assert (daemon.directory / f"{STATE_FILE}.aside-1").read_bytes() == damaged
     assert saved(daemon) == agent.state
-    assert unready(daemon.agent.view) is None
+    assert report_readiness(daemon.agent.view)[0]
     assert view_document(agent.view)["recovery"]["setAside"] == [f"{daemon.directory / STATE_FILE}.aside-1"]
 
 

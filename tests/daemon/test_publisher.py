@@ -282,6 +282,8 @@ def test_a_configuration_that_could_not_be_taken_over_is_refused_and_nothing_is_
     with pytest.raises(ApiError, match="the allocations do not fit: the policies change from"):
         judged(placement=replace(before.config.placement, cpu_manager_policy="none"))
     monkeypatch.undo()
+    daemon.agent.wakeups.wait(0)
     with pytest.raises(ApiError, match="no configuration at /nonexistent"):
         call(f"{tmp_path}/{API_SOCKET}", "judge", config="/nonexistent")
+    assert WakeUpReason.CONFIGURATION in daemon.agent.wakeups.wait(0), "the agent looks at its own file at once"
     assert daemon.agent.node is before

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.admission.node_rules import read_node_of
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.daemon import service
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge.kernel.uevents import Hotplug, UeventError
-from tests.support.builders import machine
 
 
 class Clock:
@@ -64,10 +61,8 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
 
     config = Config(cpu_manager_reconcile_period_ms=10_000, file_check_frequency_ms=20_000)
     state = SimpleNamespace(entries=(), promises=Promises())
-    topology = machine()
-    rules = read_node_of(config, topology, topology, CpuSet()).rules
-    view = SimpleNamespace(state=state, problems=(), node=SimpleNamespace(rules=rules, topology=topology))
     statuses: list[str] = []
+    view = SimpleNamespace(state=state, problems=(), wrong={})
     agent: Any = SimpleNamespace(
         turn=turn,
         wakeups=SimpleNamespace(wait=wait),
@@ -76,6 +71,7 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         memory=SimpleNamespace(has_reconciled=True),
         unit_directories=(),
         edges=SimpleNamespace(log=make_log(io.StringIO())),
+        metrics=SimpleNamespace(),
     )
     manager: Any = SimpleNamespace(
         watchdog_period_seconds=lambda: None,
@@ -83,11 +79,12 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         notify_ready=statuses.append,
         ping_watchdog=lambda: None,
     )
+    config_file: Any = SimpleNamespace(look=lambda _: None, problem=None, refused_at_seconds=0.0)
     nothing: Any = SimpleNamespace(listen=tuple, renew=lambda _: None, is_ready=True)
-    service.run_turns(agent, nothing, nothing, "config.yaml", manager, nothing)
+    service.run_turns(agent, nothing, nothing, config_file, manager, nothing)
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
     assert len(turns) == 40
-    assert set(statuses) == {f"0 pods, shared CPUs {topology.online}"}, "policy none has no other CPUs"
+    assert set(statuses) == {"0 pods, 0 exclusive CPUs, 0 problems, 0 refused"}
     assert [later - before for before, later in pairwise(rescans)] == [12.0] * 9
 
 

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.support.configurations import load_config
 from nodeagent.core.admission.managers import Managers, build, initial
-from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS, WAITING
+from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS, PROBLEMS, WAITING
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import Origin, latest_ms
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
-from nodeagent.daemon import service
 from nodeagent.daemon.reports.publisher import Publisher
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.start.startup import StartError
@@ -119,6 +117,7 @@ def test_a_change_that_is_refused_is_shown_counted_and_reported_once(daemon: Dae
         f"{MANIFEST_PROBLEMS} 1.0",
         f'{CHANGE_REFUSALS}{{reason="OutOfcpu"}} 1.0',
         f'{WAITING}{{asked="change"}} 1.0',
+        f'{PROBLEMS}{{kind="manifest"}} 1.0',
     }, "kubelet's counters don't move"
     daemon.files.pods = (pod("a", app(cpu="1")),)
     daemon.rest()
@@ -171,30 +170,6 @@ def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path
         with socket.create_connection(("127.0.0.1", port), timeout=20):
             pass
     assert len(events(daemon, "served_again")) == 1
-
-
-def test_a_refused_reload_is_shown_until_one_is_taken_over(
-    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("cpuManagerPolicy: dynamic\n")
-    manager: Any = SimpleNamespace(notify_reloading=lambda: None, notify_ready=lambda _status: None)
-    daemon.standing = (service.reload(daemon.agent, str(config), manager),)
-    daemon.turn()
-    (problem,) = daemon.agent.view.problems
-    assert "the previous one stays in effect" in problem
-    assert f'{config}:1: cpuManagerPolicy: unknown policy: "dynamic"' in problem
-    config.write_text("metricsBindAddress: '[::]:9753'\n")
-    same = daemon.agent.node
-    monkeypatch.setattr(service, "load_node", lambda _: SimpleNamespace(config=load_config(str(config))))
-    monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
-    assert service.reload(daemon.agent, str(config), manager) == ""
-    daemon.standing = ()
-    daemon.turn()
-    assert daemon.agent.node is same
-    assert daemon.agent.view.problems == ()
-    (note,) = events(daemon, "configuration_note")
-    assert "is not a loopback address" in note["problem"]
 
 
 def changed(daemon: Daemon, **placement: Any) -> Any:

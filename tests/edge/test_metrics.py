@@ -131,7 +131,7 @@ class Daemon:
         self.pages = MetricsPages(
             metrics=Exposition(MetricTotals().snapshot(NEVER)).text,
             content_type=CONTENT_TYPE,
-            checks={"/healthz": lambda: None, "/readyz": lambda: self.problem},
+            checks={"/healthz": lambda: (True, "ok"), "/readyz": lambda: (self.problem is None, self.problem or "ok")},
         )
         self.server = self.serve(self.address)
 

@@ -479,7 +479,7 @@ class Daemon:
     config: dict[str, Any] = field(default_factory=dict)
     requests: list[StartRequest] = field(default_factory=list)
     """What the launcher was asked to start."""
-    standing: tuple[str, ...] = ()
+    standing: tuple[Problem, ...] = ()
     """Current problems of other parts of the agent."""
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 FUNCTIONS = frozenset(
-    {"sum", "count", "min", "max", "avg", "rate", "increase", "delta", "histogram_quantile", "label_values"}
+    {"sum", "count", "min", "max", "avg", "rate", "increase", "delta", "histogram_quantile", "time", "label_values"}
 )
 _LISTS_LABELS = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
 _OPERATORS = frozenset({"and", "or", "unless", "bool", "offset"})

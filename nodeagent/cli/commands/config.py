@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +151,11 @@ def _validate(options: argparse.Namespace) -> int:
     if not judged.is_text:
         findings = tuple(replace(finding, line=None) for finding in findings)
     hint = judged.hint
-    if options.running and not findings:
-        refused = _ask_agent(options.socket, judged.source)
-        if refused is not None:
+    if options.running:
+        refused = None
+        with suppress(StartError) if findings else nullcontext():
+            refused = _ask_agent(options.socket, judged.source)
+        if refused is not None and not findings:
             findings, hint = (Finding(judged.source, None, "", "", "", refused.message),), refused.hint
     if findings and options.output == "text":
         raise InvalidConfigError("\n".join(map(str, findings)), hint=hint)

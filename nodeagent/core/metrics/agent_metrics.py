@@ -21,6 +21,7 @@ from nodeagent.core.metrics.manager_metrics import (
     MetricSpec,
 )
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.refusals import OF_RESIZES, OF_RUNTIMES, STATE_NOT_SAVED, Reason
 from nodeagent.core.model.state import Phase
@@ -45,6 +46,9 @@ EXCLUSIVE_CPU_SOFTIRQS = "nodeagent_exclusive_cpu_softirqs_total"
 DEGRADED_CONTAINERS = "nodeagent_degraded_containers"
 STARVED_CONTAINERS = "nodeagent_starved_containers"
 MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
+PROBLEMS = "nodeagent_problems"
+CONFIG_REFUSED = "nodeagent_config_refused"
+CONFIG_REFUSED_TIME = "nodeagent_config_refused_timestamp_seconds"
 STATE_GENERATION = "nodeagent_state_generation"
 LAUNCHER_UP = "nodeagent_launcher_up"
 RUNTIME_ANSWER_DURATION = "nodeagent_runtime_answer_duration_seconds"
@@ -109,6 +113,22 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable, shadowed or refused as a change now."
+    ),
+    MetricSpec(
+        PROBLEMS,
+        "gauge",
+        "Things that need attention now, by kind (docs/reference/problems.md). Nothing needs attention if all are 0.",
+        ("kind",),
+    ),
+    MetricSpec(
+        CONFIG_REFUSED,
+        "gauge",
+        "Whether the configuration file is refused, so that an earlier configuration is in use.",
+    ),
+    MetricSpec(
+        CONFIG_REFUSED_TIME,
+        "gauge",
+        "Time since which the configuration file is refused, in seconds since the epoch. 0 means that it isn't.",
     ),
     MetricSpec(STATE_GENERATION, "gauge", "Number of states saved since the node was set up."),
     MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit responds."),
@@ -217,6 +237,7 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         PODS: tuple((phase.value,) for phase in Phase),
         WAITING: tuple((kind.value,) for kind in RequestKind),
         CONTAINERS: tuple((level.value,) for level in Isolation),
+        PROBLEMS: tuple((kind.value,) for kind in ProblemKind),
     }
 )
 """Values of a metric's labels, in label order, for the series that exist with 0 from the start."""

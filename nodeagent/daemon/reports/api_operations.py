@@ -39,9 +39,15 @@ class ApiOperations:
         return self._encoded[1]
 
     async def check_config(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Check whether a configuration could be applied now. Nothing is applied."""
+        """Check whether a configuration could be applied now. Nothing is applied. `systemctl reload` asks this first."""
         view, path = self._agent.view, str(arguments.get("config"))
-        await asyncio.to_thread(lambda: check_takeover(view.node, view.state, load_node(path)))
+        try:
+            await asyncio.to_thread(lambda: check_takeover(view.node, view.state, load_node(path)))
+        except NodeAgentError:
+            self._agent.wakeups.wake(
+                WakeUpReason.CONFIGURATION
+            )  # if it is the agent's own file, the status line says so at once
+            raise
         return {"config": path}
 
     async def retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:

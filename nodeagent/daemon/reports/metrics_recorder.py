@@ -9,7 +9,6 @@ from nodeagent import __version__
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, started_deltas
 from nodeagent.core.admission.node_rules import isolation
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
 from nodeagent.core.domains.domain import DomainCounts
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
@@ -17,12 +16,11 @@ from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
 from nodeagent.core.metrics.totals import MetricsSnapshot, MetricTotals
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.waiting import RequestKind
-from nodeagent.core.resources.cpu.holdings import exclusive_sets, own_set_of
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.decision import admit_off_orphans
-from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.turn.execution import ExecutionResult
@@ -54,6 +52,8 @@ class MetricsRecorder:
         self._totals = MetricTotals()
         self._totals.add(started_deltas(node.managers, promises))
         self.cpu_counters = CpuCounters()
+        self.config_refused_at_seconds = 0.0
+        """Time since which the configuration file is refused, in seconds since the epoch. 0 means that it isn't."""
         self.served: dict[Series, int] = {}
         """Counts of the serving thread, which also renders the metrics."""
         self.exposition = Exposition(
@@ -122,11 +122,11 @@ class MetricsRecorder:
         self.cpu_counters.follow(held, claims)
         if state.runtime.refused:
             values[Series(names.WAITING, (("asked", RequestKind.CONTAINER.value),))] = len(state.runtime.refused)
-        online = view.node.topology.online
-        values[Series(names.DEGRADED_CONTAINERS)] = sum(
-            not cpus <= online for _, _, cpus in exclusive_sets(state.promises)
-        )
-        values[Series(names.STARVED_CONTAINERS)] = _count_starved(managers, state, online)
+        values |= {Series(names.PROBLEMS, (("kind", kind.value),)): count for kind, count in view.wrong.items()}
+        values[Series(names.CONFIG_REFUSED)] = view.wrong.get(ProblemKind.CONFIGURATION_REFUSED, 0)
+        values[Series(names.CONFIG_REFUSED_TIME)] = int(self.config_refused_at_seconds)
+        values[Series(names.DEGRADED_CONTAINERS)] = view.wrong.get(ProblemKind.DEGRADED, 0)
+        values[Series(names.STARVED_CONTAINERS)] = view.wrong.get(ProblemKind.STARVED, 0)
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
@@ -146,20 +146,6 @@ def _container_info_series(promises: Promises, pod: Pod, container: str) -> Seri
         "pod": pod.name,
     }
     return Series(names.CONTAINER_INFO, tuple(labels.items()))
-
-
-def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
-    """Count the containers that have no usable CPU and should run."""
-    pool = shared_pool(managers, state.promises, online)
-    if pool:
-        return 0
-    return sum(
-        not usable_cpus(own_set_of(state.promises, entry.pod.uid, container.name), pool, online)
-        for entry in state.entries
-        if entry.is_active
-        for container, status in entry.pairs()
-        if status.exit is None or next_start_at_ms(entry, container, status) is not None
-    )
 
 
 def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:

@@ -6,18 +6,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.reports.api_operations import ApiOperations
 from nodeagent.daemon.reports.logs import Log
+from nodeagent.daemon.reports.status import report_readiness
 from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.observability.metrics import CONTENT_TYPE
 from nodeagent.edge.observability.metrics_http import MetricsPages
 from nodeagent.edge.processes.user_database import find_group_id
 from nodeagent.edge.transport.listening import ListenError, listen
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.edge.transport.serving import Dialogue, Service, ServingThread
-from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.syntax.bind_address import BindAddress, UnixAddress, parse_bind_address
 
 if TYPE_CHECKING:
@@ -39,11 +41,6 @@ class _Unopened(NamedTuple):
     """Group whose members may connect. None means that only the owner may."""
     problem: str = ""
     """Reason of the last failure. Empty before the first attempt."""
-
-
-def unready(view: NodeView) -> str | None:
-    """Return the reason why `/readyz` fails. None means that it succeeds."""
-    return None if view.is_ready else "; ".join(view.problems) or "the first reconcile is not finished"
 
 
 class Publisher:
@@ -88,7 +85,7 @@ class Publisher:
                 pages = MetricsPages(
                     metrics=self._agent.metrics.exposition.text,
                     content_type=CONTENT_TYPE,
-                    checks={"/healthz": lambda: None, "/readyz": lambda: unready(self._agent.view)},
+                    checks={"/healthz": lambda: (True, "ok"), "/readyz": lambda: report_readiness(self._agent.view)},
                 )
                 at = parse_bind_address(self._config.metrics_bind_address)
                 self._unopened["metrics"] = _Unopened(at, pages, "metricsBindAddress", group)
@@ -114,7 +111,7 @@ class Publisher:
         self._agent.requests.close()
         self._undo.close()
 
-    def listen(self) -> tuple[str, ...]:
+    def listen(self) -> tuple[Problem, ...]:
         """Serve each service that isn't served yet, and return the problems. Failed addresses are tried again later."""
         for what, unopened in tuple(self._unopened.items()):
             try:
@@ -130,7 +127,7 @@ class Publisher:
             if unopened.problem:
                 self._log.info("served_again", what=what)
         problems = (self._group_problem, *(unopened.problem for unopened in self._unopened.values()))
-        return tuple(filter(None, problems))
+        return tuple(Problem(text, kind=ProblemKind.SERVICE) for text in problems if text)
 
     def _job_service(self, jobs: Jobs) -> _Unopened:
         """Return the service of jobs. Its own socket separates the right to run jobs from the right to read the state."""

@@ -21,9 +21,14 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
         StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, and its words are
             used. The message has one finding per line.
     """
+    return build_node(read_config_text(path), path, root)
+
+
+def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
+    """Build the node of a configuration that has been read from `path`. Raises StartError as `load_node` does."""
     from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
-    content, topology = read_config_text(path), topology_of(read_machine(root))
+    topology = topology_of(read_machine(root))
     config, findings = judge_config(content, path, lambda config: find_unsuited(config, topology))
     if config is None or findings:
         raise StartError(

@@ -87,7 +87,7 @@ class Agent:
         self.requests.put(TurnRequest(retried=frozenset({uid})))
         self.wakeups.wake(WakeUpReason.REQUEST)
 
-    def turn(self, reasons: frozenset[WakeUpReason], standing: tuple[str, ...] = ()) -> float:
+    def turn(self, reasons: frozenset[WakeUpReason], standing: tuple[Problem, ...] = ()) -> float:
         """Do one turn.
 
         Args:

@@ -1,31 +1,41 @@
-"""Problem: a failure as text for people, with the log fields of its pod."""
+"""Problem: a failure as text for people, with its kind and the log fields of its pod."""
 
 from collections.abc import Callable, Mapping
 from typing import Self
 
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.files.state_files import StateFileError
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
+
+_KINDS = {CgroupError: ProblemKind.CGROUP, LauncherError: ProblemKind.LAUNCHER, StateFileError: ProblemKind.STATE}
+"""Kinds of problems by the class of the error. Other errors are of the kind OTHER."""
 
 
 class Problem(str):
     """The text of a failure. Problems with equal text are the same problem."""
 
-    __slots__ = ("log_fields",)
+    __slots__ = ("kind", "log_fields")
+    kind: ProblemKind
     log_fields: Mapping[str, str]
     """Pod and container of the problem, as log fields. Empty if the problem concerns no pod."""
 
-    def __new__(cls, text: str, fields: Mapping[str, str] | None = None) -> Self:
+    def __new__(
+        cls, text: str, fields: Mapping[str, str] | None = None, *, kind: ProblemKind = ProblemKind.OTHER
+    ) -> Self:
         made = super().__new__(cls, text)
+        made.kind = kind
         made.log_fields = fields or {}
         return made
 
     @classmethod
     def from_error(cls, err: NodeAgentError, fields: Mapping[str, str] | None = None) -> Self:
         """Return the error's message followed by its hint."""
-        return cls(f"{err.message} ({err.hint})", fields)
+        kinds = (kind for error, kind in _KINDS.items() if isinstance(err, error))
+        return cls(f"{err.message} ({err.hint})", fields, kind=next(kinds, ProblemKind.OTHER))
 
 
 def as_problem(text: str) -> Problem:

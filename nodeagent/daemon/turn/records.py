@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.devices.holdings import count_devices
@@ -13,7 +12,6 @@ from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.start.startup import (
     CPU_CHECKPOINT,
     DEVICE_CHECKPOINT,
-    LAST_CONFIG,
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
@@ -25,7 +23,6 @@ from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, re
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder, policies_of
-from nodeagent.formats.config.config_text import config_fields, config_text
 
 if TYPE_CHECKING:
     from nodeagent.core.model.device_pools import DevicePool
@@ -69,14 +66,6 @@ class Recorder:
             self._set_aside(name)
             self._unusable = tuple(rest)
         state_files.write_atomically(str(self._directory / STATE_FILE), content, sync=sync)
-
-    def save_config(self, config: Config) -> None:
-        """Save the configuration in use. Only `inspect` reads it, while no agent runs."""
-        try:
-            content = config_text(config_fields(config)).encode()
-            state_files.write_atomically(str(self._directory / LAST_CONFIG), content, sync=Sync.WHOLE)
-        except state_files.StateFileError as err:
-            self._log.warning("configuration_not_kept", problem=err.message, hint=err.hint)
 
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import describe_suspended_plugins, shortfalls
 from nodeagent.core.metrics.agent_metrics import MOVED
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.world import EventKind, World
@@ -21,6 +22,7 @@ from nodeagent.daemon.reports.problems import (
     describe_refused_containers,
     describe_waiting_units,
 )
+from nodeagent.daemon.reports.status import count_wrong
 from nodeagent.daemon.start.recovery import Recovery, encode_recovery, log_refusal
 from nodeagent.daemon.turn.act import Acted
 from nodeagent.daemon.turn.carry_out import CarriedOut
@@ -29,7 +31,7 @@ from nodeagent.daemon.turn.drift import log_corrected, log_gathered
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
 from nodeagent.daemon.turn.memory import POLL_SECONDS, TurnMemory
-from nodeagent.daemon.turn.problem import Problem
+from nodeagent.daemon.turn.problem import Problem, as_problem
 from nodeagent.daemon.turn.save import Saved
 from nodeagent.formats.node_view import NodeView
 
@@ -61,7 +63,7 @@ class Reporter(Struct, frozen=True):
     edges: Edges
     metrics: MetricsRecorder
     recovery: Recovery | None
-    standing: tuple[str, ...]
+    standing: tuple[Problem, ...]
 
     def report_undecided(self, seen: Seen, began: float) -> TurnReport:
         """Report a turn that decided nothing, as the cgroups could not be read."""
@@ -159,26 +161,34 @@ class Reporter(Struct, frozen=True):
                 if (text := describe_refused_change(entry)) is not None
             ),
         ]
+        all_problems = (
+            *map(as_problem, self._find_conditions(memory)),
+            *problems,
+            *(Problem(short.text, kind=ProblemKind.PROMISE) for short in found),
+            *(
+                Problem(text, kind=ProblemKind.REFUSED)
+                for text in describe_refused_containers(state, for_room=memory.node.config.retries_for_room)
+            ),
+            *(Problem(text, kind=ProblemKind.PROMISE) for text in describe_waiting_units(state)),
+            *(Problem(text, kind=ProblemKind.REFUSED) for text in describe_misnamed_pods(state)),
+            *(Problem(f"manifest {source}: {text}", kind=ProblemKind.MANIFEST) for source, text in manifests),
+        )
+        is_ready = done is not None and runs is not None and not memory.save_failed
+        shown, online = memory.shown_state, memory.node.topology.online
+        wrong = count_wrong(memory.node.managers, shown, online, all_problems, now_ms=seen.now_ms, is_ready=is_ready)
         view = NodeView(
             node=memory.node,
-            state=memory.shown_state,
+            state=shown,
             cgroup_root=str(edges.tree.root),
             unit_cgroups=memory.unit_cgroups,
             pids=None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None},
-            problems=(
-                *self._find_conditions(memory),
-                *map(str, problems),
-                *(short.text for short in found),
-                *describe_refused_containers(state, for_room=memory.node.config.retries_for_room),
-                *describe_waiting_units(state),
-                *describe_misnamed_pods(state),
-                *(f"manifest {source}: {text}" for source, text in manifests),
-            ),
+            problems=tuple(map(str, all_problems)),
+            wrong=wrong,
             recovery=None
             if self.recovery is None or self.recovery.is_ordinary
             else encode_recovery(self.recovery, edges.recorder.set_aside),
             is_live=True,
-            is_ready=done is not None and runs is not None and not memory.save_failed,
+            is_ready=is_ready,
             pools=device_pools(edges, memory),
         )
         self.metrics.publish(
@@ -193,11 +203,12 @@ class Reporter(Struct, frozen=True):
     def _find_conditions(self, memory: TurnMemory) -> Iterator[str]:
         """Return the problems that are no failures of this turn."""
         yield from self.standing
-        domains = [domain.standing_problem() for domain in self.edges.domains]
-        yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem, *domains))
-        yield from filter(None, (describe_suspended_plugins(memory.node.managers),))
+        yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem))
+        services = [describe_suspended_plugins(memory.node.managers)]
+        services += [domain.standing_problem() for domain in self.edges.domains]
         if self.edges.plugins is not None:
-            yield from self.edges.plugins.problems()
+            services += self.edges.plugins.problems()
+        yield from (Problem(text, kind=ProblemKind.SERVICE) for text in services if text)
 
     def _log_problems(
         self, seen: Seen, manifests: tuple[object, ...], known: frozenset[Problem], problems: tuple[Problem, ...]

@@ -16,6 +16,7 @@ class WakeUpReason(enum.Enum):
     JOBS = "jobs"
     RUNTIME = "runtime"
     DEVICES = "devices"
+    CONFIGURATION = "configuration"
     TIMER = "timer"
     RELOAD = "reload"
     STOP = "stop"

@@ -12,8 +12,8 @@ _BROKEN = {
     Broken.BUG: "500 Internal Server Error",
 }
 
-Check = Callable[[], str | None]
-"""Function that returns a problem, or None."""
+Check = Callable[[], tuple[bool, str]]
+"""Function that returns whether the check succeeds, and the text of the page."""
 
 
 class MetricsPages:
@@ -22,7 +22,7 @@ class MetricsPages:
     Args:
         metrics: returns the text of `/metrics`.
         content_type: content type of that text.
-        checks: checks by path (`/readyz`), which run in the serving thread and must be quick. The status is 503 if a check has a problem.
+        checks: checks by path (`/readyz`), which run in the serving thread and must be quick. The status is 503 if a check fails.
     """
 
     bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)
@@ -48,10 +48,9 @@ class MetricsPages:
         if path not in self._checks:
             known = " ".join(["/metrics", *sorted(self._checks)])
             return _response("404 Not Found", f"there are {known}\n".encode(), with_body=with_body)
-        problem = self._checks[path]()
-        if problem is None:
-            return _response("200 OK", b"ok\n", with_body=with_body)
-        return _response("503 Service Unavailable", f"{problem}\n".encode(), with_body=with_body)
+        is_fine, text = self._checks[path]()
+        status = "200 OK" if is_fine else "503 Service Unavailable"
+        return _response(status, f"{text}\n".encode(), with_body=with_body)
 
     def make_refusal(self, why: Broken) -> bytes:
         return _response(_BROKEN[why], f"{why.value}\n".encode())

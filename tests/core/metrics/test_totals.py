@@ -35,7 +35,8 @@ OF_CONTAINERS = {m.CONTAINER_INFO, m.EXCLUSIVE_CPU_INTERRUPTS, m.EXCLUSIVE_CPU_S
 def test_our_own_names_follow_the_conventions(spec: MetricSpec) -> None:
     assert re.fullmatch(r"nodeagent_[a-z_]+", spec.name)
     assert spec.name.endswith("_total") == (spec.kind == "counter")
-    assert spec.name.endswith("_seconds") == (spec.kind == "histogram")
+    is_duration = spec.name.endswith("_seconds") and not spec.name.endswith("_timestamp_seconds")
+    assert is_duration == (spec.kind == "histogram")
     assert spec.help.endswith(".")
     if spec.name not in OF_CONTAINERS:
         assert not set(spec.labels) & {"pod", "uid", "name", "namespace", "container"}

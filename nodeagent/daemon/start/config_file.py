@@ -1,0 +1,133 @@
+"""The configuration file, compared with the configuration in use.
+
+An agent that starts with an invalid file goes on with the last valid configuration (D58). Until the file is mended and reloaded, the
+problem is in the log, in `systemctl status`, in `/readyz`, in `nodeagent inspect` and in the metrics.
+"""
+
+import time
+from contextlib import suppress
+
+from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.problem_kinds import ProblemKind
+from nodeagent.daemon.reports.logs import Log
+from nodeagent.daemon.start.node_builder import build_node
+from nodeagent.daemon.start.reloading import check_takeover
+from nodeagent.daemon.start.startup import LAST_CONFIG, MAX_CONFIG_BYTES, StartError, read_config_text, read_file
+from nodeagent.daemon.turn.agent import Agent
+from nodeagent.daemon.turn.problem import Problem
+from nodeagent.edge.files import state_files
+from nodeagent.edge.files.state_files import Sync
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.config.config_text import config_fields, config_text
+
+_HEADER = "# last valid configuration of {}\n"
+
+
+class ConfigFile:
+    """Configuration file of the running agent."""
+
+    def __init__(self, path: str, log: Log) -> None:
+        self.path = path
+        self._log = log
+        self._in_use: bytes | None = None
+        """Content of the file when it was applied. None means that the last valid configuration is in use instead."""
+        self.problem: Problem | None = None
+        """Reason why the file isn't the configuration in use. None means that it is."""
+        self.refused_at_seconds = 0.0
+        """Time since which the file is refused, in seconds since the epoch. 0 means that it isn't."""
+
+    def load(self) -> NodeSetup:
+        """Read the configuration for a start, or else the last valid one.
+
+        Raises:
+            StartError: the file can't be used, and there is no last valid configuration of this file that fits the machine.
+        """
+        try:
+            content = read_config_text(self.path)
+            node = build_node(content, self.path)
+        except StartError as err:
+            node = self._load_last(err)
+            self._refuse(err)
+            return node
+        self._in_use = content
+        return node
+
+    def reload(self, agent: Agent) -> None:
+        """Apply the changed file as a whole. A failure changes nothing but `problem`."""
+        try:
+            content = read_config_text(self.path)
+            node = build_node(content, self.path)
+            agent.change_node(node)
+        except NodeAgentError as err:
+            self._log.error("reload_refused", problem=err.message, hint=err.hint)
+            self._refuse(err)
+            return
+        self._in_use = content
+        self._settle(None)
+        self._log.info("configuration_reloaded", config=self.path)
+        self.keep(node.config)
+
+    def look(self, agent: Agent) -> None:
+        """Compare the file with the configuration in use, and judge it if it differs."""
+        try:
+            content = read_config_text(self.path)
+            if content == self._in_use:
+                self._settle(None)
+                return
+            check_takeover(agent.node, agent.state, build_node(content, self.path))
+        except NodeAgentError as err:
+            self._refuse(err)
+        else:
+            text = f"{self.path} has changed, and is not in use (systemctl reload nodeagent)"
+            self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
+
+    def keep(self, config: Config) -> None:
+        """Report what deserves attention in the configuration in use, and keep it as the last valid one."""
+        for note in config.notes:
+            self._log.warning("configuration_note", problem=note)
+        if config.reported_fields:
+            self._log.info("unused_kubelet_fields", fields=list(config.reported_fields))
+        content = _HEADER.format(self.path) + config_text(config_fields(config))
+        try:
+            state_files.write_atomically(f"{config.state_directory}/{LAST_CONFIG}", content.encode(), sync=Sync.WHOLE)
+        except state_files.StateFileError as err:
+            self._log.warning("configuration_not_kept", problem=err.message, hint=err.hint)
+
+    def _load_last(self, wrong: StartError) -> NodeSetup:
+        """Build the node of the last valid configuration of this file. Raises the given error if there is none that fits the machine."""
+        last = f"{self._find_state_directory()}/{LAST_CONFIG}"
+        with suppress(StartError):
+            content = read_file(last, MAX_CONFIG_BYTES) or b""
+            if content.startswith(_HEADER.format(self.path).encode()):
+                return build_node(content, last)
+        raise wrong
+
+    def _find_state_directory(self) -> str:
+        from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - only after an error
+
+        config = None
+        with suppress(StartError):
+            config, _ = judge_config(read_config_text(self.path), self.path)
+        return (config or Config()).state_directory
+
+    def _refuse(self, err: NodeAgentError) -> None:
+        first, *more = err.message.splitlines()
+        others = f", and {len(more)} more" if more else ""
+        goes_on = "the last valid one is in use" if self._in_use is None else "the previous one stays in effect"
+        text = f"the configuration is refused, {goes_on}: {first}{others} ({err.hint})"
+        self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_REFUSED))
+
+    def _settle(self, problem: Problem | None) -> None:
+        """Replace the problem, and log it if it is new."""
+        before, self.problem = self.problem, problem
+        is_refused = problem is not None and problem.kind is ProblemKind.CONFIGURATION_REFUSED
+        self.refused_at_seconds = (self.refused_at_seconds or time.time()) if is_refused else 0.0
+        if problem == before:
+            return
+        if problem is None:
+            self._log.info("configuration_mended", config=self.path)
+        elif is_refused:
+            self._log.error("configuration_refused", problem=str(problem))
+        else:
+            self._log.warning("configuration_changed", problem=str(problem))
