@@ -51,13 +51,14 @@ def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
 
 def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
     """Refuse a pod with requirements that the machine never meets, even when it is empty. None means that an admission should be tried."""
-    has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
-    return (
-        _refuse_missing_cores(machine, pod, has_own=has_own)
-        or _refuse_missing_node(machine, pod, has_own=has_own)
-        or _refuse_missing_devices(providers, pod)
-        or _refuse_missing_resources(providers, pod)
-    )
+    if pod.core_class is not None or pod.numa_node is not None:
+        has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
+        refusal = _refuse_missing_cores(machine, pod, has_own=has_own) or _refuse_missing_node(
+            machine, pod, has_own=has_own
+        )
+        if refusal is not None:
+            return refusal
+    return _refuse_missing_devices(providers, pod) or _refuse_missing_resources(providers, pod)
 
 
 def _refuse_missing_devices(providers: Providers, pod: PodDemand) -> Refusal | None:

@@ -122,7 +122,7 @@ class Managers(Struct, frozen=True):
     @property
     def devices(self) -> "DeviceResource | None":
         """Return the device manager. None means that no pod can request devices by count."""
-        if not any(one.holdings is DeviceHoldings for one in self.providers.resources):
+        if DeviceHoldings not in [one.holdings for one in self.providers.resources]:
             return None
         from nodeagent.core.resources.devices.resource import DeviceResource  # noqa: PLC0415 - as in `knowing`
 

@@ -93,10 +93,11 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     if held.own_set(name) is None:
         return Isolation.HOST
+    container = pod.container(name)
     has_pod_set = held.pod_cpus is not None or node.rules.gates.is_managed_pod(pod)
-    if has_pod_set and not qualifies_alone(pod.container(name)):
+    if has_pod_set and not qualifies_alone(container):
         return Isolation.POD
-    return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER
+    return Isolation.MIXED if container.is_mixed else Isolation.CONTAINER
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:

@@ -108,7 +108,8 @@ class PodDemand(Struct, frozen=True):
     @property
     def near(self) -> tuple[str, ...]:
         """Return the devices that the pod's containers request to be near, without duplicates."""
-        return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
+        names = [name for container in self.containers for name in container.near]
+        return tuple(dict.fromkeys(names)) if names else ()
 
     @property
     def devices(self) -> Amounts:
@@ -151,7 +152,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
         memory = None if amounts is None else tuple((name, size) for name, size in amounts if size > 0)
     else:
         cpus = _find_peak(containers, [container.cpus for container in containers])
-        memory = _find_peak_memory(containers) if guaranteed else ()
+        memory = _find_peak_memory(containers) if guaranteed and rules.with_memory else ()
     skipped = pod.resources is not None and gates.is_skipped_pod(pod)
     return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node, pod.core_class)
 

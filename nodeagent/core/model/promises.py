@@ -134,7 +134,7 @@ class Isolation(enum.StrEnum):
     @property
     def has_own_cpus(self) -> bool:
         """Whether the container has exclusive CPUs."""
-        return self in {Isolation.MIXED, Isolation.CONTAINER}
+        return self is Isolation.MIXED or self is Isolation.CONTAINER
 
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:

@@ -4,6 +4,7 @@ The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ from nodeagent.formats.syntax.go_json import (
     string,
     unsigned,
 )
-from nodeagent.formats.syntax.long_text import pieces_of
+from nodeagent.formats.syntax.long_text import Pieces, pieces_of
 
 T = TypeVar("T")
 
@@ -49,19 +50,30 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
     instead of 1.
     """
     accounts = memory_accounts(promises)
+    entries = promises.pods.fold(_ENTRIES)
+    pods = promises.pods.fold(_POD_ENTRIES) if pod_level else None
+    encode = _encode_file if entries[0] or (pods is not None and pods[0]) else _encode_without_pods
+    return encode(policy, accounts, entries, pods)
+
+
+def _encode_file(policy: str, accounts: tuple[MemoryNode, ...], of_containers: Pieces, of_pods: Pieces | None) -> str:
     machine = ",".join([_encode_node(node) for node in sorted(accounts, key=lambda node: str(node.id))])
     raw = {node.id: _RawNode(node.assignments, dict(node.tables), tuple(node.cells)) for node in accounts}
-    entries, entries_dump = promises.pods.fold(_ENTRIES)
+    entries, entries_dump = of_containers
     members = [f'"policyName":{quote(policy)}', f'"machineState":{{{machine}}}']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump: Text | None = None
-    if pod_level:
-        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
+    if of_pods is not None:
+        pods, pods_dump = of_pods
         if pods:
             members.append(f'"podEntries":{{{",".join(pods)}}}')
     checksum = fnv1a_32(*_dump(policy, _dump_map(raw, _dump_node), ("map[", entries_dump, "]"), pods_dump))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'
+
+
+_encode_without_pods = lru_cache(maxsize=4)(_encode_file)
+"""Encodes the file if no pod has memory, such as under policy None. It is then the same after each decision."""
 
 
 def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None, name: str = _LEGACY) -> Iterator[Text]:

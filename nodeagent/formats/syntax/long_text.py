@@ -37,9 +37,7 @@ def _join_pieces(a: Pieces, b: Pieces) -> Pieces:
     if not b[0]:
         return a
     (file_a, hashed_a), (file_b, hashed_b) = a, b
-    file, hashed = file_a + file_b, hashed_a + hashed_b
-    if len(file_a) == len(file_b) == 1 and len(file_a[0]) + len(file_b[0]) < _PIECE:
-        file = (f"{file_a[0]},{file_b[0]}",)
-    if len(hashed_a) == len(hashed_b) == 1 and len(hashed_a[0].data) + len(hashed_b[0].data) < _PIECE:
-        hashed = (hashed_a[0].then(hashed_b[0]),)
-    return file, hashed
+    are_short = len(file_a) == len(file_b) == 1 and len(file_a[0]) + len(file_b[0]) < _PIECE
+    file = (f"{file_a[0]},{file_b[0]}",) if are_short else file_a + file_b
+    are_short = len(hashed_a) == len(hashed_b) == 1 and len(hashed_a[0].data) + len(hashed_b[0].data) < _PIECE
+    return file, (hashed_a[0].then(hashed_b[0]),) if are_short else hashed_a + hashed_b

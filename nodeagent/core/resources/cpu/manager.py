@@ -384,7 +384,7 @@ def allocate_container(
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
-    of_pod = promises.of_pod(pod.uid)
+    of_pod, books = promises.of_pod(pod.uid), promises.of(CpuBooks)
     holdings = of_pod.of(CpuHoldings)
     held = holdings.own_set(container.name)
     kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
@@ -400,7 +400,8 @@ def allocate_container(
             return _refuse(manager, promises, (requests,), refusal)
     full = (aligned("container", "physical_cpu"),) if full_cores else ()
     if held is not None:
-        return Allocation(_update_reuse(promises, pod.uid, container.kind, held), (requests, *full))
+        kept = CpuBooks(books.default, _find_next_reuse(books, pod.uid, container.kind, held))
+        return Allocation(promises.having(kept), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
     cpus = choose_near(manager, question, None if mask is None else mask.bits)
     if isinstance(cpus, CpuShortage):
@@ -409,7 +410,8 @@ def allocate_container(
     if veto is not None:
         return _refuse(manager, promises, (requests,), veto)
     new_holdings = of_pod.having(replace(holdings, cpus=put_item(holdings.cpus, container.name, cpus)))
-    after = with_default_set(with_pod(promises, pod.uid, new_holdings), default_set(promises) - cpus)
+    changed = CpuBooks(books.default - cpus, _find_next_reuse(books, pod.uid, container.kind, cpus))
+    after = with_pod(promises, pod.uid, new_holdings).having(changed)
     deltas = (
         requests,
         *full,
@@ -417,7 +419,7 @@ def allocate_container(
         allocations("cpu", "node"),
         assignments("cpu", "node_exclusive"),
     )
-    return Allocation(_update_reuse(after, pod.uid, container.kind, cpus), deltas)
+    return Allocation(after, deltas)
 
 
 def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
@@ -521,15 +523,13 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
-def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
+def _find_next_reuse(books: CpuBooks, uid: str, kind: ContainerKind, own: CpuSet) -> CpuReuse | None:
     """Let later containers reuse an init container's CPUs until another container takes them. Reuse by other pods ends."""
-    books = promises.of(CpuBooks)
     if books.reuse is None and kind is not ContainerKind.INIT:
-        return promises
-    so_far = CpuSet(reusable_cpus(promises, uid))
+        return None
+    so_far = books.reuse.cpus if books.reuse is not None and books.reuse.pod_uid == uid else CpuSet()
     reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
-    reuse = CpuReuse(uid, reusable) if reusable else None
-    return promises if reuse == books.reuse else promises.having(CpuBooks(books.default, reuse))
+    return CpuReuse(uid, reusable) if reusable else None
 
 
 def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
@@ -540,10 +540,10 @@ def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refus
 def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
     """Return the changes of metrics for newly allocated CPUs."""
     deltas: MetricDeltas = ()
-    if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
+    count = cpus.bit_count()
+    if count == 1 or [uncore for uncore in manager.layout.uncores if not cpus & ~uncore.cpus]:
         deltas = (aligned("container", "uncore_cache"),)
     if Erratum.GAUGES_DRIFT in manager.quirks:
-        count = cpus.bit_count()
         deltas = (
             *deltas,
             plus(CPU_EXCLUSIVE, count),
@@ -554,8 +554,13 @@ def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> Me
 
 
 def _compute_numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
-    counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.nodes]
-    return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
+    return tuple(
+        [
+            set_gauge(CPU_PER_NUMA, count, numa_node=str(node.id))
+            for node in manager.nodes
+            if (count := (node.cpus & exclusive).bit_count())
+        ]
+    )
 
 
 def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
