@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial
 from nodeagent.core.model.device_pools import DevicePluginPostponedError
@@ -22,7 +23,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.daemon.plugins import device_plugins
+from nodeagent.daemon.plugins import device_plugins, questions
 from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.turn.runs import Unprepared
 from nodeagent.edge.transport.listening import listen
@@ -223,6 +224,44 @@ def test_an_error_that_is_kept_holds_nothing_of_what_the_plugin_has_sent(
     assert f"the device plugin of {GPU}: too large" in decision.message
     gc.collect()
     assert [one() for one in held] == [None]
+
+
+def test_a_plugin_whose_devices_change_with_each_answer_is_asked_a_bounded_number_of_times(
+    kubelet: Kubelet, plugin: DevicePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "MOST_QUESTIONS", 5)
+    plugin.register()
+    plugin.tell(*((f"d{n}", True, None) for n in range(9)))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 9)
+    numbers = iter(range(9))
+
+    def decide() -> Admitted | Rejected:
+        plugged = tuple(replace(pool, devices=pool.devices[next(numbers) :]) for pool in kubelet.plugins.pools())
+        node = managers().knowing(None, plugged)
+        return admit(node, initial(node), asking("p"))
+
+    decision = kubelet.in_turns(decide, lambda found: isinstance(found, Admitted) or not found.is_postponed)
+    assert isinstance(decision, Rejected)
+    assert f"the device plugin of {GPU}: it has had 5 questions, and they keep changing" in decision.message
+    assert len(plugin.asked) == 5
+
+
+def test_who_has_its_answer_is_decided_while_the_plugin_is_asked_about_another_pod(
+    kubelet: Kubelet, plugin: DevicePlugin
+) -> None:
+    plugin.register()
+    plugin.tell(("a", True, None), ("b", True, None))
+    kubelet.until(lambda told: len(told.get(GPU, ())) == 2)
+    node = managers().knowing(None, kubelet.plugins.pools())
+    promises = initial(node)
+    kubelet.plugins.begin_turn()
+    before = kubelet.wakes
+    assert isinstance(admit(node, promises, asking("p")), Rejected)
+    kubelet.until(lambda _: kubelet.wakes > before)
+    plugin.answers.clear()
+    kubelet.plugins.begin_turn()
+    assert isinstance(admit(node, promises, asking("q")), Rejected)
+    assert isinstance(admit(node, promises, asking("p")), Admitted)
 
 
 def test_who_waits_for_a_plugin_asks_one_question_after_the_other_and_others_wait_for_that(

@@ -71,8 +71,8 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
 
     def do_round(name: str, wanted: str = "") -> tuple[float, float]:
         """Add a pod that asks for devices, and another one. Return the seconds and the seconds of CPU until the other one is admitted."""
-        asking = (pod(f"asking-{name}", app(cpu="100m", devices={wanted: 1})),) if wanted else ()
-        rounds.append((*asking, pod(f"plain-{name}", app(cpu="100m"))))
+        asking = pod(f"asking-{name}", app(cpu="100m", devices={wanted: 1} if wanted else {}))
+        rounds.append((asking, pod(f"plain-{name}", app(cpu="100m"))))
         daemon.files.pods = tuple(one for pods in rounds[-ROUNDS_KEPT:] for one in pods)
         began, began_cpu = time.monotonic(), time.thread_time()
         daemon.turn()
@@ -91,6 +91,11 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
             during, bytes_then = [], 0
             for number in range(COUNT):
                 play(number)
+                for _ in range(10):  # some never report anything
+                    pools = {one.resource: one for one in plugins.pools()}
+                    if pools[resource_of(number)].healthy or resource_of(number) in "".join(plugins.problems()):
+                        break
+                    daemon.agent.wakeups.wait(0.05)
                 during.append(do_round(str(number), resource_of(number)))
                 if number == len(KINDS):  # each kind has been there, and what they need for ever is loaded
                     bytes_then = resident_bytes()
@@ -109,7 +114,7 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
     assert not [line for line in gone if "following it has failed" in line["problem"]], "each is an answer or an end"
     assert max(seconds for seconds, _ in during) < CALL_SECONDS, "no turn waits for a plugin"
     median, once = (statistics.median(cpu for _, cpu in rows) for rows in (during, before))
-    assert median < 3 * once + 0.01
+    assert median < 2 * once + 0.01
     assert grown_bytes < 32 * 2**20
     report(
         record_property,

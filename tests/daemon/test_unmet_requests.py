@@ -12,9 +12,12 @@ from nodeagent.core.model.device_pools import (
     DevicePool,
     PoolDevice,
 )
+from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
@@ -100,6 +103,28 @@ def test_a_refused_pod_whose_retry_is_postponed_stays_due(tmp_path: Path, monkey
         plugin.failure = None
         wait(daemon)
         assert entry(daemon, "second").is_active
+
+
+def test_a_request_to_decide_again_waits_for_the_device_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = Plugin(DevicePluginFailedError("no"))
+    daemon = started(tmp_path, node(two_nodes()), RETRY_NOTHING, Plugins(pool(plugin, "a")))
+    with watched(monkeypatch, daemon.machine, daemon.steps):
+        daemon.files.pods = (pod("p", app(cpu="1", devices={GPU: 1})),)
+        daemon.rest()
+        before = entry(daemon, "p").refusal
+        assert before is not None
+        request = TurnRequest(retried=frozenset({"uid-p"}))
+        daemon.agent.requests.put(request)
+        plugin.failure = DevicePluginPostponedError("slow")
+        daemon.rest()
+        assert not request.answer.done()
+        assert entry(daemon, "p").refusal == before, "nothing is decided"
+        (shown,) = daemon.agent.view.state.entries
+        assert shown.is_undecided
+        assert shown.refusal == Waiting(Reason.DEVICE_PLUGINS_SLOW, "slow", before.at_ms)
+        plugin.failure = None
+        daemon.rest()
+        assert request.answer.result().state.entries[0].is_active
 
 
 @pytest.mark.parametrize("retry", [RETRY_NOTHING, RETRY_FOR_ROOM])

@@ -18,6 +18,10 @@ MOST_KEPT = 256
 """Limit on decisions that nobody has made again yet. The oldest are dropped."""
 
 
+MOST_QUESTIONS = 512
+"""Limit on the questions of one decision. A plugin whose devices change all the time would get another question for each change."""
+
+
 class _Inquiry:
     """Questions of one decision. The lock of `Questions` protects it."""
 
@@ -31,6 +35,8 @@ class _Inquiry:
         self.is_current = False
         """Whether the current turn has made the decision."""
         self.made_at = 0.0
+        self.count = 0
+        """Number of questions so far."""
 
 
 class Questions:
@@ -60,8 +66,11 @@ class Questions:
                 del self._inquiries[asker]
 
     def is_free(self, lane: Hashable, asker: str) -> bool:
-        """Whether the lane asks no question of another asker."""
-        return self._asking.get(lane, asker) == asker
+        """Whether the lane asks no question of another asker, or the asker's last question has its answer."""
+        with self._lock:
+            decision = self._inquiries.get(asker)
+            has_answer = decision is not None and decision.missing in decision.answers
+            return has_answer or self._asking.get(lane, asker) == asker
 
     def find_answer(self, asker: str, lane: Hashable, asked: Hashable, ask: Callable[[], T]) -> T:
         """Return the answer to a question. Without one, ask the question if the lane is free.
@@ -87,6 +96,10 @@ class Questions:
                     raise DevicePluginFailedError(str(answer))
                 return cast("T", answer)
             if lane not in self._asking:
+                decision.count += 1
+                if decision.count > MOST_QUESTIONS:
+                    decision.missing = None
+                    raise DevicePluginFailedError(f"it has had {MOST_QUESTIONS} questions, and they keep changing")
                 thread = threading.Thread(target=self._ask, args=(asker, lane, asked, ask), daemon=True)
                 thread.name = "plugin-question"
                 thread.start()
