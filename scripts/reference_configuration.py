@@ -43,6 +43,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("cpuManagerReconcilePeriod", f"{_DEFAULT.cpu_manager_reconcile_period_ms // 1000}s", "how often cgroups are compared with their desired values"),
     ("fileCheckFrequency", f"{_DEFAULT.file_check_frequency_ms // 1000}s", "how often manifests are read without a notification of a change"),
     (
+        "fullCheckPeriod",
+        f"{_DEFAULT.full_check_period_ms // 60_000}m",
+        "within which each cgroup and file is read again, for changes that the kernel doesn't report",
+    ),
+    (
         "hostIsolation",
         _DEFAULT.host_isolation,
         "`partition`: processes of the host leave exclusive CPUs, too",

@@ -39,8 +39,8 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import Rescans, WakeUpReason, Wakeups
-from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.placement_files import PlacementFiles
@@ -108,7 +108,8 @@ def _serve(config_file: ConfigFile, node: NodeSetup, *, log: Log, manager: Servi
         return 0  # the agent was asked to stop before the launcher answered
     plugins = _make_device_plugins(config, wakeups, log)
     machine = Machine()
-    tree = CgroupTree(root, client.begin_partition, client.gather)
+    watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
+    tree = CgroupTree(root, client.begin_partition, client.gather, watch)
     runner = Runner(client) if plugins is None else Runner(client, plugins.prepare)
     if start is None:
         node, _ = remove_withheld_cpus(node, tree)
@@ -139,7 +140,6 @@ def _serve(config_file: ConfigFile, node: NodeSetup, *, log: Log, manager: Servi
     if plugins is not None:
         plugins.configured = lambda: frozenset(rule.resource for rule in agent.node.config.placement.devices)
     jobs.retry = agent.retry
-    watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log, jobs, plugins) as publisher:
         _start_thread("jobs", log, jobs.follow_owners)
         standing = () if containers is None else _serve_runtime(containers, config, log)
@@ -253,8 +253,10 @@ def run_turns(
                 _start_thread("hotplug", agent.edges.log, lambda: follow_hotplug(agent.wakeups, agent.edges.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
+        while reasons == {WakeUpReason.CGROUPS} and not watch.has_changes:  # a turn has read them meanwhile
+            reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
-            # The agent's own writes also wake it. A process that undoes these writes must not keep the agent busy.
+            # A process that undoes the agent's writes must not keep the agent busy.
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 

@@ -12,6 +12,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import exclusive_sets
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.daemon.start.config_file import ConfigFile
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -126,8 +127,8 @@ def test_each_turn_has_its_time_and_each_answer_is_a_sign_of_life(
 ) -> None:
     begun: list[Callable[[], None]] = []
     monkeypatch.setattr(Code, "begin_turn", lambda _self, alive: begun.append(alive))
-    daemon.turn()
-    daemon.turn()
+    daemon.turn(WakeUpReason.START)
+    daemon.turn(WakeUpReason.START)
     assert begun == [daemon.agent.edges.alive] * 2
     daemon.start()
     assert len(begun) == 3, "a recovery may ask, too"

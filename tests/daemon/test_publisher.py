@@ -262,6 +262,9 @@ def test_many_questions_about_one_state_spell_it_once(
     assert len(encoded) == 1, "which holds the interpreter, and so the deciding thread"
     daemon.turn()
     assert call(f"{tmp_path}/{API_SOCKET}", "state")["state"] == answers[0]["state"]
+    assert len(spelt) == 1, "nothing has changed"
+    daemon.turn(WakeUpReason.START)
+    assert call(f"{tmp_path}/{API_SOCKET}", "state")["state"] == answers[0]["state"]
     assert len(spelt) == 2
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.cgroups import cgroup_watch
-from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch, CgroupWatchError
+from nodeagent.edge.cgroups.cgroupfs import watch as cgroup_watch
+from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch, CgroupWatchError
 from tests.support.wake_ups import Wakes
 
 

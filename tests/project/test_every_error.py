@@ -112,8 +112,8 @@ from nodeagent.daemon.start.recovery import read_recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.cgroups.cgroup_entry import enter_cgroup
-from nodeagent.edge.cgroups.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.files.manifests import scan_manifests

@@ -9,9 +9,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,17 +24,31 @@ from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import pod_cgroups
+from nodeagent.core.cgroups.write_order import InPlace, Plan, diff
 from nodeagent.core.domains.domain import Domain
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
-from nodeagent.core.model.cgroup import ObservedCgroup, UnitSettings
+from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, UnitSettings
 from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
+from nodeagent.core.turn.actions import (
+    Action,
+    Forget,
+    KillCgroup,
+    Launch,
+    Terminate,
+    TerminateAll,
+    list_actions,
+)
+from nodeagent.core.turn.decision import Decide
+from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.core.turn.step import step
+from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
@@ -45,8 +59,11 @@ from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import Evidence, log_recovery, start_state
 from nodeagent.daemon.turn import (
+    act as act_module,
     agent as agent_module,
     clock as clock_module,
+    decide as decide_module,
+    plan as plan_module,
     report as report_module,
     runs as runs_module,
 )
@@ -60,6 +77,7 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
+from nodeagent.edge.cgroups.cgroupfs.readings import SUBTREE_CONTROL, CgroupReadings
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.launcher import Changes, LauncherError
@@ -207,6 +225,46 @@ class Tree:
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
         return self.machine.observed(lambda path: not is_above(path))
 
+    def __post_init__(self) -> None:
+        def list_children(path: str) -> list[str]:
+            start = f"{path}/" if path else ""
+            return [
+                name
+                for p in self.machine.groups
+                if p.startswith(start) and "/" not in (name := p[len(start) :]) and name
+            ]
+
+        def read(path: str) -> ObservedCgroup | None:
+            return self.machine.observed(path.__eq__).get(path)
+
+        self._readings = CgroupReadings(read, list_children)
+        self._told: dict[str, ObservedCgroup] = {}
+        """Everything, as of the last reading."""
+
+    def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
+        """As the kernel tells of changes: not of effective values, and not of affinities."""
+        before, self._told = self._told, self.read(own)
+        for path in before.keys() ^ self._told.keys():
+            self._readings.doubt(path)
+        for path in before.keys() & self._told.keys():
+            old, new = before[path], self._told[path]
+            if old.subtree_control != new.subtree_control:
+                self._readings.doubt(path, SUBTREE_CONTROL)
+            for attribute in Attribute:
+                if old.get(attribute) != new.get(attribute):
+                    self._readings.doubt(path, attribute.value)
+            if (old.is_populated, old.is_frozen, old.oom_kills) != (new.is_populated, new.is_frozen, new.oom_kills):
+                self._readings.doubt(path, "cgroup.events")
+        if part >= 1:
+            self._readings.doubt_all()
+        return self._readings.refresh(own, part)
+
+    def writing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def doubt(self, _path: str) -> None:
+        """Everything is read each time."""
+
     def read_above(self) -> dict[str, Any]:
         return self.machine.observed(is_above)
 
@@ -234,6 +292,7 @@ class Tree:
 
     def apply(self, change: Any) -> None:
         name = f"cgroup {type(change).__name__} {change.path} {getattr(change, 'attribute', '')}"
+        self._readings.doubt(change.path)
         self.steps.deny(name, lambda: self.machine.apply(change))
         self.steps.granted |= getattr(change, "grants", CpuSet())
         self.after()
@@ -242,10 +301,14 @@ class Tree:
         runs = self.machine.runs
         return all(runs[p.run_id].pid != pid for p in self.machine.groups[path].processes if p.run_id)
 
-    def bring_back(self, path: str, pid: int, _start_ticks: int) -> None:
-        (process,) = [p for p in self.machine.strays if p.run_id and self.machine.runs[p.run_id].pid == pid]
+    def bring_back(self, path: str, pid: int, _start_ticks: int) -> bool:
+        found = [p for p in self.machine.strays if p.run_id and self.machine.runs[p.run_id].pid == pid]
+        if not found:
+            return False
+        (process,) = found
         self.steps.deny(f"return {path}", lambda: self.machine.fetch(process, path))
         self.after()
+        return True
 
     def take_in(self, path: str, _pid: int, is_alive: Callable[[], bool]) -> bool:
         self.steps.take(f"take in {path}")
@@ -427,8 +490,9 @@ class Files:
     pods: tuple[Pod, ...] = ()
     look_again: PodSource | None = None
 
-    def look(self, *, rescan: bool) -> PodSource:
+    def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
         assert rescan in {True, False}
+        assert 0 <= part <= 1
         return self.look_again or PodSource(manifests(*self.pods))
 
     def follow(self, config: Config) -> None:
@@ -492,8 +556,7 @@ class Daemon:
         """A new process, up to its first turn."""
         log = make_log(self.log)
         whole = daemon_node(self.machine.node, self.directory, **self.config)
-        tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
-        client: Any = Client(self.machine, self.steps, self.requests)
+        tree, client = self.make_tree(), self.make_client()
         self.hardware = Hardware(whole.topology, self.placed)
         hardware: Any = self.hardware
         node, _ = remove_withheld_cpus(whole, tree)
@@ -537,6 +600,12 @@ class Daemon:
         self.jobs.retry = self.agent.retry
         return self.agent
 
+    def make_tree(self) -> Any:
+        return Tree(self.machine, self.steps, lambda: self.judge(self))
+
+    def make_client(self) -> Any:
+        return Client(self.machine, self.steps, self.requests)
+
     def turn(self, *reasons: WakeUpReason) -> float:
         self.steps.granted = CpuSet()
         pause = self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}), self.standing)
@@ -575,14 +644,37 @@ class Daemon:
         return lines
 
 
+def _step_twice(state: NodeState, world: World, decide: Decide) -> Turn:
+    turn = step(state, world, decide)
+    if world.quiet and not world.managers.cpu_plugins:
+        assert turn == step(state, replace(world, quiet=frozenset()))
+    return turn
+
+
+def _diff_twice(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: InPlace) -> Plan:
+    found = diff(desired, observed, in_place)
+    assert found == diff(desired, observed)
+    return found
+
+
+def _list_actions_twice(state: NodeState, world: World, *more: Any) -> list[Action]:
+    actions = list(list_actions(state, world, *more))
+    assert actions == list(list_actions(state, replace(world, quiet=frozenset()), *more))
+    assert not any(
+        e.pod.uid in world.quiet and is_unsettled(e, world.runs or {}, world.observed) for e in state.entries
+    )
+    return actions
+
+
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> Iterator[None]:
-    """State files and clock of the daemon are those of the model."""
+    """State files and clock of the daemon are those of the model. What skips quiet pods is compared with what looks at all."""
     clock = SimpleNamespace(
         monotonic=lambda: 0.0,
         time_ns=lambda: machine.now_ms * 1_000_000,
         clock_gettime_ns=lambda _boot: (machine.now_ms - machine.set_by_ms) * 1_000_000,
         CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+        CLOCK_MONOTONIC=time.CLOCK_MONOTONIC,
     )
     with monkeypatch.context() as patched:
         patched.setattr(state_files, "os", _WatchedOs(steps))
@@ -590,4 +682,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> 
         patched.setattr(clock_module, "time", clock)
         patched.setattr(report_module, "time", clock)
         patched.setattr(runs_module, "time", clock)
+        patched.setattr(decide_module, "step", _step_twice)
+        patched.setattr(act_module, "list_actions", _list_actions_twice)
+        patched.setattr(plan_module, "diff", _diff_twice)
         yield

@@ -657,7 +657,7 @@ class Agent:
         wanted = self.desired_cgroups()
         plan = diff(wanted, world.observed)
         outcome = execute(plan, wanted, _Recording(self))
-        ending = list_stopping(self.state)
+        ending = list_stopping(self.state.entries)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
         placed = container_placements(self.machine.node.managers, self.state, cgroups_in_sync(wanted, outcome)).by_key()
         for action in list_actions(self.state, world, outcome.ready, placed, self.signalled):

@@ -4,6 +4,7 @@ nodes.
 
 import struct
 from collections.abc import Iterable
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -109,6 +110,13 @@ def insufficient(
 
 
 def _list_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
+    key = ("list_requests", pod_level_resources)
+    if key not in pod.derived:  # each decision adds up those of all pods
+        pod.derived[key] = _compute_requests(pod, pod_level_resources)
+    return cast("NodeAmounts", pod.derived[key])
+
+
+def _compute_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
     amounts = []
     for name, quantity in effective_requests(pod, pod_level_resources=pod_level_resources).items():
         amount = quantity.milli() if name == CPU else quantity.value()

@@ -17,7 +17,8 @@ no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Know
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeGuard
 
 from msgspec import Struct
@@ -82,6 +83,8 @@ class GiveUnitBack(Struct, frozen=True):
     before: UnitSettings
 
 
+InPlace = Mapping[str, tuple[DesiredCgroup, ObservedCgroup]]
+"""Desired and observed values of cgroups by path."""
 Change = MakeCgroup | EnableControllers | GatherThreads | SetAttribute | RemoveCgroup | GiveUnitBack
 
 
@@ -120,25 +123,40 @@ class Plan(Struct, frozen=True):
     """
     orphans: tuple[str, ...] = ()
     """Populated cgroups below the pods' cgroup that belong to no pod any more."""
+    in_place: InPlace = MappingProxyType({})
+    """Cgroups that need no change."""
 
 
-def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
+def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: InPlace = MappingProxyType({})) -> Plan:
     """Return the changes that turn the observed cgroups into the desired ones, in a safe order.
 
     Args:
         desired: every cgroup that should exist, parents before children.
         observed: the pods' cgroup itself (path ""), every cgroup below it, the cgroups above it, and the units that pods pin.
+        in_place: `in_place` of an earlier plan, which spares the comparison of unchanged cgroups.
     """
     everything = tuple(desired)
+    known, others = dict[str, tuple[DesiredCgroup, ObservedCgroup]](), list[DesiredCgroup]()
+    for want in everything:
+        pair = in_place.get(want.path)
+        if pair is not None and pair[0] is want and pair[1] is observed.get(want.path):
+            known[want.path] = pair
+            continue
+        cgroup = observed.get(want.path)
+        if cgroup is not None and _is_in_place(want, cgroup):
+            known[want.path] = (want, cgroup)
+        else:
+            others.append(want)
     # Only systemd can create a unit's cgroup.
     wants = tuple(
-        want for want in everything if want.goes_back_to is None and (want.path in observed or not is_pinned(want.path))
+        want for want in others if want.goes_back_to is None and (want.path in observed or not is_pinned(want.path))
     )
+    exclusive = {want.path: want.exclusive_cpus for want in everything if want.is_exclusive} if wants else {}
     desired_by_path = {want.path: want for want in everything}
     leftovers = sorted(
-        (path for path in observed if path and is_ours(path) and path not in desired_by_path), reverse=True
+        (path for path in observed if path and path not in desired_by_path and is_ours(path)), reverse=True
     )
-    parents = {parent_of(path) for path in observed if path}
+    parents = {parent_of(path) for path in observed if path} if leftovers else set[str]()
     orphans = tuple(path for path in leftovers if observed[path].is_populated and path not in parents)
     occupied = CpuSet()
     for path in orphans:
@@ -151,15 +169,28 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         *(RemoveCgroup(path) for path in leftovers if not observed[path].is_populated),
         *_create_cgroups(wants, observed),
         *_write_steps(end_partitions(wants, observed)),
-        *_restore_units(everything, observed),
-        *_vacate_all(wants, observed),
-        *_write_differences(wants, observed),
+        *_restore_units(others, observed),
+        *_vacate_all(wants, observed, exclusive),
+        *_write_differences(wants, observed, exclusive),
         *_extend_fallbacks(wants, observed),
         *_write_limits(wants, observed),
         *_write_steps(start_partitions(wants, observed)),
         *_thaw(wants, observed),
     )
-    return Plan(changes, occupied, orphans)
+    return Plan(changes, occupied, orphans, known)
+
+
+def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
+    """Return whether a cgroup needs no change and occupies no CPU that it shouldn't have, whatever the other cgroups are."""
+    return (
+        not is_pinned(want.path)
+        and not want.is_starved
+        and want.controllers <= cgroup.subtree_control
+        and cgroup.get(Attribute.FREEZE) is not True
+        and not cgroup.elsewhere
+        and all(cgroup.get(attribute) == value for attribute, value in want.attributes)
+        and (not want.is_leaf or _find_usable_cpus(cgroup) <= want.cpus())
+    )
 
 
 def _restore_units(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
@@ -200,7 +231,9 @@ def _create_cgroups(desired: Iterable[DesiredCgroup], observed: ObservedCgroups)
             yield EnableControllers(want.path, tuple(sorted(missing)))
 
 
-def _vacate_all(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _vacate_all(
+    desired: Iterable[DesiredCgroup], observed: ObservedCgroups, exclusive: Mapping[str, CpuSet]
+) -> Iterator[Change]:
     """Make every cgroup leave the CPUs that it should not have.
 
     Cgroups without a CPU to move to are frozen before anything moves. Exclusive cgroups come next. Otherwise one of them could still list a
@@ -241,7 +274,7 @@ def _vacate_all(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             yield from _vacate(want, cgroup, want.cpus(), want.cpus())
     for want in leaves:
         cgroup = observed.get(want.path)
-        left = _find_interim_cpus(want, cgroup, leaves)
+        left = _find_interim_cpus(want, cgroup, exclusive)
         if left:
             yield from _vacate(want, cgroup, left, left)
     for want in leaves:
@@ -291,7 +324,7 @@ def _find_listed_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
 
 
 def _find_interim_cpus(
-    want: DesiredCgroup, cgroup: ObservedCgroup | None, leaves: Iterable[DesiredCgroup]
+    want: DesiredCgroup, cgroup: ObservedCgroup | None, exclusive: Mapping[str, CpuSet]
 ) -> CpuSet | None:
     """Return the CPUs that an exclusive unit keeps until its own CPUs are granted.
 
@@ -300,9 +333,9 @@ def _find_interim_cpus(
     if not want.is_exclusive or not is_pinned(want.path):
         return None
     others = CpuSet()
-    for other in leaves:
-        if other is not want:
-            others |= other.exclusive_cpus
+    for path, cpus in exclusive.items():
+        if path != want.path:
+            others |= cpus
     held = _find_listed_cpus(cgroup) if want.is_mixed else _find_usable_cpus(cgroup)
     return (held - others or want.meanwhile) if held & others else None
 
@@ -327,10 +360,10 @@ def _is_displaced(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> bool:
     )
 
 
-def _write_differences(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+def _write_differences(
+    desired: Iterable[DesiredCgroup], observed: ObservedCgroups, exclusive: Mapping[str, CpuSet]
+) -> Iterator[Change]:
     """Grant exclusive CPUs, and write all other differences."""
-    desired = tuple(desired)
-    leaves = tuple(want for want in desired if want.is_leaf)
     for want in desired:
         cgroup = observed.get(want.path)
         for attribute, value in want.attributes:
@@ -343,7 +376,7 @@ def _write_differences(desired: Iterable[DesiredCgroup], observed: ObservedCgrou
             elif not want.is_exclusive:
                 continue
             elif is_pinned(want.path):
-                left = _find_interim_cpus(want, cgroup, leaves)
+                left = _find_interim_cpus(want, cgroup, exclusive)
                 is_alone = (
                     _grants_explicitly(cgroup, before, want.cpus()) and not _find_usable_cpus(cgroup) - want.cpus()
                 )

@@ -18,6 +18,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.world import Turn, World
 
@@ -31,6 +32,10 @@ class DomainInput(Struct, frozen=True):
     """Sources of all domains."""
     rescan: bool
     """Whether to observe everything again, and not only what may change without waking the agent."""
+    part: float = 1.0
+    """Part of the pods' cgroups to read again although no change was reported, 0 to 1."""
+    runs: Runs | None = None
+    """Runs of the launcher. None means that it doesn't answer."""
 
 
 class DomainView(Struct, frozen=True):
@@ -46,6 +51,8 @@ class DomainView(Struct, frozen=True):
     """Whether another observation may soon solve the problems."""
     places: Mapping[str, str] = MappingProxyType({})
     """Path of each pinned unit's cgroup below the root of all cgroups, by unit name."""
+    strays: frozenset[str] = frozenset()
+    """IDs of the runs whose main process was found outside of its container's cgroup."""
 
 
 class TurnDone(Struct, frozen=True):
@@ -89,8 +96,10 @@ class Domain(Protocol):
         """Apply another configuration. Called between turns."""
         ...
 
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
+    def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:
         """Return the domain's own pods as of the last read. With `rescan`, read the pods again first.
+
+        `part` is the part of their files to look at although no change was reported, 0 to 1.
 
         Called first, before any observation. The origin of such a pod names the domain. If the domain only watches its processes, its
         containers pin units with names in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as
@@ -165,6 +174,11 @@ class Domain(Protocol):
 
         Called last, after everything is saved and written.
         """
+        ...
+
+    @property
+    def needs_every_turn(self) -> bool:
+        """Whether every turn calls the domain, even if the turn's observations and the pods are those of the last turn."""
         ...
 
     @property

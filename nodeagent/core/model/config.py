@@ -177,6 +177,8 @@ class Config(Struct, frozen=True):
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
     """Interval of the periodic rescan, which complements the file watch (kubelet's name and default)."""
+    full_check_period_ms: int = 600_000
+    """Time within which each cgroup and file is read again, for changes that the kernel doesn't report."""
     host_isolation: str = "none"
     """Whether host processes are kept off exclusive CPUs: `partition`, or `none` as with kubelet."""
     host_core_class: str = ANY_CLASS
@@ -243,8 +245,13 @@ class Config(Struct, frozen=True):
 
     @property
     def rescan_period_ms(self) -> int:
-        """Return the longest time between two complete checks, even if events wake the agent in between."""
+        """Return the longest time between two checks, even if events wake the agent in between."""
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)
+
+    @property
+    def checked_part(self) -> float:
+        """Return the part of all cgroups and files that each periodic check reads again, 0 to 1."""
+        return min(1.0, self.rescan_period_ms / self.full_check_period_ms)
 
     def claimed_devices(self, container: Container) -> tuple[str, ...]:
         """Return the devices whose interrupts a container wants on its exclusive CPUs. Empty if the node doesn't move interrupts."""

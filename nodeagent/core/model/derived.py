@@ -31,7 +31,7 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
         kept = {}
         for key, own in inputs:
             before = old.get(key)
-            if before is None or any(a is not b for a, b in zip(before[0], own, strict=True)):
+            if before is None or tuple(map(id, before[0])) != tuple(map(id, own)):
                 before = (own, make(own))
             kept[key] = before
         return Derived(common, kept)

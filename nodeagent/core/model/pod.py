@@ -4,6 +4,7 @@ any policy.
 
 import enum
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -129,7 +130,7 @@ class Container(Struct, frozen=True):
         return bool(self.command)
 
 
-class Pod(Struct, frozen=True):
+class Pod(Struct, frozen=True, dict=True):
     uid: str
     namespace: str
     name: str
@@ -155,24 +156,29 @@ class Pod(Struct, frozen=True):
     given_qos: QosClass | None = None
     """QoS class from the manifest's `status.qosClass`. As in kubelet, this value takes precedence over the computed class."""
 
-    @property
+    @cached_property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-    @property
+    @cached_property
     def units(self) -> tuple[str, ...]:
         """Return the systemd units that the pod's containers pin. Either all containers of a pod pin a unit, or none does."""
         return tuple(container.unit for container in self.containers if container.unit)
 
-    @property
+    @cached_property
     def near(self) -> tuple[str, ...]:
         """Return the devices, or kinds of devices, that the pod's containers request to be near, without duplicates."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
-    @property
+    @cached_property
     def asks_for_devices(self) -> bool:
         """Whether a container of the pod requests devices by count."""
         return any(container.devices for container in self.containers)
+
+    @cached_property
+    def derived(self) -> dict[tuple[str, bool], object]:
+        """Values that functions have derived from this pod and the gate PodLevelResources alone, by function and gate."""
+        return {}
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)

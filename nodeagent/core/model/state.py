@@ -1,7 +1,8 @@
 """The node's state as one immutable value: all promises and all known pods. This module knows no file format and makes no decision."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from hashlib import sha256
 
 from msgspec import Struct
@@ -142,7 +143,7 @@ def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
     return frozenset((domain, unit) for unit in pod.units)
 
 
-class PodEntry(Struct, frozen=True):
+class PodEntry(Struct, frozen=True, dict=True):
     """A decided pod. It is either refused, or admitted and keeps its promises until it is gone or finished."""
 
     pod: Pod
@@ -173,7 +174,7 @@ class PodEntry(Struct, frozen=True):
         """Refusal to resume the pod although one of its units is active."""
         return None if self.idle is None else self.idle.refusal
 
-    @property
+    @cached_property
     def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
         """All unmet requests of the pod."""
         if self.refusal is None and self.refused_change is None and self.idle is None:
@@ -203,12 +204,12 @@ class PodEntry(Struct, frozen=True):
         asked = RequestKind.CONTAINER if self.is_requested_per_container else kind
         return waiting.retries(asked, requests_devices=self.pod.asks_for_devices, for_room=for_room)
 
-    @property
+    @cached_property
     def is_active(self) -> bool:
         """Whether the pod was admitted and has not finished."""
         return self.refusal is None and self.outcome is None
 
-    @property
+    @cached_property
     def holds(self) -> bool:
         """Whether the pod has its holdings: it is active and not idle."""
         return self.is_active and self.idle is None
@@ -223,7 +224,7 @@ class PodEntry(Struct, frozen=True):
             return self.outcome
         return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
-    @property
+    @cached_property
     def is_requested_per_container(self) -> bool:
         """Whether the program that runs the pod requests its containers one by one. Such a pod doesn't follow a manifest."""
         return self.origin.domain != OWN and not self.pins_units
@@ -238,7 +239,7 @@ class PodEntry(Struct, frozen=True):
         """Path of the pod's own cgroup. None means that the pod pins units, whose cgroups are elsewhere."""
         return None if self.pins_units else self.pod_path
 
-    @property
+    @cached_property
     def pod_path(self) -> str:
         """Path of the pod's cgroup, relative to the pods' cgroup.
 
@@ -249,7 +250,7 @@ class PodEntry(Struct, frozen=True):
         known = next((status.cgroup for status in self.containers if status.cgroup), None)
         return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
 
-    @property
+    @cached_property
     def pins_units(self) -> bool:
         """Whether the containers pin units (D30). Another program, such as systemd, runs the units' processes, and the agent only watches
         them.
@@ -259,12 +260,12 @@ class PodEntry(Struct, frozen=True):
         )  # called for each pod in each turn; either all containers of a pod pin units, or none does
         return bool(containers) and bool(containers[0].unit)
 
-    @property
+    @cached_property
     def unit_keys(self) -> frozenset[UnitKey]:
         """Units that the pod pins."""
         return list_unit_keys(self.pod, self.origin)
 
-    @property
+    @cached_property
     def domain(self) -> str:
         """Name of the domain that owns the pod's cgroups and processes."""
         return SYSTEMD if self.origin.domain == OWN and self.pins_units else self.origin.domain
@@ -274,10 +275,15 @@ class PodEntry(Struct, frozen=True):
 
         For a pinned unit, the path leads to the unit's cgroup. For a container runtime's container, the path is absolute.
         """
+        return self._container_paths[name]
+
+    @cached_property
+    def _container_paths(self) -> Mapping[str, str]:
         if self.pins_units:
-            return f"{self.pod_path}/{self.pod.container(name).unit}"
-        known = next((status.cgroup for status in self.containers if status.name == name), None)
-        return known or f"{pod_path(self.qos, self.pod.uid)}/{name}"
+            return {container.name: f"{self.pod_path}/{container.unit}" for container in self.pod.containers}
+        own = pod_path(self.qos, self.pod.uid)
+        paths = {container.name: f"{own}/{container.name}" for container in self.pod.containers}
+        return paths | {status.name: status.cgroup for status in self.containers if status.cgroup}
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         """Return each container with its status. For a refused pod the result is empty."""
@@ -339,6 +345,10 @@ class NodeState(Struct, frozen=True):
     def requested_entries(self) -> tuple[PodEntry, ...]:
         """Return the entries of the active pods whose containers another program requests one by one."""
         return tuple(e for e in self.entries if e.is_active and e.is_requested_per_container)
+
+    def by_run(self) -> dict[str, tuple[PodEntry, ContainerStatus]]:
+        """Return each container with its pod, by the run ID of its current attempt."""
+        return {run_id(entry, status): (entry, status) for entry in self.entries for status in entry.containers}
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

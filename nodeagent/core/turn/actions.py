@@ -3,7 +3,7 @@
 This module uses no launcher and no file. The caller passes the cgroups that are ready for a start.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -72,7 +72,7 @@ def list_actions(
     runs = world.runs
     if runs is None:
         return
-    for entry in state.entries:
+    for entry in world.awake(state.entries):
         for container, status in entry.pairs():
             path = entry.container_path(status.name)
             cgroup = world.observed.get(path)
@@ -93,14 +93,15 @@ def list_actions(
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
                 yield Launch(attempt, entry, container, path, placed[path])
-    needed = {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
-    ended_runs = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
+    ended_runs = {run.id for run in runs.values() if run.exit is not None}
     if ended_runs:
-        yield Forget(ended_runs)
+        ended_runs -= {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
+    if ended_runs:
+        yield Forget(tuple(sorted(ended_runs)))
 
 
-def list_stopping(state: NodeState) -> frozenset[str]:
+def list_stopping(entries: Iterable[PodEntry]) -> frozenset[str]:
     """Return the run IDs of the containers that are being stopped."""
     return frozenset(
-        run_id(entry, status) for entry in state.entries for _, status in entry.pairs() if status.stop_by_ms is not None
+        run_id(entry, status) for entry in entries for _, status in entry.pairs() if status.stop_by_ms is not None
     )

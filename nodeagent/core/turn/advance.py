@@ -12,7 +12,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 def advance(draft: Draft, world: World) -> Draft:
     """Decide the next starts and stops of each pod. Nothing is decided while the launcher doesn't answer."""
-    for entry in draft.state.entries if world.runs is not None else ():
+    for entry in world.awake(draft.state.entries) if world.runs is not None else ():
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
         after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.asked_to_end)

@@ -38,7 +38,7 @@ def list_unmet(entry: PodEntry, world: World) -> Iterator[UnmetRequest]:
 
 
 def _list_all_unmet(state: NodeState, world: World) -> list[UnmetRequest]:
-    found = [one for entry in state.entries for one in list_unmet(entry, world)]
+    found = [one for entry in world.awake(state.entries) for one in list_unmet(entry, world)]
     for refused in state.runtime.refused if world.config.retries_for_room else ():
         if refused.is_for_room:
             key = RequestKey(refused.key.pod_uid, RequestKind.CONTAINER, refused.key.name)

@@ -10,7 +10,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 def end_pods(draft: Draft, world: World) -> Draft:
     """End the pods without a manifest, and those whose end was requested. Refused and finished pods are removed at once."""
-    for entry in draft.state.entries:
+    for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue
         has_manifest = is_wanted(entry, draft.manifests, world.sources)
@@ -21,7 +21,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(draft.state.without(entry.pod.uid), *events)
-    for entry in draft.state.own_entries():
+    for entry in draft.state.own_entries() if world.released else ():
         if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
             continue
         released = replace(entry, is_released=True)

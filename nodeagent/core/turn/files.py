@@ -1,6 +1,6 @@
 """Stage: match pods with manifests, and find the effective, the changed and the new manifests (D7)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ def follow_files(draft: Draft, world: World) -> Draft:
         fields = (("same", same), ("first_source", first.origin.name))
         event = TurnEvent(EventKind.MANIFEST_SHADOWED, manifest.pod, manifest.origin, None, fields)
         draft = draft.plus(draft.state, event)
-    for entry, manifest in _pair_with_manifests(draft.state.entries, manifests):
+    for entry, manifest in _pair_with_manifests(world.awake(draft.state.entries), manifests):
         refused = entry.refused_change
         if manifest.pod == entry.pod:
             refused = None
@@ -32,31 +32,34 @@ def follow_files(draft: Draft, world: World) -> Draft:
             draft = draft.plus(draft.state.with_entry(followed))
     changed = {
         entry.pod.uid: manifest
-        for entry, manifest in _pair_with_manifests(draft.state.entries, manifests)
+        for entry, manifest in _pair_with_manifests(world.awake(draft.state.entries), manifests)
         if not is_wanted(entry, manifests, world.sources)
     }
     return replace(draft, manifests=manifests, changed=changed)
 
 
 def _pair_with_manifests(
-    entries: tuple[PodEntry, ...], manifests: Mapping[str, Manifest]
+    entries: Sequence[PodEntry], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[PodEntry, Manifest]]:
     """Return each pod with its effective manifest, found by name or else by UID."""
-    by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()}
+    by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()} if entries else {}
     for entry in entries:
         manifest = manifests.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
         if manifest is not None:
             yield entry, manifest
 
 
-def find_new(draft: Draft) -> Draft:
+def find_new(draft: Draft, world: World) -> Draft:
     """Find the manifests of pods without an entry. A manifest is left out while an ending pod has one of its units."""
+    candidates = [manifest for manifest in draft.manifests.values() if manifest.pod.uid not in world.quiet]
+    if not candidates:
+        return draft
     names = {entry.pod.full_name for entry in draft.state.own_entries()}
     uids = {entry.pod.uid for entry in draft.state.entries}
     ending = {unit for entry in draft.state.entries if entry.deleting_since_ms is not None for unit in entry.unit_keys}
     new = (
         manifest
-        for manifest in draft.manifests.values()
+        for manifest in candidates
         if manifest.pod.full_name not in names
         and manifest.pod.uid not in uids
         and ending.isdisjoint(manifest.unit_keys)

@@ -12,20 +12,24 @@ from nodeagent.core.turn.draft import Draft, make_refusal_event
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
-def _list_pinning_entries(state: NodeState) -> tuple[PodEntry, ...]:
-    return tuple(entry for entry in state.pinning_entries() if entry.deleting_since_ms is None)
+def _list_pinning_entries(state: NodeState, world: World) -> list[PodEntry]:
+    return [
+        entry
+        for entry in world.awake(state.entries)
+        if entry.is_active and entry.pins_units and entry.deleting_since_ms is None
+    ]
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
     """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned."""
-    for entry in _list_pinning_entries(draft.state):
+    for entry in _list_pinning_entries(draft.state, world):
         draft = draft.plus(draft.state.with_entry(lifecycle.record_unit_settings(entry, world.observed)))
     return draft
 
 
 def rest(draft: Draft, world: World) -> Draft:
     """Release the holdings of inactive pods. The pods keep their entries, and their units use the shared pool, off all exclusive CPUs."""
-    for entry in _list_pinning_entries(draft.state):
+    for entry in _list_pinning_entries(draft.state, world):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):
             continue
         promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
@@ -40,7 +44,7 @@ def resume(draft: Draft, world: World, decide: Decide) -> Draft:
 
     Without enough resources, the unit runs in the shared pool until there is more room. Any new refusal is reported.
     """
-    for entry in _list_pinning_entries(draft.state):
+    for entry in _list_pinning_entries(draft.state, world):
         if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.inactive_units):
             continue
         known = entry.idle.refusal

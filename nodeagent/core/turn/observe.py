@@ -10,7 +10,7 @@ def observe(draft: Draft, world: World) -> Draft:
     """Record which containers have started and exited. Nothing is recorded while the launcher doesn't answer."""
     if world.runs is None:
         return draft
-    for entry in draft.state.entries:
+    for entry in world.awake(draft.state.entries):
         after = lifecycle.observe(entry, world.runs, world.observed, world.now_ms)
         if after == entry:
             continue

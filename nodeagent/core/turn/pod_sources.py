@@ -151,6 +151,9 @@ def find_effective(
     refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
     effective.
     """
+    counting = {manifest.pod.full_name: manifest for manifest in manifests}
+    if len(counting) == len(manifests) == len({manifest.pod.uid for manifest in manifests}):
+        return counting, []
     known = {entry.pod.full_name: entry for entry in entries}
 
     def rank(index: int) -> int:

@@ -13,7 +13,7 @@ from nodeagent.core.turn.world import EventKind, World
 
 def release_ended(draft: Draft, world: World) -> Draft:
     """Remove the pods that have ended. A pod that was ended on request but still has its manifest stays listed as refused."""
-    for entry in draft.state.entries:
+    for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
         if world.runs is None and any(status.is_started for status in entry.containers):

@@ -35,7 +35,7 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     draft = release_lost(draft, world)
     draft = end_pods(draft, world)
     draft = release_ended(draft, world)
-    draft = adopt_running(find_new(draft), world)
+    draft = adopt_running(find_new(draft, world), world)
     draft = rest(draft, world)
     before = draft.state
     draft = resume(draft, world, decide)
@@ -44,7 +44,7 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     draft = follow_changes(draft, world)
     draft = advance(draft, world)
     draft = rest(note_settings(draft, world), world)
-    moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
+    moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in world.awake(draft.state.entries)]
     if draft.is_unfinished:
         moments.append(world.now_ms)
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)

@@ -1,7 +1,7 @@
 """Values of one turn: its observations and its result."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -57,8 +57,14 @@ class World(Struct, frozen=True):
     """IDs of the runs to whose processes the agent has tried to send SIGTERM since its start."""
     seen_room: SeenRoom = {}
     """Room seen by the saved decisions."""
+    quiet: frozenset[str] = frozenset()
+    """UIDs of pods for which the turn has nothing to do (quiet.py). Without them, every pod is looked at, with the same result."""
     kernel: Kernel | None = None
     """Features of the kernel's cgroups. None means that no domain needs them."""
+
+    def awake(self, entries: Sequence[PodEntry]) -> Sequence[PodEntry]:
+        """Return the pods that aren't quiet."""
+        return [entry for entry in entries if entry.pod.uid not in self.quiet] if self.quiet else entries
 
     @property
     def pod_level_resources(self) -> bool:

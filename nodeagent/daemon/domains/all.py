@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import Domain, DomainInput, DomainView, TakenBack
+from nodeagent.core.domains.domain import Domain, DomainView, TakenBack
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import Turn, World
@@ -42,13 +42,8 @@ def make_domains(
     )
 
 
-def observe_all(domains: Sequence[Domain], look: DomainInput) -> DomainView:
-    """Observe each domain and merge the results.
-
-    Raises:
-        CgroupError: a cgroup can't be read.
-    """
-    views = [domain.observe(look) for domain in domains]
+def merge_views(views: Sequence[DomainView]) -> DomainView:
+    """Return the observations of all domains as one value."""
     return DomainView(
         {path: cgroup for view in views for path, cgroup in view.cgroups.items()},
         frozenset[str]().union(*(view.inactive_units for view in views)),
@@ -56,6 +51,7 @@ def observe_all(domains: Sequence[Domain], look: DomainInput) -> DomainView:
         problems=tuple(problem for view in views for problem in view.problems),
         retries=any(view.retries for view in views),
         places={name: place for view in views for name, place in view.places.items()},
+        strays=frozenset[str]().union(*(view.strays for view in views)),
     )
 
 

@@ -14,12 +14,16 @@ class PassiveDomain:
     """Domain that does nothing in any step. core/domains/domain.py describes the steps."""
 
     @property
+    def needs_every_turn(self) -> bool:
+        return False
+
+    @property
     def is_unsettled(self) -> bool:
         return False
 
     def follow(self, _config: Config, /) -> None: ...
 
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:  # noqa: ARG002 - without pods of its own
+    def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - without pods of its own
         return ()
 
     def observe(self, _look: DomainInput, /) -> DomainView:

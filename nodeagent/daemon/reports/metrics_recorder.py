@@ -1,7 +1,7 @@
 """Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -14,10 +14,13 @@ from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
 from nodeagent.core.metrics.totals import MetricsSnapshot, MetricTotals
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.problem_kinds import ProblemKind
-from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.decision import admit_off_orphans
@@ -47,10 +50,23 @@ class Stopwatch(Struct):
         return decision
 
 
+class _PodMetrics(Struct, frozen=True):
+    """Contribution of one pod to the metrics."""
+
+    counted: tuple[Series, ...]
+    """Gauges that the pod adds 1 to."""
+    held: Mapping[Holder, CpuSet]
+    claims: Mapping[Holder, tuple[str, ...]]
+
+
 class MetricsRecorder:
     def __init__(self, node: NodeSetup, promises: Promises) -> None:
         self._totals = MetricTotals()
         self._totals.add(started_deltas(node.managers, promises))
+        self._pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
+        self._values: dict[Series, int] = {}
+        """Gauges, as of the last whole turn."""
+        self._aliases = node.config.metrics_aliases
         self.cpu_counters = CpuCounters()
         self.config_refused_at_seconds = 0.0
         """Time since which the configuration file is refused, in seconds since the epoch. 0 means that it isn't."""
@@ -58,7 +74,7 @@ class MetricsRecorder:
         """Counts of the serving thread, which also renders the metrics."""
         self.exposition = Exposition(
             self._snapshot({}),
-            aliases=node.config.metrics_aliases,
+            aliases=self._aliases,
             read=lambda: {**self.cpu_counters.values(), **self.served},
         )
 
@@ -104,21 +120,16 @@ class MetricsRecorder:
         values: dict[Series, int] = dict(gauges(managers, state.promises))
         held: dict[Holder, CpuSet] = {}
         claims: dict[Holder, tuple[str, ...]] = {}
-        for entry in state.entries:
-            _add(values, names.PODS, ("phase", entry.phase.value))
-            for kind, _ in entry.waiting:
-                _add(values, names.WAITING, ("asked", kind.value))
-            if entry.is_active:
-                for container in entry.pod.containers:
-                    level = isolation(managers, state.promises, entry.pod, container.name)
-                    _add(values, names.CONTAINERS, ("isolation", level.value))
-                    values[_container_info_series(state.promises, entry.pod, container.name)] = 1
-                    own = own_set_of(state.promises, entry.pod.uid, container.name)
-                    if own is not None:
-                        holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
-                        held[holder] = own
-                        if devices := view.node.config.claimed_devices(container):
-                            claims[holder] = devices
+        self._pods = self._pods.follow(
+            (managers, view.node.config),
+            ((entry.pod.uid, (entry, state.promises.of_pod(entry.pod.uid))) for entry in state.entries),
+            lambda inputs: _measure_pod(managers, view.node.config, state.promises, inputs[0]),
+        )
+        for _, pod in self._pods.kept.values():
+            for series in pod.counted:
+                values[series] = values.get(series, 0) + 1
+            held.update(pod.held)
+            claims.update(pod.claims)
         self.cpu_counters.follow(held, claims)
         if state.runtime.refused:
             values[Series(names.WAITING, (("asked", RequestKind.CONTAINER.value),))] = len(state.runtime.refused)
@@ -130,10 +141,34 @@ class MetricsRecorder:
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
-        self.exposition.publish(self._snapshot(values), aliases=view.node.config.metrics_aliases)
+        self._values, self._aliases = values, view.node.config.metrics_aliases
+        self.exposition.publish(self._snapshot(values), aliases=self._aliases)
+
+    def count_rest(self, seconds: float) -> None:
+        """Count and publish a turn in which nothing had changed."""
+        self._totals.observe(names.RECONCILE_DURATION, seconds)
+        self.exposition.publish(self._snapshot(self._values), aliases=self._aliases)
 
     def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
         return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
+
+
+def _measure_pod(managers: Managers, config: Config, promises: Promises, entry: PodEntry) -> _PodMetrics:
+    counted = [Series(names.PODS, (("phase", entry.phase.value),))]
+    counted += [Series(names.WAITING, (("asked", kind.value),)) for kind, _ in entry.waiting]
+    held: dict[Holder, CpuSet] = {}
+    claims: dict[Holder, tuple[str, ...]] = {}
+    for container in entry.pod.containers if entry.is_active else ():
+        level = isolation(managers, promises, entry.pod, container.name)
+        counted.append(Series(names.CONTAINERS, (("isolation", level.value),)))
+        counted.append(_container_info_series(promises, entry.pod, container.name))
+        own = own_set_of(promises, entry.pod.uid, container.name)
+        if own is not None:
+            holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
+            held[holder] = own
+            if devices := config.claimed_devices(container):
+                claims[holder] = devices
+    return _PodMetrics(tuple(counted), held, claims)
 
 
 def _container_info_series(promises: Promises, pod: Pod, container: str) -> Series:
@@ -146,8 +181,3 @@ def _container_info_series(promises: Promises, pod: Pod, container: str) -> Seri
         "pod": pod.name,
     }
     return Series(names.CONTAINER_INFO, tuple(labels.items()))
-
-
-def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:
-    series = Series(name, (label,))
-    values[series] = values.get(series, 0) + 1

@@ -78,7 +78,9 @@ def describe_refused_change(entry: PodEntry) -> str | None:
 def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
     """Describe pinned units without a usable CPU. Empty if there are none. The agent can't freeze a unit."""
     units = [
-        unit_at(want.path) for want in wanted if is_pinned(want.path) and want.goes_back_to is None and not want.cpus()
+        unit_at(want.path)
+        for want in wanted
+        if want.is_leaf and is_pinned(want.path) and want.goes_back_to is None and not want.cpus()
     ]
     return (
         f"no CPU is left for {', '.join(units)}: the shared pool is empty, and every reserved CPU is offline, so the kernel chooses "

@@ -13,7 +13,7 @@ from nodeagent.core.model.state import Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon.sources.kept_manifests import KeptManifests
 from nodeagent.edge.files.manifest_watch import ManifestWatch, ManifestWatchError
-from nodeagent.edge.files.manifests import ManifestDirectoryError, ManifestScan, scan_manifests
+from nodeagent.edge.files.manifests import KnownManifests, ManifestDirectoryError, ManifestScan, scan_manifests
 from nodeagent.edge.processes.open_files import find_writers
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
@@ -41,6 +41,9 @@ class ManifestList:
         self._kept = kept
         self._parsed: Mapping[str, tuple[bytes, Documents]] = {} if kept is None else kept.take()
         """Content and documents of each file, as of the last read or of an earlier agent."""
+        self._made: Mapping[tuple[str, int], Manifest] = {}
+        """Manifest of each parsed document, by file and identity. An unchanged document keeps the same manifest."""
+        self._known = KnownManifests()
         self._last: PodSource | None = None
         """None before the first read."""
 
@@ -48,23 +51,35 @@ class ManifestList:
         """Apply the parts of the configuration that can change."""
         self._overdue.patience_seconds = config.file_check_frequency_ms / 1000
 
-    def look(self, *, rescan: bool) -> PodSource:
-        """Return the valid pods: with `rescan`, or at the first call, from the directory, otherwise the last ones."""
+    def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
+        """Return the valid pods: with `rescan`, or at the first call, from the directory, otherwise the last ones.
+
+        Args:
+            rescan: whether to look at the directory.
+            part: part of the files to look at although no change was reported, 0 to 1. The kernel reports no change of a file that is
+                mounted from another machine.
+        """
         if self._last is None or rescan:
-            self._last = self._read()
+            self._last = self._read(part)
         return self._last
 
-    def _read(self) -> PodSource:
+    def _read(self, part: float) -> PodSource:
         draft = _SourceDraft()
         try:
             self._watch.renew()
         except ManifestWatchError as err:
             draft.problems.append(ManifestProblem(self._directory, f"{err.message} ({err.hint})"))
+            part = 1.0
+        scan_before = self._known.last
         try:
-            scan = scan_manifests(self._directory)
+            scan = scan_manifests(self._directory, self._known, part)
         except ManifestDirectoryError as err:
             problem = ManifestProblem(self._directory, f"{err.message} ({err.hint})")
+            self._known = KnownManifests()
             return PodSource(is_blind=True, problems=(problem,))
+        is_timeless = self._last is not None and not (self._last.problems or self._last.unreadable or scan.others)
+        if self._last is not None and scan is scan_before and is_timeless and not (scan.is_partial or draft.problems):
+            return self._last
         parsed: dict[str, tuple[bytes, Documents]] = {}
         self._overdue.update(scan)
         for file in scan.files:
@@ -76,26 +91,25 @@ class ManifestList:
                     draft.problems.append(ManifestProblem(file.name, overdue))
                 continue
             before = self._parsed.get(file.name)
-            documents = (
-                before[1]
-                if before is not None and before[0] == file.content
-                else parse_manifest(file.content, file.name)
-            )
-            parsed[file.name] = (file.content, documents)
-            draft.add_documents(file.name, documents)
-            self._alive()
-        self._parsed = parsed
+            if before is not None and before[0] == file.content:
+                parsed[file.name] = before
+            else:
+                parsed[file.name] = (file.content, parse_manifest(file.content, file.name))
+                self._alive()
+            draft.add_documents(file.name, parsed[file.name][1], self._made)
+        self._parsed, self._made = parsed, draft.made
         draft.resolve_claims()
         if scan.unread:
             draft.problems.append(ManifestProblem(self._directory, f"too many files: {scan.unread} were not read"))
         draft.problems += self._overdue.problems()
-        return PodSource(
+        found = PodSource(
             tuple(draft.pods),
             frozenset(draft.unreadable),
             frozenset(draft.misspelt),
             tuple(draft.problems),
             is_partial=scan.is_partial,
         )
+        return self._last if self._last is not None and found == self._last else found
 
     def close(self) -> None:
         """Stop to watch the directory, and keep the parsed pods for the next agent."""
@@ -180,16 +194,22 @@ class _OverdueFiles:
 
 class _SourceDraft(Struct):
     pods: list[Manifest] = field(default_factory=list)
+    made: dict[tuple[str, int], Manifest] = field(default_factory=dict)
+    """Manifest of each document, by file and identity."""
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
     claims: "list[tuple[str, ClaimDocument]]" = field(default_factory=list)
     """Claim documents, each with its file."""
 
-    def add_documents(self, source: str, documents: Documents) -> None:
+    def add_documents(self, source: str, documents: Documents, known: Mapping[tuple[str, int], Manifest]) -> None:
         for document in documents:
             if isinstance(document, ManifestPod):
-                self.pods.append(Manifest(document.pod, Origin(source), document.unused_fields, document.notes))
+                manifest = known.get((source, id(document)))
+                if manifest is None:
+                    manifest = Manifest(document.pod, Origin(source), document.unused_fields, document.notes)
+                self.made[source, id(document)] = manifest
+                self.pods.append(manifest)
                 continue
             if not isinstance(document, RefusedPod):
                 self.claims.append((source, document))

@@ -6,7 +6,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.domain import TurnDone
-from nodeagent.core.model.state import run_id
 from nodeagent.core.turn.actions import (
     Forget,
     KillCgroup,
@@ -32,11 +31,11 @@ class Acted(Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
-def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reattaches: bool) -> Acted:
-    """Start and signal processes as the saved state requires. `reattaches` also moves main processes back into their cgroups."""
+def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, strays: frozenset[str]) -> Acted:
+    """Start and signal processes as the saved state requires. Move the main processes of the runs in `strays` back into their cgroups."""
     state, tree, runner = memory.state, edges.tree, edges.runner
     problems: list[Problem | None] = [as_problem(text) for domain in edges.domains for text in domain.finish(done)]
-    ending = list_stopping(state)
+    ending = list_stopping(world.awake(state.entries))
     signalled, asked = memory.signalled & ending, memory.asked & ending
     for action in list_actions(state, world, done.ready, done.placed, signalled):
         edges.alive()
@@ -59,36 +58,37 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, *, reatt
             case Forget(run_ids):
                 problems.append(runner.forget(run_ids))
     memory = replace(memory, signalled=signalled, asked=asked)
-    moved_back = 0
-    if reattaches:
-        moved_back, misplaced = _reattach(edges, memory, world, done.ready)
-        memory = replace(memory, misplaced_problem="; ".join(misplaced))
+    moved_back, misplaced = _reattach(edges, memory, world, done.ready, strays)
+    memory = replace(memory, misplaced_problem="; ".join(misplaced))
     return Acted(memory, moved_back, tuple(problem for problem in problems if problem is not None))
 
 
-def _reattach(edges: Edges, memory: TurnMemory, world: World, ready: frozenset[str]) -> tuple[int, list[str]]:
+def _reattach(
+    edges: Edges, memory: TurnMemory, world: World, ready: frozenset[str], strays: frozenset[str]
+) -> tuple[int, list[str]]:
     """Move main processes back into their containers' cgroups, without which they lack the allocated CPUs.
 
     Returns:
         The number of moved processes, and the problems with others.
     """
     moved_back, problems = 0, []
-    for entry in memory.state.entries:
-        for status in entry.containers:
-            run, path = (world.runs or {}).get(run_id(entry, status)), entry.container_path(status.name)
-            if run is None or run.pid is None or run.start_ticks is None or path not in ready:
+    known = memory.state.by_run() if strays else {}
+    for stray in sorted(strays):
+        run, found = (world.runs or {}).get(stray), known.get(stray)
+        if run is None or run.pid is None or run.start_ticks is None or found is None:
+            continue
+        entry, status = found
+        path = entry.container_path(status.name)
+        if path not in ready or status.stop_by_ms is not None:
+            continue
+        try:
+            if not edges.tree.processes.bring_back(path, run.pid, run.start_ticks):
                 continue
-            if status.stop_by_ms is not None:
-                continue
-            try:
-                if not edges.tree.processes.has_left(path, run.pid, run.start_ticks):
-                    continue
-                edges.tree.processes.bring_back(path, run.pid, run.start_ticks)
-            except CgroupError as err:
-                problems.append(
-                    f"the main process of {entry.pod.full_name} {status.name} is outside its cgroup: {err.message} ({err.hint})"
-                )
-                continue
-            moved_back += 1
-            edges.log.warning("process_brought_back", **pod_fields(entry.pod, status.name), cgroup=path, pid=run.pid)
+        except CgroupError as err:
+            problems.append(
+                f"the main process of {entry.pod.full_name} {status.name} is outside its cgroup: {err.message} ({err.hint})"
+            )
+            continue
+        moved_back += 1
+        edges.log.warning("process_brought_back", **pod_fields(entry.pod, status.name), cgroup=path, pid=run.pid)
     return moved_back, problems

@@ -26,13 +26,11 @@ from nodeagent.daemon.turn.plan import plan
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.report import Done, Reporter
 from nodeagent.daemon.turn.requests import Requests, TurnRequest
+from nodeagent.daemon.turn.rest import rest
 from nodeagent.daemon.turn.save import save
 from nodeagent.daemon.turn.tell import tell
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.formats.node_view import NodeView
-
-_REATTACHES = frozenset({WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER})
-"""Reasons to look for main processes outside their cgroups."""
 
 
 class Agent:
@@ -101,19 +99,26 @@ class Agent:
         reporter = Reporter(edges, self.metrics, self.recovery, standing)
         seen = look(edges, self.memory, reasons)
         requests = self.requests.take()
+        is_readable = not isinstance(seen.domains, Problem)
+        pause = rest(edges, seen, reasons, standing) if is_readable and not requests else None
+        if pause is not None:
+            self.memory = seen.memory
+            self.metrics.count_rest(time.monotonic() - began)
+            return pause
         if isinstance(seen.domains, Problem):
             reported = reporter.report_undecided(seen, began)
             undone = {entry.pod.uid: str(seen.domains) for entry in self.state.entries}
         else:
-            done = self._decide_and_do(seen, requests, reattaches=bool(reasons & _REATTACHES))
+            done = self._decide_and_do(seen, requests)
             reported = reporter.report_turn(self.memory, seen, done, began)
             undone = dict(done.saved.undone)
         self.memory, self.view = reported.memory, reported.view
         self.requests.answer(self.view, undone, frozenset(entry.pod.uid for entry in self.memory.postponed))
         return reported.pause_seconds
 
-    def _decide_and_do(self, seen: Seen, requests: tuple[TurnRequest, ...], *, reattaches: bool) -> Done:
+    def _decide_and_do(self, seen: Seen, requests: tuple[TurnRequest, ...]) -> Done:
         edges = self.edges
+        assert not isinstance(seen.domains, Problem)
         decided = decide(edges, seen, requests)
         saved = save(edges, decided)
         state, world = saved.memory.state, decided.world
@@ -124,7 +129,7 @@ class Agent:
         turn_done = TurnDone(
             saved.memory.decided_state, planned.wanted, ready, unvacated, carried.placed, carried.files_in_use
         )
-        acted = act(edges, carried.memory, world, turn_done, reattaches=reattaches)
+        acted = act(edges, carried.memory, world, turn_done, seen.domains.strays)
         unsaved = () if saved.problem is None else (saved.problem,)
         problems = (*unsaved, *carried.problems, *untold, *acted.problems)
         return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)

@@ -32,6 +32,7 @@ class CarriedOut(Struct, frozen=True):
     """Cgroups that have their desired values now, by path."""
     placed: Mapping[str, ContainerPlacement]
     """Placements of the containers in these cgroups, by path."""
+    host: WantedSettings
     files_in_use: Mapping[str, str]
     """Device files that could not be taken from their last user, each with that user's name."""
     problems: tuple[Problem, ...]
@@ -49,11 +50,12 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     if refused is None:
         refused = find_unpartitioned_cpus(wanted, observed)
     recorded = [as_problem(text) for domain in edges.domains for text in domain.record(state, observed)]
-    disturbing, conditions = _update_host_settings(edges, memory, wanted, refused, rescan=seen.rescan)
-    result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)
+    disturbing, conditions, host = _update_host_settings(edges, memory, wanted, refused, rescan=seen.rescan)
+    with edges.tree.writing():
+        result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)
     failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
-        disturbing, conditions = _update_host_settings(edges, memory, wanted, found, rescan=False)
+        disturbing, conditions, host = _update_host_settings(edges, memory, wanted, found, rescan=False)
     taken = take_back_all(edges.domains, state)  # before a domain starts a container with these devices
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
@@ -74,28 +76,35 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     placements = container_placements(memory.node.managers, state, in_sync, memory.placements)
     memory = replace(memory, placements=placements)
     return CarriedOut(
-        memory, result, in_sync, placements.by_key(), taken.files_in_use, problems, frozenset(deferred), conditions
+        memory,
+        result,
+        in_sync,
+        placements.by_key(),
+        host,
+        taken.files_in_use,
+        problems,
+        frozenset(deferred),
+        conditions,
     )
 
 
 def _update_host_settings(
     edges: Edges, memory: TurnMemory, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
-) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Move the host's work off exclusive CPUs. Return the problems and the conditions.
+) -> tuple[tuple[Problem, ...], tuple[str, ...], WantedSettings]:
+    """Move the host's work off exclusive CPUs. Return the problems, the conditions, and the wanted settings.
 
     If a partition is refused, its CPUs are treated like those of a kernel without partitions: systemd keeps its units off them.
     """
     edges.alive()
     node, exclusive = memory.node, exclusive_cpus(memory.state.promises)
-    partitioned = CpuSet()
-    for want in wanted:
-        partitioned |= want.partition_cpus()
+    root = next((want for want in wanted if not want.path), None)
+    partitioned = CpuSet() if root is None else root.partition_cpus()  # it hands down the CPUs of all partitions
     to_avoid = cpus_to_avoid(node.config, node.topology, exclusive, partitioned - refused)
-    interrupts = interrupt_requests(memory.state)
+    interrupts = interrupt_requests(memory.state) if node.config.interrupt_isolation != "none" else ()
     places = memory.unit_cgroups
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
-        for want in wanted
+        for want in (wanted if places else ())
         if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.full_topology.online - exclusive
@@ -108,4 +117,4 @@ def _update_host_settings(
         if node.config.interrupt_isolation != "none"
         else "",
     )
-    return problems, tuple(filter(None, conditions))
+    return problems, tuple(filter(None, conditions)), wanted_settings

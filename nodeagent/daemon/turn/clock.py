@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple
 
-_SMALLEST_STEP_MS = 1_000
+SMALLEST_STEP_MS = 1_000
 """Smaller steps are ignored until they add up: the two clocks are read one after the other."""
 _READING_MS = 100
 
@@ -30,9 +30,14 @@ def read_clock(lead_ms: int) -> ClockReading:
     """Read the wall clock, and compare its lead with an earlier lead."""
     now_ms, found_ms = _read()
     set_by_ms = found_ms - lead_ms
-    if abs(set_by_ms) <= _SMALLEST_STEP_MS:
+    if abs(set_by_ms) <= SMALLEST_STEP_MS:
         return ClockReading(now_ms, 0, lead_ms)
     return ClockReading(now_ms, set_by_ms, found_ms)
+
+
+def read_slept_ms() -> int:
+    """Return the time that the machine has slept since boot. Two readings differ by less than SMALLEST_STEP_MS without a sleep."""
+    return _boot_ms() - time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
 
 
 def _read() -> tuple[int, int]:

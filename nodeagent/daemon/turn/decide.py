@@ -14,6 +14,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.core.turn.due import list_due, list_unmet, note_room
 from nodeagent.core.turn.pod_sources import list_manifests, needs_device_scan
+from nodeagent.core.turn.quiet import find_quiet
 from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import decide_all
@@ -72,7 +73,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )
     memory, managers = _with_devices(edges, seen, memory, state, world)
-    world = replace(world, managers=managers)
+    world = replace(world, managers=managers, quiet=find_quiet(memory.left_alone, state, world))
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)
     turn = decide_all(edges.domains, stepped, world)

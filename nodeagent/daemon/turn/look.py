@@ -12,15 +12,15 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import shift_times
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.all import observe_all
+from nodeagent.daemon.domains.all import merge_views
 from nodeagent.daemon.reports.problems import describe_withheld
 from nodeagent.daemon.start.reloading import adapt_promises
-from nodeagent.daemon.turn.clock import read_clock
+from nodeagent.daemon.turn.clock import SMALLEST_STEP_MS, read_clock, read_slept_ms
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.machine import adapt_to_topology
 from nodeagent.daemon.turn.memory import TurnMemory
 from nodeagent.daemon.turn.problem import Problem
-from nodeagent.daemon.turn.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason
+from nodeagent.daemon.turn.wakeups import READ_EVERYTHING, READ_MACHINE, READ_SOURCES, WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
@@ -43,13 +43,15 @@ class Seen(Struct, frozen=True):
 
 def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> Seen:
     """Read everything that a turn decides from."""
-    rescan = bool(reasons & READ_MACHINE)
-    memory = _follow_machine(edges, memory, rescan=rescan)
+    rescan, before = bool(reasons & READ_MACHINE), memory
+    memory = replace(_follow_machine(edges, memory, rescan=rescan), slept_ms=read_slept_ms())
     read_sources = bool(reasons & READ_SOURCES)
-    sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources))
+    read_part = 1.0 if reasons & (READ_SOURCES - {WakeUpReason.TIMER}) else memory.node.config.checked_part
+    sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources, part=read_part))
     looked = edges.runner.look()
     runs = None if isinstance(looked, Problem) else looked
-    domains = _observe_domains(edges, memory, DomainInput(memory.state, sources, rescan), has_launcher=runs is not None)
+    part = _find_part(memory, before, reasons)
+    memory, domains = _observe_domains(edges, memory, DomainInput(memory.state, sources, rescan, part, runs))
     problems = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Problem))]
     now_ms = 0
     if not isinstance(domains, Problem):
@@ -59,6 +61,19 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=shift_times(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
+
+
+def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUpReason]) -> float:
+    """Return the part of the pods' cgroups to read again although no change was reported, 0 to 1."""
+    has_slept = abs(memory.slept_ms - before.slept_ms) > SMALLEST_STEP_MS
+    if (
+        reasons & READ_EVERYTHING
+        or memory.ancestor_cpus != before.ancestor_cpus
+        or has_slept
+        or before.observed is None
+    ):
+        return 1.0
+    return memory.node.config.checked_part if WakeUpReason.TIMER in reasons else 0.0
 
 
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
@@ -99,22 +114,25 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
 
 
 def _observe_domains(
-    edges: Edges, memory: TurnMemory, domain_input: DomainInput, *, has_launcher: bool
-) -> DomainView | Problem:
-    """Observe each domain. Return the problem if the pods' cgroups can't be read or written.
+    edges: Edges, memory: TurnMemory, domain_input: DomainInput
+) -> tuple[TurnMemory, DomainView | Problem]:
+    """Observe each domain. Return the problem if the pods' cgroups can't be read or written. Equal observations stay the same object.
 
     systemd alone creates the pods' cgroup (D9).
     """
     try:
-        view = observe_all(edges.domains, domain_input)
+        views = tuple(domain.observe(domain_input) for domain in edges.domains)
     except CgroupError as err:
-        return Problem.from_error(err)
+        return replace(memory, observed=None), Problem.from_error(err)
+    if memory.observed is None or views != memory.views:
+        memory = replace(memory, views=views, observed=merge_views(views))
+    assert memory.observed is not None
     if memory.node.config.cgroup_root:
-        return view
-    root = view.cgroups.get("")
+        return memory, memory.observed
+    root = memory.observed.cgroups.get("")
     # Until the launcher runs, systemd may still put a first process into the new cgroup, so no controllers may be enabled.
-    if root is not None and (has_launcher or root.subtree_control >= CONTROLLERS):
-        return view
+    if root is not None and (domain_input.runs is not None or root.subtree_control >= CONTROLLERS):
+        return memory, memory.observed
     how = "does not exist" if root is None else "is new"
     way_out = "systemctl start nodeagent-pods nodeagent-launcher"
-    return Problem(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")
+    return memory, Problem(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")

@@ -1,6 +1,7 @@
 """Memory of the deciding thread between turns, as one value. A restarted agent begins with a new one."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -10,13 +11,17 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.container_placement import ContainerPlacements
 from nodeagent.core.cgroups.desired_cgroups import PodCgroups
+from nodeagent.core.cgroups.write_order import InPlace
+from nodeagent.core.domains.domain import DomainView
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.pod_sources import ManifestProblem
+from nodeagent.core.turn.quiet import LeftAlone
 from nodeagent.core.turn.world import SeenRoom
+from nodeagent.daemon.host.host_settings import WantedSettings
 from nodeagent.daemon.turn.execution import FailureResponse
 from nodeagent.daemon.turn.problem import Problem
 
@@ -38,6 +43,16 @@ class Reported(Struct, frozen=True):
     """Allocations that the machine can't keep, each with its log fields."""
 
 
+class Settled(Struct, frozen=True):
+    """A turn that left nothing to do until an input changes or a time comes."""
+
+    inputs: tuple[object, ...]
+    """Everything that the turn's result depended on, besides the time and requests."""
+    host: WantedSettings
+    wake_at_ms: int | None
+    """Time at which the passing of time changes something. None means never."""
+
+
 class TurnMemory(Struct, frozen=True):
     """Everything that a turn needs to know about earlier turns. The agent replaces it once, at a turn's end.
 
@@ -53,6 +68,8 @@ class TurnMemory(Struct, frozen=True):
     """Lead of the wall clock over the time since boot."""
     adapted_to: Managers
     """Managers of the machine that the state's allocations match."""
+    slept_ms: int = 0
+    """Time that the machine has slept since boot."""
     is_saved: bool = True
     """Whether the state on disk is the current one."""
     save_failed: bool = False
@@ -74,6 +91,8 @@ class TurnMemory(Struct, frozen=True):
     """Of saved decisions. A restart begins without them, and decides the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups with their desired values at the end of the last turn, by path."""
+    in_place: InPlace = MappingProxyType({})
+    """Cgroups that needed no change in the last turn."""
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
     refused_partitions: CpuSet | None = None
@@ -91,6 +110,14 @@ class TurnMemory(Struct, frozen=True):
     has_reconciled: bool = False
     """Whether a whole turn has been done, even if its decision could not be saved."""
     reported: Reported = Reported()
+    left_alone: LeftAlone | None = None
+    """Pods that the last turn has left as they were. None means that there was no whole turn."""
+    views: tuple[DomainView, ...] = ()
+    """Last observations of each domain."""
+    observed: DomainView | None = None
+    """The same as one value. None means that the last turn could not observe."""
+    settled: Settled | None = None
+    """The last turn, if it left nothing to do."""
     poll_seconds: float = POLL_SECONDS
     """Seconds until the next look at changes without notification. They grow while nothing changes."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.rotation import Rotation
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.synced_files import sync_files
@@ -26,8 +27,24 @@ class Placements:
 
     def __init__(self, files: PlacementFiles) -> None:
         self._files = files
+        self._rotation = Rotation()
         self._known: dict[str, ContainerPlacement | None] | None = None
         """Placement by file, None for a file of other content. The attribute itself is None until the files have been read."""
+
+    def check(self, part: float) -> bool:
+        """Return whether the files are as they were written, of a part of the pods. No entry is missing or of another program."""
+        pods = dict.fromkeys(name.partition("/")[0] for name in self._known or ())
+        try:
+            if self._files.list_pods() != pods.keys():
+                return False
+            checked = set(self._rotation.take(pods, part))
+            files = self._files.read(checked)
+        except PlacementFileError:
+            return False
+        wanted = {name: held for name, held in (self._known or {}).items() if name.partition("/")[0] in checked}
+        return files.keys() == wanted.keys() and all(
+            held is not None and files[name] == placement_text(held) for name, held in wanted.items()
+        )
 
     def keep(
         self,

@@ -34,10 +34,9 @@ def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     conditions = (describe_units_without_cpus(wanted), describe_lost_pods(state.promises.unrecovered))
     if world.runs is None:
         wanted = tuple(want for want in wanted if want.path in world.observed)
-    changes = diff(wanted, world.observed)
+    changes = diff(wanted, world.observed, memory.in_place)
     occupied = changes.occupied
     for domain in edges.domains:
         occupied |= domain.occupied(state)
-    return Planned(
-        replace(memory, pod_cgroups=pods), wanted, replace(changes, occupied=occupied), tuple(filter(None, conditions))
-    )
+    memory = replace(memory, pod_cgroups=pods, in_place=changes.in_place)
+    return Planned(memory, wanted, replace(changes, occupied=occupied), tuple(filter(None, conditions)))

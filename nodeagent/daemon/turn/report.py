@@ -12,6 +12,7 @@ from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.lifecycle import is_unsettled
+from nodeagent.core.turn.quiet import find_left_alone
 from nodeagent.core.turn.world import EventKind, World
 from nodeagent.daemon.reports.logs import log_event, pod_fields
 from nodeagent.daemon.reports.metrics_recorder import MetricsRecorder
@@ -30,8 +31,9 @@ from nodeagent.daemon.turn.decide import device_pools, managers_with_devices
 from nodeagent.daemon.turn.drift import log_corrected, log_gathered
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen
-from nodeagent.daemon.turn.memory import POLL_SECONDS, TurnMemory
+from nodeagent.daemon.turn.memory import POLL_SECONDS, Settled, TurnMemory
 from nodeagent.daemon.turn.problem import Problem, as_problem
+from nodeagent.daemon.turn.rest import list_inputs
 from nodeagent.daemon.turn.save import Saved
 from nodeagent.formats.node_view import NodeView
 
@@ -98,7 +100,10 @@ class Reporter(Struct, frozen=True):
         unsettled = (  # whether a change is expected that sends no notification
             edges.host_settings.is_settling
             or any(domain.is_unsettled for domain in edges.domains)
-            or (runs is not None and any(is_unsettled(entry, runs, done.world.observed) for entry in state.entries))
+            or (
+                runs is not None
+                and any(is_unsettled(entry, runs, done.world.observed) for entry in done.world.awake(state.entries))
+            )
         )
         pauses = [memory.node.config.rescan_period_ms / 1000]
         if turn.wake_at_ms is not None:
@@ -115,9 +120,19 @@ class Reporter(Struct, frozen=True):
             conditions=done.conditions,
             has_reconciled=memory.has_reconciled or seen.runs is not None,
             reported=replace(memory.reported, duplicates=tuple(duplicates)),
+            settled=None,
+            left_alone=None if saved.problem else find_left_alone(seen.memory.state, memory.state, done.world, turn),
             poll_seconds=min(_LONGEST_POLL_SECONDS, memory.poll_seconds * 1.5) if unsettled else POLL_SECONDS,
         )
-        return self._publish(memory, seen, done, problems, min(pauses), began)
+        reported = self._publish(memory, seen, done, problems, min(pauses), began)
+        is_settled = not (problems or unsettled or turn.postponed or turn.events or carried.result.written) and (
+            turn.wake_at_ms is None or turn.wake_at_ms > done.world.now_ms
+        )
+        if not is_settled:
+            return reported
+        inputs = list_inputs(edges, reported.memory, seen, self.standing)
+        settled = Settled(inputs, carried.host, turn.wake_at_ms)
+        return replace(reported, memory=replace(reported.memory, settled=settled))
 
     def _publish(
         self,

@@ -22,6 +22,8 @@ class WakeUpReason(enum.Enum):
     STOP = "stop"
 
 
+READ_EVERYTHING = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.RELOAD})
+"""Reasons to read every cgroup again, and not only what has changed."""
 READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
 """Reasons to read the sources of pods again. A turn for other reasons uses the last pods."""
 READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})

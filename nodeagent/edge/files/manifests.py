@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from nodeagent.core.model.rotation import Rotation
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
@@ -33,6 +34,7 @@ MAX_READINGS = 3
 LOCK_SECONDS = 10
 """Time that a command waits for another command that writes manifests."""
 _LOCK_PAUSE_SECONDS = 0.05
+_TICK_NS = 50_000_000
 _PID_BYTES = 32
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -102,6 +104,26 @@ class ManifestScan(Struct, frozen=True):
     """Whether the directory changed during each reading. A renamed file may then be missing under both names."""
 
 
+class ReadFile(Struct, frozen=True):
+    """A file as of its last reading, with everything that a change of it changes."""
+
+    file: ManifestFile
+    stamp: tuple[int, ...]
+    is_certain: bool
+    """Whether a later change changes the stamp. Otherwise the file is read again each time."""
+
+
+class KnownManifests(Struct):
+    """Last readings of a directory, so that unchanged files need no other reading."""
+
+    files: dict[str, ReadFile] = field(default_factory=dict)
+    """Files by name, as of the last scan."""
+    version: tuple[int, int] | None = None
+    """The directory's ctime and inode, as of the last complete scan. None means that another complete scan is needed."""
+    last: ManifestScan | None = None
+    rotation: Rotation = field(default_factory=Rotation)
+
+
 class _Listing(Struct, frozen=True):
     names: list[str]
     """Names of the manifests to read."""
@@ -109,6 +131,8 @@ class _Listing(Struct, frozen=True):
     others: tuple[str, ...]
     version: tuple[int, int]
     """The directory's ctime, and a hash of all names with their inodes, because several changes may have the same ctime."""
+    is_certain: bool
+    """Whether a later change of the directory changes its ctime."""
 
 
 @contextmanager
@@ -172,8 +196,14 @@ def _try_lock(handle: int, lock: Path) -> bool:
     return True
 
 
-def scan_manifests(path: str) -> ManifestScan:
+def scan_manifests(path: str, known: KnownManifests | None = None, part: float = 1.0) -> ManifestScan:
     """Read all manifests of a directory, or the only manifest if the path is a regular file (as kubelet's staticPodPath).
+
+    Args:
+        path: the directory or manifest.
+        known: the last readings, which are updated. Files that have not changed since aren't read again.
+        part: part of the files that is looked at while the directory has no other files than before, 0 to 1. Symbolic links, and files
+            that could not be read, are always looked at. If nothing has changed, the result is the same object as before.
 
     Raises:
         ManifestDirectoryError: the directory is missing or can't be read.
@@ -189,60 +219,120 @@ def scan_manifests(path: str) -> ManifestScan:
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
     try:
+        known = KnownManifests() if known is None else known
+        if part < 1 and known.last is not None and not _may_have_changed(directory, known, part):
+            return known.last
         before = _list(directory)
         # repeat until the directory stays unchanged, so that no renamed file is missed
         for left in reversed(range(MAX_READINGS)):
-            files, is_whole = _read_all(directory, path, before.names)
+            files, is_whole = _read_all(directory, path, before.names, known)
             after = _list(directory)
             is_partial = not is_whole or after.version != before.version
             if not is_partial or not left:
                 break
             files.clear()
             before = after
-        return ManifestScan(tuple(files), before.unread, before.others, is_partial)
+        scan = ManifestScan(tuple(files), before.unread, before.others, is_partial)
+        known.version = None if is_partial or not before.is_certain else _version(directory)
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
+    else:
+        known.last = known.last if scan == known.last else scan
+        return known.last or scan
     finally:
         os.close(directory)
 
 
-def _list(directory_fd: int) -> _Listing:
-    count = entries_hash = 0
-    others: list[str] = []
-
-    def list_manifests() -> Iterator[str]:
-        nonlocal count, entries_hash
-        with os.scandir(directory_fd) as entries:
-            for entry in entries:
-                entries_hash ^= hash((entry.name, entry.inode()))
-                if entry.name.startswith(".") or entry.is_dir(follow_symlinks=False):
-                    continue
-                if entry.name.endswith(SUFFIXES):
-                    count += 1
-                    yield entry.name
-                elif len(others) < MAX_FILES and not entry.name.endswith("~") and not entry.is_dir():
-                    others.append(_make_printable(entry.name))
-
-    changed_ns = os.fstat(directory_fd).st_ctime_ns
-    # the bounded heap saves memory in a directory with millions of files
-    names = heapq.nsmallest(MAX_FILES, list_manifests(), key=os.fsencode)
-    return _Listing(names, count - len(names), tuple(sorted(others)[:MAX_OTHER_FILES]), (changed_ns, entries_hash))
+def _version(directory_fd: int) -> tuple[int, int]:
+    status = os.fstat(directory_fd)
+    return status.st_ctime_ns, status.st_ino
 
 
-def _read_all(directory_fd: int, path: str, names: list[str]) -> tuple[list[ManifestFile], bool]:
-    """Return the files, and whether all of them still existed."""
-    files: list[ManifestFile] = []
-    is_whole, left_bytes = True, MAX_TOTAL_BYTES
+def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> bool:
+    """Return whether the directory has changed since the last scan, or one of the files that are looked at this time."""
+    if known.version != _version(directory_fd):
+        return True
+    names = {name for name, read in known.files.items() if not read.is_certain}
+    names.update(known.rotation.take(known.files, part))
     for name in names:
         try:
-            found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
-        except FileNotFoundError:
-            is_whole = False
-            continue
-        if found is not None:
-            left_bytes -= len(found.content or b"")
-            files.append(found)
+            if _stamp(os.stat(name, dir_fd=directory_fd)) != known.files[name].stamp:
+                return True
+        except OSError:
+            return True
+    return any(known.files[name].file.content is None for name in names)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode
+
+
+def _list(directory_fd: int) -> _Listing:
+    entries_hash, unread = 0, 0
+    names: list[str] = []
+    others: list[str] = []
+    changed_ns = os.fstat(directory_fd).st_ctime_ns
+    with os.scandir(directory_fd) as entries:
+        for entry in entries:
+            name = entry.name
+            entries_hash ^= hash((name, entry.inode()))
+            if name[0] == "." or entry.is_dir(follow_symlinks=False):
+                continue
+            if name.endswith(SUFFIXES):
+                names.append(name)
+                if len(names) == 2 * MAX_FILES:  # saves memory in a directory with millions of files
+                    names, unread = heapq.nsmallest(MAX_FILES, names, key=os.fsencode), unread + MAX_FILES
+            elif len(others) < MAX_FILES and not name.endswith("~") and not entry.is_dir():
+                others.append(_make_printable(name))
+    names.sort(key=None if all(map(str.isascii, names)) else os.fsencode)
+    unread += len(names[MAX_FILES:])
+    del names[MAX_FILES:]
+    return _Listing(
+        names,
+        unread,
+        tuple(sorted(others)[:MAX_OTHER_FILES]),
+        (changed_ns, entries_hash),
+        _is_certain(changed_ns),
+    )
+
+
+def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManifests) -> tuple[list[ManifestFile], bool]:
+    """Return the files, and whether all of them still existed. `known` is updated."""
+    files: list[ManifestFile] = []
+    is_whole, left_bytes = True, MAX_TOTAL_BYTES
+    before, known.files = known.files, {}
+    for name in names:
+        read, stamp = before.get(name), tuple[int, ...]()
+        try:
+            status = os.stat(name, dir_fd=directory_fd, follow_symlinks=True)
+            stamp = _stamp(status)
+        except OSError:
+            pass  # reading the file says what is wrong with it
+        if read is None or not read.is_certain or read.stamp != stamp or len(read.file.content or b"") > left_bytes:
+            try:
+                found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
+            except FileNotFoundError:
+                is_whole = False
+                continue
+            if found is None:
+                continue
+            is_certain = found.content is not None and bool(stamp) and _is_certain(status.st_ctime_ns)
+            read = ReadFile(found, stamp, is_certain and not _is_link(directory_fd, name))
+        known.files[name] = read
+        left_bytes -= len(read.file.content or b"")
+        files.append(read.file)
     return files, is_whole
+
+
+def _is_link(directory_fd: int, name: str) -> bool:
+    with suppress(OSError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode)
+    return True
+
+
+def _is_certain(changed_ns: int) -> bool:
+    """Return whether a change from now on gets another ctime. The kernel's ticks are at most 10 ms long."""
+    return time.time_ns() - changed_ns > _TICK_NS
 
 
 def _read(directory_fd: int | None, name: str, path: str, max_bytes: int) -> ManifestFile | None:

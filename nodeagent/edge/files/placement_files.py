@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from nodeagent.errors import NodeAgentError
@@ -52,16 +53,34 @@ class PlacementFiles:
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
 
-    def read(self) -> dict[str, bytes | None]:
+    def list_pods(self) -> set[str]:
+        """Return the names of the pods that have files.
+
+        Raises:
+            PlacementFileError: the directory can't be read.
+        """
+        try:
+            return set(os.listdir(self._directory))  # noqa: PTH208 - names alone
+        except FileNotFoundError:
+            return set()
+        except OSError as err:
+            raise _make_error("read", self._directory, err) from err
+
+    def read(self, pods: Collection[str] | None = None) -> dict[str, bytes | None]:
         """Return the content of each file by name. The content is None for an entry that `write` didn't create and for an empty directory.
+
+        Args:
+            pods: the pods whose files are read. None means all.
 
         Raises:
             PlacementFileError: the directory can't be read.
         """
         found: dict[str, bytes | None] = {}
         try:
-            with os.scandir(self._directory) as pods:
-                for pod in pods:
+            with os.scandir(self._directory) as entries_of_pods:
+                for pod in entries_of_pods:
+                    if pods is not None and pod.name not in pods:
+                        continue
                     files: dict[str, bytes | None] = {}
                     if pod.is_dir(follow_symlinks=False):
                         with os.scandir(pod.path) as entries:

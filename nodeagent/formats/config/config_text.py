@@ -41,6 +41,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "featureGates": dict(placement.feature_gates),
         "cpuManagerReconcilePeriod": _format_duration(config.cpu_manager_reconcile_period_ms * 1000),
         "fileCheckFrequency": _format_duration(config.file_check_frequency_ms * 1000),
+        "fullCheckPeriod": _format_duration(config.full_check_period_ms * 1000),
         "hostIsolation": config.host_isolation,
         "hostCoreClass": config.host_core_class,
         "interruptIsolation": config.interrupt_isolation,

@@ -157,6 +157,7 @@ class _ConfigReader:
                 "cpuManagerReconcilePeriod", default.cpu_manager_reconcile_period_ms
             ),
             file_check_frequency_ms=self._read_period("fileCheckFrequency", default.file_check_frequency_ms),
+            full_check_period_ms=self._read_period("fullCheckPeriod", default.full_check_period_ms),
             host_isolation=fields.one_of("hostIsolation", HOST_ISOLATION) or default.host_isolation,
             host_core_class=self._read_host_core_class(default.host_core_class),
             interrupt_isolation=fields.one_of("interruptIsolation", INTERRUPT_ISOLATION) or default.interrupt_isolation,

@@ -1,6 +1,7 @@
 """Formats and parses cgroup v2 values in the notation of each kernel file, without accessing files."""
 
 import re
+from functools import lru_cache
 
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Partition, PartitionKind, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -39,6 +40,7 @@ def format_for_write(attribute: Attribute, value: Value) -> str:
     return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else format_value(value)
 
 
+@lru_cache(maxsize=1024)  # most cgroups have the same values, which are then shared
 def parse_value(attribute: Attribute, text: str) -> Value:
     """Parse the content of one of the agent's cgroup files.
 

@@ -1,13 +1,17 @@
 """The agent's own domain: pods from manifests, in the cgroups below the pods' unit. The launcher starts and ends their processes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainInput, DomainView
+from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import OWN
+from nodeagent.core.model.rotation import Rotation
+from nodeagent.core.model.state import ContainerStatus, PodEntry
+from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
@@ -16,8 +20,8 @@ from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 class SourceReader(Protocol):
     """A source of pods that wakes the deciding thread when its pods change."""
 
-    def look(self, *, rescan: bool) -> PodSource:
-        """Return the pods: with `rescan` as of now, otherwise as of the last read."""
+    def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
+        """Return the pods: with `rescan` as of now, otherwise as of the last read. `part` is as in `Domain.bring`."""
         ...
 
     def follow(self, config: Config) -> None:
@@ -32,16 +36,60 @@ class OwnDomain(PassiveDomain):
 
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
+        self._entries: tuple[PodEntry, ...] = ()
+        self._by_run: Mapping[str, tuple[PodEntry, ContainerStatus]] = {}
+        self._runs: Runs = {}
+        self._rotation = Rotation()
+        self._strays: frozenset[str] = frozenset()
+        self._cgroups: ObservedCgroups = {}
+        self._above: ObservedCgroups = {}
+        self._all: ObservedCgroups = {}
+        """Observed cgroups at and below the pods' cgroup, above it, and all."""
 
     def follow(self, config: Config, /) -> None:
         for reader in self._readers:
             reader.follow(config)
 
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
-        return tuple(reader.look(rescan=rescan) for reader in self._readers)
+    def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:
+        return tuple(reader.look(rescan=rescan, part=part) for reader in self._readers)
 
-    def observe(self, _look: DomainInput, /) -> DomainView:
-        return DomainView(self._tree.read(OWN_DIRECTORIES) | self._tree.read_above())
+    def observe(self, look: DomainInput, /) -> DomainView:
+        runs = look.runs or {}
+        if look.state.entries is not self._entries:
+            self._entries, self._by_run = look.state.entries, look.state.by_run()
+        for attempt, run in runs.items() if runs is not self._runs else ():
+            if run.exit is not None and run != self._runs.get(attempt) and (found := self._by_run.get(attempt)):
+                self._tree.doubt(found[0].container_path(found[1].name))  # the kernel counts its OOM kills
+        self._runs = runs
+        cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
+        changed = frozenset[str]()
+        if cgroups is not self._cgroups or above != self._above:
+            changed = frozenset(path for path, cgroup in cgroups.items() if cgroup is not self._cgroups.get(path))
+            self._cgroups, self._above, self._all = cgroups, above, {**cgroups, **above}
+        return DomainView(self._all, strays=self._find_strays(look.part, changed))
+
+    def _find_strays(self, part: float, changed: frozenset[str]) -> frozenset[str]:
+        """Return the runs whose main process is outside of its cgroup.
+
+        Those are checked that were outside, that have changed cgroups, and a part of the others. The kernel doesn't tell of a process that
+        is moved out of a cgroup, unless the cgroup gets empty.
+        """
+        checked = {*self._strays, *self._rotation.take(self._runs, part)}
+        if changed:
+            checked |= {
+                attempt
+                for attempt, (entry, status) in self._by_run.items()
+                if entry.container_path(status.name) in changed
+            }
+        strays = set()
+        for attempt in checked & self._runs.keys() & self._by_run.keys():
+            run, (entry, status) = self._runs[attempt], self._by_run[attempt]
+            if run.exit is None and run.pid is not None and run.start_ticks is not None:
+                path = entry.container_path(status.name)
+                if self._tree.processes.has_left(path, run.pid, run.start_ticks):
+                    strays.add(attempt)
+        self._strays = frozenset(strays)
+        return self._strays
 
     def owns(self, path: str, /) -> bool:
         return not is_pinned(path)

@@ -284,6 +284,10 @@ class RuntimeDomain(PassiveDomain):
         return ()
 
     @property
+    def needs_every_turn(self) -> bool:
+        return self.is_served  # its calls come at any time, and are no observations
+
+    @property
     def is_unsettled(self) -> bool:
         return self._memory.is_waiting
 

@@ -309,4 +309,4 @@ def read_cgroups(tree: CgroupTree, units: UnitCgroups, pods: Sequence[Pod]) -> O
     Raises:
         CgroupError: a cgroup can't be read.
     """
-    return tree.read(OWN_DIRECTORIES) | tree.read_above() | units.read(unit_paths(pods))
+    return {**tree.read(OWN_DIRECTORIES), **tree.read_above(), **units.read(unit_paths(pods))}

@@ -13,7 +13,7 @@ from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_pin
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.devices.holdings import taken_devices
 from nodeagent.core.turn.pod_sources import PodSource, list_manifests
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
@@ -45,19 +45,25 @@ class SystemdDomain(PassiveDomain):
         self._unclear_cpus: Mapping[str, CpuSet] = {}
         """CPUs of these units, by name."""
         self._rescan = False
+        self._entries: tuple[PodEntry, ...] = ()
+        self._sources: tuple[PodSource, ...] = ()
+        self._paths: frozenset[str] = frozenset()
+        """Paths of the units that these entries and sources pin."""
 
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
+    def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - manifests pin units
         self._rescan = rescan
         return ()
 
     def observe(self, look: DomainInput, /) -> DomainView:
+        if (look.state.entries, look.sources) != (self._entries, self._sources):
+            self._entries, self._sources = look.state.entries, look.sources
+            self._paths = unit_paths((*look.state.pods_of_units(), *_pods_in(look.sources)))
         units = self._units_without_pod(look)
         # While a manifest can't be read, a pod in it may pin these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
-        paths = unit_paths((*look.state.pods_of_units(), *_pods_in(look.sources)))
-        cgroups = self._cgroups.read(paths | self._left | self._unclear, rescan=look.rescan)
+        cgroups = self._cgroups.read(self._paths | self._left | self._unclear, rescan=look.rescan)
         self._unclear_cpus = unclear_units(cgroups)
         return DomainView(
             cgroups,
@@ -127,10 +133,12 @@ class SystemdDomain(PassiveDomain):
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
         """Return the units with a record that no pod pins or will pin. The state was lost, and their manifests are gone or refused."""
+        if not (recorded := self._records.look().keys()):
+            return ()
         known = {entry.pod.uid for entry in look.state.entries}
         coming = (pod for pod in _pods_in(look.sources) if pod.uid not in known)
         pinned = {unit for pod in (*look.state.pods_of_units(), *coming) for unit in pod.units}
-        return tuple(sorted(self._records.look().keys() - pinned))
+        return tuple(sorted(recorded - pinned))
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> tuple[Pod, ...]:

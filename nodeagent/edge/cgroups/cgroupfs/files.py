@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +51,12 @@ _HINTS = {
     errno.ERANGE: "the value is out of the kernel's bounds: compare the pod's resources with `nodeagent inspect`",
     errno.EOPNOTSUPP: "another program has made the cgroup threaded: see cgroup.type there and above",
 }
+
+
+_GONE = frozenset({errno.ENOENT, errno.ENODEV})
+"""ENODEV: the cgroup was removed after the file was opened."""
+_SMALL_BYTES = 4096
+"""The kernel returns a shorter file in one read."""
 
 
 def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
@@ -109,9 +116,38 @@ class CgroupFiles:
             finally:
                 os.close(descriptor)
         except OSError as err:
-            if err.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: the cgroup was removed after the file was opened
+            if err.errno in _GONE:
                 return None
             raise make_error(f"read {file}", file, err) from err
+
+    def read_all(self, path: str, names: Iterable[str]) -> dict[str, str]:
+        """Read some small files of one cgroup. Files that don't exist are left out."""
+        found: dict[str, str] = {}
+        directory = os.path.join(self.root, path)  # noqa: PTH118 - as below
+        try:
+            place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as err:
+            if err.errno in _GONE:
+                return found
+            raise make_error(f"open {directory}", directory, err) from err
+        try:
+            for name in names:
+                try:
+                    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
+                    try:
+                        text = os.read(descriptor, _SMALL_BYTES)
+                        while len(text) % _SMALL_BYTES == 0 and (more := os.read(descriptor, _SMALL_BYTES)):
+                            text += more
+                    finally:
+                        os.close(descriptor)
+                except OSError as err:
+                    if err.errno not in _GONE:
+                        raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
+                else:
+                    found[name] = text.decode()
+        finally:
+            os.close(place)
+        return found
 
     def read_value(self, path: str, attribute: Attribute) -> Value | None:
         text = self.read(path, attribute.value)
@@ -124,7 +160,9 @@ class CgroupFiles:
             raise _make_syntax_error(self.root / path / attribute.value, str(err)) from err
 
     def read_ids(self, path: str, name: str, kind: type[Ids]) -> Ids | None:
-        text = self.read(path, name)
+        return self.parse_ids(path, name, kind, self.read(path, name))
+
+    def parse_ids(self, path: str, name: str, kind: type[Ids], text: str | None) -> Ids | None:
         try:
             return None if text is None else kind.parse(text.strip())
         except IdSetSyntaxError as err:
@@ -132,8 +170,11 @@ class CgroupFiles:
 
     def read_numbers(self, path: str, name: str) -> dict[str, int]:
         """Read a flat keyed file, such as cgroup.events. A missing file has no keys."""
+        return self.parse_numbers(path, name, self.read(path, name) or "")
+
+    def parse_numbers(self, path: str, name: str, text: str) -> dict[str, int]:
         try:
-            return parse_flat_keyed(self.read(path, name) or "")
+            return parse_flat_keyed(text)
         except CgroupValueError as err:
             raise _make_syntax_error(self.root / path / name, str(err)) from err
 

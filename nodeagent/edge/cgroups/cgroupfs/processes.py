@@ -113,10 +113,9 @@ class CgroupProcesses:
         home = f"/{(self._files.root / path).relative_to(self._files.mount)}"
         return cgroup != home and not cgroup.startswith(f"{home}/")
 
-    def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
-        """Move a process that has left a container's cgroup back to its payload."""
-        if self.has_left(path, pid, start_ticks):
-            self._move_to_payload(path, pid)
+    def bring_back(self, path: str, pid: int, start_ticks: int) -> bool:
+        """Move a process that has left a container's cgroup back to its payload. Return False if the process is inside or has ended."""
+        return self.has_left(path, pid, start_ticks) and self._move_to_payload(path, pid)
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
         """Move a process into a container's cgroup. Return False if the process has ended.

@@ -4,11 +4,9 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from nodeagent.core.cgroups.write_order import (
     Change,
@@ -24,6 +22,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, MemoryInUseError, is_cgroup, make_error
 from nodeagent.edge.cgroups.cgroupfs.processes import CgroupProcesses
+from nodeagent.edge.cgroups.cgroupfs.readings import SUBTREE_CONTROL, CgroupReadings
+from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
@@ -33,9 +33,16 @@ from nodeagent.formats.kernel.cgroup_values import (
     parse_flat_keyed,
 )
 
-MAX_DEPTH = 3
-"""Number of managed levels: QoS class, pod and container. Deeper cgroups belong to the containers that created them."""
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
+_READ = (
+    "cgroup.controllers",
+    SUBTREE_CONTROL,
+    "cgroup.events",
+    "memory.events",
+    EFFECTIVE_CPUS,
+    EFFECTIVE_MEMS,
+    *(attribute.value for attribute in Attribute),
+)
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 
@@ -47,6 +54,7 @@ class CgroupTree:
         root: directory of the pods' cgroup. Of the cgroups above it, only `cpuset.cpus.exclusive` is ever written (D27).
         begin_partition: writes `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. None means that this process writes the file.
         gather: lets the threads of a cgroup run on all its CPUs again. None means that this process does so itself.
+        watch: watch of the pods' cgroup. None means that `read_changed` reads every cgroup.
     """
 
     def __init__(
@@ -54,10 +62,15 @@ class CgroupTree:
         root: str,
         begin_partition: Callable[[Path, str], None] | None = None,
         gather: Callable[[Path], None] | None = None,
+        watch: CgroupWatch | None = None,
     ) -> None:
         self.root = Path(root)
         self._files = CgroupFiles(self.root)
         self.processes = CgroupProcesses(self._files)
+        self.watch = watch
+        self._readings = CgroupReadings(self._read_one, self._files.list_children)
+        self._has_partitions = False
+        """Whether a partition has been seen. The kernel may then fail to move threads off a CPU that goes offline."""
         self._begin_partition, self._gather_threads = begin_partition, gather
 
     @property
@@ -65,25 +78,41 @@ class CgroupTree:
         """Return the directory of the root cgroup."""
         return self._files.mount
 
-    def read(self, own: frozenset[str], only: Collection[str] | None = None) -> dict[str, ObservedCgroup]:
+    def read(self, own: frozenset[str], only: Collection[str] | None = None) -> Mapping[str, ObservedCgroup]:
         """Read the pods' cgroup and every managed cgroup below it.
 
         Args:
             own: names of the agent's directories directly below the root that aren't pods (`burstable`, …).
             only: paths of the cgroups to read. None means all.
         """
-        paths = self._walk(own) if only is None else only
-        found = {path: seen for path in paths if (seen := self._read_one(path)) is not None}
-        kinds = (seen.get(Attribute.CPUSET_CPUS_PARTITION) for seen in found.values())
-        if any(isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER for kind in kinds):
-            # with partitions, the kernel may fail to move threads off a CPU that goes offline
-            for path, seen in found.items():
-                if seen.is_populated and seen.get(Attribute.FALLBACK_CPUS) is not None and self._find_outside(path):
-                    # CPUs may have come or gone meanwhile, so only the CPUs of a second reading count
-                    again, outside = self._read_one(path), self._find_outside(path)
-                    if again is not None and outside:
-                        found[path] = replace(again, elsewhere=outside)
-        return found
+        if only is not None:
+            return {path: seen for path in only if (seen := self._read_one(path)) is not None}
+        self._readings.doubt_all()
+        return self._readings.refresh(own, 0)
+
+    def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
+        """Read as `read`, but only the cgroups that may have changed since the last reading, and a part of the others.
+
+        Without a watch, or if the watch has missed something, this is every cgroup. Unchanged cgroups stay the same objects.
+
+        Args:
+            own: as for `read`.
+            part: part of all cgroups that is read again although no change was reported, 0 to 1.
+        """
+        changes = None if self.watch is None else self.watch.take_changes()
+        if changes is None or part >= 1:
+            self._readings.doubt_all()
+        for path, file in changes or ():
+            self._readings.doubt(path, file)
+        return self._readings.refresh(own, part)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold back the wake-ups that the agent's own writes would cause, one for each."""
+        return nullcontext() if self.watch is None else self.watch.held()
+
+    def doubt(self, path: str) -> None:
+        """Read a cgroup again next time, although the kernel reports no change of it."""
+        self._readings.doubt(path, "memory.events")
 
     def read_above(self) -> dict[str, ObservedCgroup]:
         """Read `cpuset.cpus.exclusive` of the cgroups above the pods' cgroup. The root cgroup, and older kernels, don't have the file."""
@@ -173,6 +202,8 @@ class CgroupTree:
         Raises:
             CgroupError: the change failed, or the effective CPUs or memory nodes differ from those written.
         """
+        file = change.attribute.value if isinstance(change, SetAttribute) else ""  # a new controller adds files below
+        self._readings.doubt(change.path, file)
         match change:
             case MakeCgroup(path, has_payload):
                 for directory in (path, payload_path(path)) if has_payload else (path,):
@@ -183,7 +214,7 @@ class CgroupTree:
                     except OSError as err:
                         raise make_error(f"make cgroup {self.root / directory}", self.root / directory, err) from err
             case EnableControllers(path, controllers):
-                self._files.write(path, "cgroup.subtree_control", " ".join(f"+{c}" for c in controllers))
+                self._files.write(path, SUBTREE_CONTROL, " ".join(f"+{c}" for c in controllers))
             case GatherThreads(path):
                 self._gather(path)
             case SetAttribute(path, attribute, value):
@@ -192,37 +223,41 @@ class CgroupTree:
             case RemoveCgroup(path):
                 self._remove(path)
 
-    def _walk(self, own: frozenset[str]) -> Iterator[str]:
-        yield ""
-        pending = [name for name in self._files.list_children("") if name in own or name.startswith("pod")]
-        while pending:
-            path = pending.pop()
-            yield path
-            parts = path.split("/")
-            if len(parts) < (MAX_DEPTH if parts[0] in own else MAX_DEPTH - 1):
-                pending += [f"{path}/{name}" for name in self._files.list_children(path)]
-
     def _read_one(self, path: str) -> ObservedCgroup | None:
-        controllers = self._files.read(path, "cgroup.controllers")
-        if controllers is None:
+        files = self._files
+        texts = files.read_all(path, _READ)
+        if "cgroup.controllers" not in texts:
             return None
-        values = ((attribute, self._files.read_value(path, attribute)) for attribute in Attribute)
-        attributes = tuple((attribute, value) for attribute, value in values if value is not None)
-        events = self._files.read_numbers(path, "cgroup.events")
+        attributes = tuple(
+            (attribute, files.parse(path, attribute, text))
+            for attribute in Attribute
+            if (text := texts.get(attribute.value)) is not None
+        )
+        events = files.parse_numbers(path, "cgroup.events", texts.get("cgroup.events", ""))
         # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless that process had already ended
         # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
-        memory = self._files.read_numbers(path, "memory.events")
+        memory = files.parse_numbers(path, "memory.events", texts.get("memory.events", ""))
         group_kills = memory.get("oom_group_kill", 0)
+        kind = next((value for attribute, value in attributes if attribute is Attribute.CPUSET_CPUS_PARTITION), MEMBER)
+        self._has_partitions |= isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER
+        is_populated = events.get("populated") == 1
+        cpus_effective = files.parse_ids(path, EFFECTIVE_CPUS, CpuSet, texts.get(EFFECTIVE_CPUS))
+        elsewhere = CpuSet()
+        is_container = any(attribute is Attribute.FALLBACK_CPUS for attribute, _ in attributes)
+        if self._has_partitions and is_populated and is_container and self._find_outside(path):
+            # CPUs may have come or gone meanwhile, so only the CPUs of a second reading count
+            cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
         return ObservedCgroup(
             path=path,
-            controllers=frozenset(controllers.split()),
-            subtree_control=frozenset((self._files.read(path, "cgroup.subtree_control") or "").split()),
+            controllers=frozenset(texts["cgroup.controllers"].split()),
+            subtree_control=frozenset(texts.get(SUBTREE_CONTROL, "").split()),
             attributes=attributes,
-            cpus_effective=self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet),
-            mems_effective=self._files.read_ids(path, EFFECTIVE_MEMS, NumaSet),
-            is_populated=events.get("populated") == 1,
+            cpus_effective=cpus_effective,
+            mems_effective=files.parse_ids(path, EFFECTIVE_MEMS, NumaSet, texts.get(EFFECTIVE_MEMS)),
+            is_populated=is_populated,
             is_frozen=events.get("frozen") == 1,
             oom_kills=max(memory.get("oom_kill", 0) - group_kills, group_kills),
+            elsewhere=elsewhere,
         )
 
     def _find_outside(self, path: str) -> CpuSet:

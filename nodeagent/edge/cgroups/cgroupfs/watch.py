@@ -1,25 +1,29 @@
-"""Watch of the pods' cgroups, which wakes the agent.
+"""Watch of the pods' cgroups, which wakes the agent and says what has changed.
 
 The agent is woken when a process writes to a cgroup file, when a cgroup is created, removed or gets empty, when a cgroup above gets other
 CPUs, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of `cgroup.events`
-(cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`, which the periodic scan finds.
+(cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`. The kernel finds the watch of `cgroup.events` by the file's inode,
+which it may drop from its cache unless the file itself is watched (fs/kernfs/file.c, kernfs_notify_workfn).
 
 The module calls inotify(7) itself, because watchdog needs a thread per directory, or reports new directories twice. The kernel keeps one
 watch per directory, however often it is requested.
 """
 
 import ctypes
+import errno
 import os
 import select
 import struct
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.errors import NodeAgentError
 
-_FILES = frozenset({*(attribute.value for attribute in Attribute), "cgroup.subtree_control", "cgroup.events"})
+_EVENTS = "cgroup.events"
+_FILES = frozenset({*(attribute.value for attribute in Attribute), "cgroup.subtree_control", _EVENTS})
 
 _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED, _IS_DIRECTORY, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x40000000, 0x01000000
@@ -81,6 +85,27 @@ class CgroupWatch:
         if self._watching.failure is not None:
             raise CgroupWatchError(self._root, self._watching.failure)
 
+    def take_changes(self) -> frozenset[tuple[str, str]] | None:
+        """Return the changes since the last call: the path of each cgroup below the pods' cgroup, and the name of the file.
+
+        The name is empty if the cgroup was created or removed. None means that any cgroup may have changed.
+        """
+        return None if self._watching is None else self._watching.take_changes()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `take_changes` would return any change that is known already."""
+        return self._watching is None or self._watching.changes is None or bool(self._watching.changes)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold back the wake-ups of the agent's own writes, which `take_changes` returns before the end."""
+        if self._watching is None:
+            yield
+            return
+        with self._watching.lock:
+            yield
+
     def stop(self) -> None:
         """End the watch and its thread, if there is one."""
         if self._watching is not None:
@@ -110,6 +135,12 @@ class _Watching:
         self._wake = wake
         self._paths: dict[int, str] = {}
         """Paths of the pods' cgroups, by watch descriptor."""
+        self._events: dict[int, str] = {}
+        """Paths of cgroups whose `cgroup.events` is watched, by watch descriptor."""
+        self.lock = threading.RLock()
+        """Protects the queue of events and the changes."""
+        self.changes: set[tuple[str, str]] | None = None
+        """Changes since `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
         """Names of interest outside of the pods' cgroups, by watch descriptor. The watch of a file reports an empty name."""
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
@@ -135,35 +166,73 @@ class _Watching:
         os.close(self._stopping)
         os.close(self._kernel)
 
+    def take_changes(self) -> frozenset[tuple[str, str]] | None:
+        with self.lock:
+            self._drain()
+            taken = None if self.changes is None or self.failure is not None else frozenset(self.changes)
+            self.changes = set()
+            return taken
+
     def _follow(self) -> None:
         poll = select.poll()
         poll.register(self._kernel, select.POLLIN)
         poll.register(self._stopping, select.POLLIN)
         while all(ready != self._stopping for ready, _ in poll.poll()):
-            has_to_wake = False
-            events, at = os.read(self._kernel, _READ_BYTES), 0
+            with self.lock:
+                has_to_wake = self._drain()
+            if has_to_wake:
+                self._wake()  # only after new cgroups are watched, so that the agent's scan doesn't miss a change
+
+    def _drain(self) -> bool:
+        """Handle all waiting events, and return whether to wake the agent."""
+        has_to_wake = False
+        while True:
+            try:
+                events, at = os.read(self._kernel, _READ_BYTES), 0
+            except BlockingIOError:
+                return has_to_wake
             while at < len(events):
                 watch, mask, _, length = _HEADER.unpack_from(events, at)
                 at += _HEADER.size + length
                 has_to_wake |= self._handle(watch, mask, os.fsdecode(events[at - length : at].rstrip(b"\0")))
-            if has_to_wake:
-                self._wake()  # only after new cgroups are watched, so that the agent's scan doesn't miss a change
 
     def _handle(self, watch: int, mask: int, name: str) -> bool:
-        """Update the watches after an event, and return whether to wake the agent."""
+        """Update the watches and the changes after an event, and return whether to wake the agent."""
         if mask & _OVERFLOW:
+            self.changes = None
             self._watch_below(self._root)
             return True
         if mask & _IGNORED:
-            return self._paths.pop(watch, None) == self._root
+            self._events.pop(watch, None)
+            if self._paths.pop(watch, None) != self._root:
+                return False
+            self.changes = None
+            return True
+        if watch in self._events:
+            self._note(self._events[watch], _EVENTS)
+            return True
         if watch in self._outside:
-            return bool(mask & (_CREATE | _MOVED_TO | _MODIFY)) and name in self._outside[watch]
-        if not mask & _IS_DIRECTORY:
-            return bool(mask & _MODIFY) and name in _FILES
+            is_wanted = bool(mask & (_CREATE | _MOVED_TO | _MODIFY)) and name in self._outside[watch]
+            if is_wanted and not name:
+                self.changes = None
+            return is_wanted
         parent = self._paths.get(watch)
-        if mask & (_CREATE | _MOVED_TO) and parent is not None:
-            self._add_with_children(f"{parent}/{name}")
+        if not mask & _IS_DIRECTORY:
+            if not mask & _MODIFY or name not in _FILES:
+                return False
+            self._note(parent, name)
+            return True
+        if parent is not None:
+            self._note(f"{parent}/{name}", "")
+            if mask & (_CREATE | _MOVED_TO):
+                self._add_with_children(f"{parent}/{name}")
         return True
+
+    def _note(self, path: str | None, file: str) -> None:
+        if path is None:
+            self.changes = None
+        elif self.changes is not None:
+            self.changes.add((path.removeprefix(self._root).removeprefix("/"), file))
 
     def _watch_above(self, path: str) -> None:
         for directory in Path(path).parents:
@@ -210,6 +279,12 @@ class _Watching:
 
     def _add(self, path: str) -> None:
         self._paths[add_watch(self._kernel, path)] = path
+        file = os.fsencode(f"{path}/{_EVENTS}")
+        watch = _libc.inotify_add_watch(self._kernel, file, _MODIFY)
+        if watch >= 0:
+            self._events[watch] = path
+        elif (error := ctypes.get_errno()) != errno.ENOENT:
+            raise OSError(error, os.strerror(error), file)
 
 
 def add_watch(instance: int, path: str) -> int:

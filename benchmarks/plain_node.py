@@ -1,0 +1,178 @@
+"""A node on plain files: the agent's whole turn, with real state files, a real manifest directory, and directories in the place of cgroups.
+
+A plain file takes what is written to it. This kernel adds what a real one does by itself: the files of a new cgroup, and effective values.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
+from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.cgroup_layout import PAYLOAD
+from nodeagent.daemon.sources.manifest_list import ManifestList
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
+from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
+from nodeagent.edge.files.manifest_watch import ManifestWatch
+from nodeagent.edge.processes.launcher import Changes
+from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS
+from nodeagent.formats.wire.launcher_protocol import Exited, Returned, Running, RunStatus, StartRequest
+from tests.support.daemon_model import Daemon
+from tests.support.node_model import Machine
+from tests.support.world import Node
+
+_CONTROLLERS = "cpuset cpu io memory pids\n"
+_FILES = {
+    "cgroup.controllers": _CONTROLLERS,
+    "cgroup.subtree_control": "",
+    "cgroup.events": "populated 0\nfrozen 0\n",
+    "cgroup.procs": "",
+    "memory.events": "oom_kill 0\noom_group_kill 0\n",
+    "cpuset.cpus": "\n",
+    "cpuset.cpus.exclusive": "\n",
+    "cpuset.cpus.partition": "member\n",
+    "cpuset.mems": "\n",
+    "cpu.max": "max 100000\n",
+    "cpu.weight": "100\n",
+    "memory.max": "max\n",
+    "memory.swap.max": "max\n",
+    "memory.oom.group": "0\n",
+    "cgroup.freeze": "0\n",
+}
+
+
+class PlainTree(CgroupTree):
+    """Directories as cgroups. Each change is made by the real tree, after or before what the kernel would add."""
+
+    def __init__(self, root: Path, cpus: str, mems: str, wake: Callable[[], None]) -> None:
+        self.events = CgroupWatch(str(root), wake)
+        super().__init__(str(root), watch=self.events)
+        self._granted = {EFFECTIVE_CPUS: cpus, EFFECTIVE_MEMS: mems}
+        self.make("")
+
+    def make(self, path: str) -> None:
+        (self.root / path).mkdir(parents=True, exist_ok=True)
+        for name, text in _FILES.items():
+            (self.root / path / name).write_text(text)
+        above = self.root / path / ".."
+        for name, text in self._granted.items():
+            file = above / name
+            (self.root / path / name).write_text(file.read_text() if path and file.exists() else f"{text}\n")
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case MakeCgroup(path, has_payload):
+                self.make(path)
+                if has_payload:
+                    self.make(f"{path}/{PAYLOAD}")
+                return
+            case RemoveCgroup(path):
+                shutil.rmtree(self.root / path)
+                return
+            case EnableControllers(path, controllers):
+                (self.root / path / "cgroup.subtree_control").write_text(" ".join(controllers))
+                return
+            case SetAttribute(path, Attribute.CPUSET_CPUS, cpus):
+                (self.root / path / EFFECTIVE_CPUS).write_text(f"{cpus}\n")
+            case SetAttribute(path, Attribute.CPUSET_MEMS, mems):
+                (self.root / path / EFFECTIVE_MEMS).write_text(f"{mems}\n")
+        if isinstance(change, SetAttribute):
+            os.truncate(self.root / change.path / change.attribute.value, 0)
+        super().apply(change)
+
+
+@dataclass
+class PlainLauncher:
+    """A launcher whose processes are lines in `cgroup.procs`."""
+
+    root: Path
+    runs: dict[str, RunStatus] = field(default_factory=dict)
+
+    changed: list[str] = field(default_factory=list)
+    """IDs of the runs that have changed, in order. A token counts how many of them the agent knows."""
+
+    def list_changes(self, since: str) -> Changes:
+        changed = dict.fromkeys(self.changed[int(since or 0) :])
+        statuses = tuple(self.runs[run_id] for run_id in changed if run_id in self.runs)
+        gone = tuple(run_id for run_id in changed if run_id not in self.runs)
+        return Changes(statuses, gone, str(len(self.changed)), is_whole=not since)
+
+    def start(self, request: StartRequest) -> RunStatus:
+        run = self.runs[request.id] = Running(request.id, 4_000_000 + len(self.runs), 1, "boot", None, 1)
+        self.changed.append(request.id)
+        self._populate(Path(str(request.cgroup)), populated=True)
+        return run
+
+    def signal(self, run_id: str, _number: int) -> bool:
+        self.runs[run_id] = Exited(run_id, 1, None, 1, 2, Returned(0))
+        self.changed.append(run_id)
+        return True
+
+    def ack(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+        for run_id in ids:
+            del self.runs[run_id]
+            self.changed.append(run_id)
+        return ids
+
+    def _populate(self, directory: Path, *, populated: bool) -> None:
+        while directory != self.root:
+            (directory / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+            directory = directory.parent
+
+
+@dataclass
+class PlainDaemon(Daemon):
+    """The agent's process over plain files."""
+
+    def make_tree(self) -> Any:
+        topology = self.machine.node.managers.topology
+        mems = str(topology.memory_nodes)
+        self.tree = PlainTree(self.directory / "cgroup", str(topology.online), mems, lambda: None)
+        return self.tree
+
+    def make_client(self) -> Any:
+        self.launcher = PlainLauncher(self.tree.root)
+        return self.launcher
+
+
+def manifest(number: int, cpus: str) -> str:
+    """Return the manifest of a pod with one container."""
+    return (
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number:04}}}\nspec:\n  containers:\n"
+        f"  - {{name: main, command: [run], resources: {{limits: {{cpu: {cpus}, memory: 1Mi}}}}}}\n"
+    )
+
+
+@contextmanager
+def plain_agent(of: Node, directory: Path) -> Iterator[PlainDaemon]:
+    """Run an agent on plain files below a directory."""
+    made: list[PlainDaemon] = []
+    manifests = directory / "manifests"
+    manifests.mkdir()
+    state = directory / "state"
+    state.mkdir()
+
+    def wake() -> None:
+        made[0].agent.wakeups.wake(WakeUpReason.MANIFESTS)
+
+    with closing(ManifestList(str(manifests), ManifestWatch(str(manifests), wake), 20.0)) as files:
+        listed: Any = files
+        daemon = PlainDaemon(Machine(of), state, listed)
+        made.append(daemon)
+        daemon.start()
+        daemon.tree.events.renew()
+        yield daemon
+        daemon.tree.events.stop()
+
+
+def settle(daemon: PlainDaemon, reason: WakeUpReason) -> int:
+    """Do turns until no further one is due before the timer. Return their number."""
+    turns, reasons = 1, frozenset({reason})
+    while daemon.agent.turn(reasons) < 1:
+        turns, reasons = turns + 1, frozenset({WakeUpReason.CGROUPS})
+    return turns

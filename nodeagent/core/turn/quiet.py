@@ -1,0 +1,106 @@
+"""Quiet pods: those for which a turn has nothing to do, because nothing of theirs has changed since a turn that left them as they were."""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.core.turn.world import Turn, World
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_LONGEST_UID = 36
+"""The run IDs of pods with longer UIDs don't show the UID."""
+
+
+class LeftAlone(Struct, frozen=True):
+    """Pods that a turn has left as they were, and the observations of that turn."""
+
+    pods: frozenset[str]
+    """UIDs of running pods that wait for no time and for no event without notification."""
+    state: NodeState
+    """State after the turn."""
+    world: World
+
+
+def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Turn) -> LeftAlone:
+    """Return the pods that a turn has left as they were.
+
+    Args:
+        before: the state before the turn.
+        after: the saved state after it.
+        world: the observations of the turn.
+        turn: the turn, as saved.
+    """
+    postponed = {pod.uid for pod, _ in turn.postponed}
+    known = {id(entry) for entry in before.entries}
+    if world.runs is None or after.promises.unrecovered:
+        return LeftAlone(frozenset(), after, world)
+    pods = frozenset(
+        entry.pod.uid
+        for entry in after.entries
+        if entry.pod.uid in world.quiet
+        or (id(entry) in known and entry.pod.uid not in postponed and _is_settled(entry, world))
+    )
+    return LeftAlone(pods, after, world)
+
+
+def _is_settled(entry: PodEntry, world: World) -> bool:
+    return (
+        entry.is_active
+        and entry.deleting_since_ms is None
+        and not entry.waiting
+        and not entry.pins_units
+        and not entry.is_requested_per_container
+        and len(entry.pod.uid) <= _LONGEST_UID
+        and lifecycle.wake_at_ms(entry, world.now_ms) is None
+        and not lifecycle.is_unsettled(entry, world.runs or {}, world.observed)
+    )
+
+
+def find_quiet(left: LeftAlone | None, state: NodeState, world: World) -> frozenset[str]:
+    """Return the UIDs of the pods for which this turn has nothing to do.
+
+    Args:
+        left: result of the last turn. None means that there was none.
+        state: the state before this turn.
+        world: the observations of this turn, without `quiet`.
+    """
+    if left is None or left.state is not state or world.runs is None or left.world.runs is None:
+        return frozenset()
+    before = left.world
+    if before.config is not world.config or before.has_reported_all != world.has_reported_all:
+        return frozenset()
+    if list(map(_without_pods, before.sources)) != list(map(_without_pods, world.sources)):
+        return frozenset()
+    touched = {uid for path in _list_changed(before.observed, world.observed) for uid in _list_pods_at(path)}
+    touched.update(attempt.partition("/")[0] for attempt in _list_changed(before.runs or {}, world.runs))
+    touched |= world.retried | world.released
+    if before.sources != world.sources:
+        old, new = (
+            {(m.origin.name, m.pod.uid): m for source in one.sources for m in source.pods} for one in (before, world)
+        )
+        touched.update(uid for _, uid in _list_changed(old, new))
+    return left.pods - touched
+
+
+def _without_pods(source: PodSource) -> tuple[object, ...]:
+    return source.name, source.is_blind, source.is_partial, source.unreadable, source.misspelt
+
+
+def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[K]:
+    if old is new:
+        return
+    for key, value in new.items():
+        if (before := old.get(key)) is not value and before != value:
+            yield key
+    yield from old.keys() - new.keys()
+
+
+def _list_pods_at(path: str) -> Iterator[str]:
+    """Return the UID of the pod whose cgroup a path is in, or leads to."""
+    return (part.removeprefix("pod") for part in path.split("/") if part.startswith("pod"))

@@ -1,0 +1,163 @@
+"""Readings of the pods' cgroups that stay in use until a cgroup may have changed.
+
+The kernel tells of a write to a file by another process, of a new, removed or emptied cgroup, and of a partition that it ends. It doesn't
+tell of effective CPUs and memory nodes that follow from a change elsewhere, nor of a thread's affinity. So a change of CPUs or memory nodes
+puts the cgroups below in doubt, too, and a change of a partition every cgroup that could have the partition's CPUs. For everything else,
+each cgroup is read again in rotation.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
+
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup
+from nodeagent.core.model.cgroup_layout import PAYLOAD, is_within
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.rotation import Rotation
+
+SUBTREE_CONTROL = "cgroup.subtree_control"
+_OF_PARTITIONS = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE.value, Attribute.CPUSET_CPUS_PARTITION.value})
+_INHERITED = frozenset({Attribute.CPUSET_CPUS.value, Attribute.CPUSET_MEMS.value, SUBTREE_CONTROL})
+_CPUS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.FALLBACK_CPUS)
+_MAX_DEPTH = 3
+"""Number of managed levels: QoS class, pod and container. Deeper cgroups belong to the containers that created them."""
+
+
+class CgroupReadings:
+    """Cgroups below the pods' cgroup, each as of its last reading.
+
+    Args:
+        read: reads a cgroup by its path below the pods' cgroup. None means that it doesn't exist.
+        list_children: lists the names of the cgroups directly below a path.
+    """
+
+    def __init__(
+        self, read: Callable[[str], ObservedCgroup | None], list_children: Callable[[str], Iterable[str]]
+    ) -> None:
+        self._read, self._list_children = read, list_children
+        self._known: Mapping[str, ObservedCgroup] = {}
+        self._in_doubt: set[str] = set()
+        self._in_doubt_below: set[str] = {""}
+        self._changed_partitions: set[str] = set()
+        self._rotation = Rotation()
+
+    def doubt_all(self) -> None:
+        """Read every cgroup again at the next refresh."""
+        self._in_doubt_below.add("")
+
+    def doubt(self, path: str, file: str = "") -> None:
+        """Read a cgroup again at the next refresh, with all others that the change of the file may have changed.
+
+        Args:
+            path: path of a cgroup that was made, removed or changed.
+            file: name of the changed file. Empty means the cgroup itself.
+        """
+        path = path.removesuffix(f"/{PAYLOAD}")
+        if file in _OF_PARTITIONS:
+            self._changed_partitions.add(path)
+        elif file in _INHERITED or not file:
+            self._in_doubt_below.add(path)
+        else:
+            self._in_doubt.add(path)
+
+    def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
+        """Read the cgroups in doubt again, and a part of the others. Unchanged readings stay the same objects, or the same mapping.
+
+        Args:
+            own: names of the agent's directories directly below the root that aren't pods (`burstable`, …).
+            part: part of all cgroups that is read again anyway, 0 to 1.
+
+        Raises:
+            CgroupError: a cgroup can't be read. It stays in doubt.
+        """
+        known = dict(self._known)
+        wanted = [path for path in (*self._in_doubt, *self._in_doubt_below) if _is_managed(path, own)]
+        if "" in self._in_doubt_below:
+            wanted += known
+        else:
+            if self._in_doubt_below:
+                wanted += [path for path in known if _is_within_any(path, self._in_doubt_below)]
+            wanted += self._find_beside_partitions(own)
+        wanted += self._rotation.take(known, part)
+        changed = False
+        for path in dict.fromkeys(wanted):
+            before, now = known.get(path), self._read(path)
+            if now is None:
+                gone = [other for other in known if is_within(other, path)]
+                changed |= bool(gone)
+                for other in gone:
+                    del known[other]
+            elif now != before:
+                known[path], changed = now, True
+                if before is None:
+                    self._read_below(path, own, known)
+        if "" in self._in_doubt_below and "" in known:
+            changed |= self._read_below("", own, known)
+        self._in_doubt.clear()
+        self._in_doubt_below.clear()
+        self._changed_partitions.clear()
+        if changed:
+            self._known = known
+        return self._known
+
+    def _find_beside_partitions(self, own: frozenset[str]) -> list[str]:
+        """Return the cgroups whose effective CPUs may have changed with a partition: those that list none, or some of the partition's."""
+        changed = self._changed_partitions | {
+            path
+            for path in self._in_doubt_below
+            if path in self._known and self._known[path].get(Attribute.CPUSET_CPUS_PARTITION) not in {None, MEMBER}
+        }
+        if not changed:
+            return []
+        if not all(_is_managed(path, own) for path in changed):
+            return list(self._known)
+        moved = CpuSet()
+        for cgroup in filter(None, (*map(self._known.get, changed), *map(self._read, changed))):
+            for attribute in _CPUS:
+                cpus = cgroup.get(attribute)
+                moved |= cpus if isinstance(cpus, CpuSet) else CpuSet()
+        return [
+            *changed,
+            *(path for path in self._known if (listed := self._find_listed(path)) is None or listed & moved),
+        ]
+
+    def _find_listed(self, path: str) -> CpuSet | None:
+        """Return the CPUs that a cgroup lists, or else the nearest cgroup above. None means that no managed cgroup lists any."""
+        while True:
+            cgroup = self._known.get(path)
+            cpus = None if cgroup is None else cgroup.get(Attribute.CPUSET_CPUS)
+            if isinstance(cpus, CpuSet) and cpus:
+                return cpus
+            if not path:
+                return None
+            path = path.rpartition("/")[0]
+
+    def _read_below(self, top: str, own: frozenset[str], known: dict[str, ObservedCgroup]) -> bool:
+        """Read the cgroups below a cgroup that aren't known yet. Return whether there are any."""
+        pending, found = [top], False
+        while pending:
+            above = pending.pop()
+            for name in self._list_children(above):
+                path = f"{above}/{name}" if above else name
+                if not _is_managed(path, own):
+                    continue
+                if path not in known:
+                    cgroup = self._read(path)
+                    if cgroup is None:
+                        continue
+                    known[path], found = cgroup, True
+                pending.append(path)
+        return found
+
+
+def _is_within_any(path: str, tops: AbstractSet[str]) -> bool:
+    while path not in tops:
+        path, _, name = path.rpartition("/")
+        if not name:
+            return False
+    return True
+
+
+def _is_managed(path: str, own: frozenset[str]) -> bool:
+    parts = path.split("/")
+    if parts[0] in own:
+        return len(parts) <= _MAX_DEPTH
+    return not path or (parts[0].startswith("pod") and len(parts) < _MAX_DEPTH)
