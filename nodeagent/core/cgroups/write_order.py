@@ -182,6 +182,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
 
 def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
     """Return whether a cgroup needs no change and occupies no CPU that it shouldn't have, whatever the other cgroups are."""
+    usable = _find_usable_cpus(cgroup)
     return (
         not is_pinned(want.path)
         and not want.is_starved
@@ -189,7 +190,8 @@ def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
         and cgroup.get(Attribute.FREEZE) is not True
         and not cgroup.elsewhere
         and all(cgroup.get(attribute) == value for attribute, value in want.attributes)
-        and (not want.is_leaf or _find_usable_cpus(cgroup) <= want.cpus())
+        and (not want.is_leaf or usable <= want.cpus())
+        and (not want.is_exclusive or want.cpus() <= usable | want.offline_cpus)
     )
 
 

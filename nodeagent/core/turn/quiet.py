@@ -36,7 +36,7 @@ def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Tur
         world: the observations of the turn.
         turn: the turn, as saved.
     """
-    postponed = {pod.uid for pod, _ in turn.postponed}
+    postponed = {entry.pod.uid for entry in turn.postponed}
     known = {id(entry) for entry in before.entries}
     if world.runs is None or after.promises.unrecovered:
         return LeftAlone(frozenset(), after, world)
