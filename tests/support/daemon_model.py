@@ -646,7 +646,7 @@ class Daemon:
 
 def _step_twice(state: NodeState, world: World, decide: Decide) -> Turn:
     turn = step(state, world, decide)
-    if world.quiet and not world.managers.cpu_plugins:
+    if world.quiet and not (world.managers.plugged or world.managers.cpu_plugins):
         assert turn == step(state, replace(world, quiet=frozenset()))
     return turn
 
