@@ -59,7 +59,7 @@ def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tu
         return view, None
     tree = CgroupTree(view.cgroup_root)
     try:
-        observed = tree.read(OWN_DIRECTORIES, _list_paths(view) if only_pods else None) | tree.read_above()
+        observed = {**tree.read(OWN_DIRECTORIES, _list_paths(view) if only_pods else None), **tree.read_above()}
         if pinning := view.state.pods_of_units():
             from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, unit_paths
 
