@@ -1,6 +1,7 @@
 """`nodeagent check`: checks whether the node is fit for pinning, with verdict, reason and fix of each check."""
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -21,23 +22,40 @@ from nodeagent.core.admission.node_rules import KnownNode
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.start.node_builder import node_of
 from nodeagent.daemon.start.startup import StartError
+from nodeagent.edge.files import state_files
 from nodeagent.edge.kernel.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
 from nodeagent.views.check.node_check import describe_checks, is_fit, render_node_check, run_checks
-from nodeagent.views.check.verdicts import CheckResult, NodeFacts
+from nodeagent.views.check.verdicts import CheckResult, NodeFacts, Purpose
 
 if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
+
+
+_RECORD = "run/nodeagent-check.json"
+"""Record of the former values, below the root. The directory is empty after a boot, as the settings are the kernel's again."""
+_MAX_RECORD_BYTES = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     parser.add_argument("--strict", action="store_true", help="also treat warnings and unknown results as unfit")
     parser.add_argument(
+        "--for",
+        dest="purpose",
+        choices=tuple(Purpose),
+        default=Purpose.SERVICE.value,
+        help="what the node is for: a benchmark also needs results that are the same in every run (default: service)",
+    )
+    writes = parser.add_mutually_exclusive_group()
+    writes.add_argument(
         "--fix",
         action="store_true",
-        help="first apply fixes that move no process and last until the next boot: kernel.numa_balancing and the governors",
+        help="first apply fixes of warnings that move no process and last until the next boot, and record the former values",
+    )
+    writes.add_argument(
+        "--undo", action="store_true", help="first restore the values that --fix has recorded since the boot"
     )
     add_color_argument(parser)
     add_node_arguments(parser)
@@ -49,7 +67,9 @@ examples:
   nodeagent check
   nodeagent check --strict -o json | jq -r '.checks[] | select(.level != "ok") | .fix'
   nodeagent check --root /mnt/copy
-  sudo nodeagent check --fix
+  nodeagent check --for benchmark
+  sudo nodeagent check --for benchmark --fix
+  sudo nodeagent check --undo
 
 Levels: ok; note: worth knowing; warning: pods run less well, or less isolated, than they could; failure: the agent cannot work;
 unknown: the source cannot be read.
@@ -63,8 +83,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the machine can't be read, or a setting can't be written.
     """
-    if options.fix and is_elsewhere(options):
-        options.parser.error("only this node can be fixed, not a copy: leave out --fix, or run it on the node itself")
+    if (options.fix or options.undo) and is_elsewhere(options):
+        option = "--fix" if options.fix else "--undo"
+        options.parser.error(
+            f"only this node can be fixed, not a copy: leave out {option}, or run it on the node itself"
+        )
+    if options.undo:
+        undo_fixes()
     found = run_checks(_find_facts(options))
     if options.fix:
         apply_fixes(found)
@@ -76,11 +101,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
-    """Apply the writes that the verdicts allow, and report them.
+    """Apply the writes that the verdicts allow, and report them. The former values are recorded first, each once.
 
     Raises:
         SysfsError: a write failed.
+        StateFileError: the record can't be read or written.
     """
+    record = _read_record(root)
+    before = record.copy()
+    for verdict in found:
+        for write in verdict.writes:
+            record.setdefault(write.path, write.before)
+    if record != before:
+        content = json.dumps(record, sort_keys=True).encode()
+        state_files.write_atomically(_find_record(root), content, mode=0o600)
     for verdict in found:
         for write in verdict.writes:
             write_setting(write.path, write.text, root)
@@ -90,9 +124,41 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
             print(f"fixed {verdict.check}: wrote {verdict.writes[0].text} to {written}", file=sys.stderr)
 
 
+def undo_fixes(root: str = "/") -> None:
+    """Restore the recorded values, report each, and remove the record.
+
+    Raises:
+        SysfsError: a write failed. The record stays.
+        StateFileError: the record can't be read or removed.
+    """
+    record = _read_record(root)
+    for path, text in record.items():
+        write_setting(path, text, root)
+        print(f"undone: wrote {text} to /{path}", file=sys.stderr)
+    if record:
+        state_files.remove(_find_record(root))
+    else:
+        print("nothing to undo: --fix has recorded nothing since the boot", file=sys.stderr)
+
+
+def _find_record(root: str) -> str:
+    return f"{root.rstrip('/')}/{_RECORD}"
+
+
+def _read_record(root: str) -> dict[str, str]:
+    """Return the recorded values by path. Other content counts as no record."""
+    content = state_files.read(_find_record(root), max_bytes=_MAX_RECORD_BYTES)
+    try:
+        record = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return {path: text for path, text in record.items() if isinstance(text, str)} if isinstance(record, dict) else {}
+
+
 def _find_facts(options: argparse.Namespace) -> NodeFacts:
     topology = read_topology(options)
     settings = _read_selected_settings(options)
+    purpose = Purpose(options.purpose)
     try:
         node = _find_node(options, topology)
     except NodeAgentError as err:
@@ -102,8 +168,10 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
             config_problem=err.message,
             config_is_missing=is_unconfigured(options),
             config_command=_format_validate_command(options),
+            purpose=purpose,
         )
-    facts = NodeFacts(topology, settings, node.config, node.rules, config_file=options.config or "the configuration")
+    file = options.config or "the configuration"
+    facts = NodeFacts(topology, settings, node.config, node.rules, config_file=file, purpose=purpose)
     if node.config.placement.devices:
         facts = replace(facts, devices=_find_devices(options, topology))
     return facts if not node.config.nri_socket or options.machine is not None else _add_runtime(facts, options)

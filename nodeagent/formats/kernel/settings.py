@@ -17,6 +17,34 @@ SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
 """Services that write settings the agent relies on, or that move processes and interrupts."""
 
+SWAPS = "proc/swaps"
+THP = "sys/kernel/mm/transparent_hugepage/enabled"
+KSM = "sys/kernel/mm/ksm/run"
+NO_TURBO, BOOST = f"{CPUS}/intel_pstate/no_turbo", f"{CPUS}/cpufreq/boost"
+ASLR = "proc/sys/kernel/randomize_va_space"
+_CLOCK = "sys/devices/system/clocksource/clocksource0"
+CLOCKSOURCE, CLOCKSOURCES = f"{_CLOCK}/current_clocksource", f"{_CLOCK}/available_clocksource"
+RT_RUNTIME = "proc/sys/kernel/sched_rt_runtime_us"
+NMI_WATCHDOG = "proc/sys/kernel/nmi_watchdog"
+STAT_INTERVAL = "proc/sys/vm/stat_interval"
+PERF_RATE = "proc/sys/kernel/perf_event_max_sample_rate"
+TIMER_MIGRATION = "proc/sys/kernel/timer_migration"
+IDLE_STATE = f"{CPUS}/cpu0/cpuidle/state{{}}/{{}}"
+"""Pattern of the files of an idle state, by its number and the file's name. All CPUs of a kind have the same states."""
+VULNERABILITIES = tuple(
+    f"{CPUS}/vulnerabilities/{name}"
+    for name in (
+        "meltdown",
+        "spectre_v1",
+        "spectre_v2",
+        "mds",
+        "retbleed",
+        "srbds",
+        "gather_data_sampling",
+        "spec_rstack_overflow",
+    )
+)
+
 SETTINGS = (
     "proc/cmdline",
     "proc/sys/kernel/osrelease",
@@ -34,6 +62,23 @@ SETTINGS = (
     *(f"{CGROUPS}/system.slice/{name}.service/cgroup.events" for name in SERVICES),
     *KUBEPODS,
     KUBELET_STATE,
+    *(
+        SWAPS,
+        THP,
+        KSM,
+        NO_TURBO,
+        BOOST,
+        ASLR,
+        CLOCKSOURCE,
+        CLOCKSOURCES,
+        RT_RUNTIME,
+        NMI_WATCHDOG,
+        STAT_INTERVAL,
+        PERF_RATE,
+        TIMER_MIGRATION,
+    ),
+    *(IDLE_STATE.format("#", name) for name in ("name", "latency", "disable")),
+    *VULNERABILITIES,
 )
 """Files below the root, in the notation of `sysfs_sample.WANTED`."""
 

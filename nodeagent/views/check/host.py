@@ -107,8 +107,8 @@ def check_numa_balancing(facts: NodeFacts) -> CheckResult:
         "numa-balancing",
         Level.WARNING,
         f"kernel.numa_balancing is {text}: the kernel unmaps pods' pages to detect accesses, and moves memory that is not bound",
-        "sudo sysctl -w kernel.numa_balancing=0 # until the next boot; permanently in /etc/sysctl.d/",
-        (SettingWrite("proc/sys/kernel/numa_balancing", "0"),),
+        f"sudo sysctl -w kernel.numa_balancing=0 # until the next boot; undo: sudo sysctl -w kernel.numa_balancing={text}",
+        (SettingWrite("proc/sys/kernel/numa_balancing", "0", text),),
     )
 
 
@@ -131,8 +131,11 @@ def check_governor(facts: NodeFacts) -> CheckResult:
         "governor",
         Level.WARNING,
         f"the frequency follows the load: {said}",
-        "sudo cpupower frequency-set -g performance",
-        tuple(SettingWrite(paths[cpu], "performance") for cpu in sorted(cpu for cpus in slow.values() for cpu in cpus)),
+        f"sudo cpupower frequency-set -g performance # until the next boot; undo: sudo cpupower frequency-set -g {min(slow)}",
+        tuple(
+            SettingWrite(paths[cpu], "performance", name)
+            for cpu, name in sorted((cpu, name) for name, cpus in slow.items() for cpu in cpus)
+        ),
     )
 
 

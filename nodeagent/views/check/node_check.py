@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.views.check import host, isolation, placement, runtime
+from nodeagent.views.check import host, isolation, kernel_settings, placement, runtime
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from nodeagent.views.wording.columns import break_text
 
@@ -44,6 +44,7 @@ def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
         *of_devices,
         host.check_numa_balancing(facts),
         host.check_governor(facts),
+        *kernel_settings.check_kernel_settings(facts),
         host.check_irqbalance(facts),
         host.check_kubelet(facts),
         *host.check_competing_services(facts),

@@ -36,6 +36,15 @@ class SettingWrite(Struct, frozen=True):
     path: str
     """Path below the root."""
     text: str
+    before: str
+    """Value to restore."""
+
+
+class Purpose(enum.StrEnum):
+    """What a node is for, which sets the level of some results."""
+
+    SERVICE = "service"
+    BENCHMARK = "benchmark"
 
 
 class CheckResult(Struct, frozen=True):
@@ -76,6 +85,7 @@ class NodeFacts(Struct, frozen=True):
     """Facts about the container runtime. None if `nriSocket` isn't set, or for a capture, which has none."""
     devices: "PlacedDevices | None" = None
     """Devices of the machine. None if the configuration has no extended resources."""
+    purpose: Purpose = Purpose.SERVICE
     kubelet_problem: str = ""
     """Change to kubelet that is required before the agent can place its containers. Empty if none is known."""
 

@@ -29,13 +29,14 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig
+from nodeagent.formats.kernel import settings as kernel
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.formats.manifest.pod_manifest import pod_from_document
 from nodeagent.views.check import node_check
 from nodeagent.views.check.node_check import describe_checks, is_fit, render_node_check, run_checks
 from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Purpose
 from tests.cli.test_selected_node import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP
 from tests.support import json_schema
@@ -166,6 +167,16 @@ def reserving(**limits: str) -> Placement:
 
 
 FALLS_BACK = "other containers' memory may come from there once nearer nodes are full"
+
+
+def idle(*states: tuple[str, str, str]) -> dict[str, str]:
+    """Name, latency and `disable` of CPU 0's idle states."""
+    parts = ("name", "latency", "disable")
+    return {
+        kernel.IDLE_STATE.format(number, part): f"{text}\n"
+        for number, state in enumerate(states)
+        for part, text in zip(parts, state, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -324,6 +335,16 @@ CASES = [
     Case("pods-api", "unknown", "can only be checked on the node itself", runtime()),
     Case("numad", "warning", "moves processes and their memory", facts({service("numad"): RUNS}), "systemctl disable --now numad"),
     Case("tuned", "note", "its profile may set", facts({service("tuned"): RUNS}), "tuned-adm active"),
+    Case("swap", "ok", "there is no swap", facts({kernel.SWAPS: "Filename Type Size Used Priority\n"})),
+    Case("swap", "ok", "no swap is in use", facts({kernel.SWAPS: "Filename Type Size Used Priority\n/dev/sda2 partition 1048576 0 -2\n"})),
+    Case("swap", "note", "2 MiB of swap are in use", facts({kernel.SWAPS: "Filename Type Size Used Priority\n/dev/sda2 partition 1048576 2048 -2\n"}), "sudo swapoff -a"),
+    Case("clocksource", "warning", "the clock is hpet", facts({kernel.CLOCKSOURCE: "hpet\n", kernel.CLOCKSOURCES: "tsc hpet acpi_pm\n"}), "echo tsc | sudo tee"),
+    Case("clocksource", "warning", "the clock is hpet", facts({kernel.CLOCKSOURCE: "hpet\n", kernel.CLOCKSOURCES: "hpet acpi_pm\n"}), "dmesg"),
+    Case("clocksource", "ok", "the clock is arch_sys_counter", facts({kernel.CLOCKSOURCE: "arch_sys_counter\n"})),
+    Case("c-states", "note", "sleep as deep as C6, and then take up to 133 µs", facts(idle(("POLL", "0", "0"), ("C1", "2", "0"), ("C6", "133", "0"), ("C8", "600", "1"))), "cpupower idle-set -D 10"),
+    Case("c-states", "ok", "wake up within 2 µs (C1, as of CPU 0)", facts(idle(("POLL", "0", "0"), ("C1", "2", "0"), ("C6", "133", "1")))),
+    Case("mitigations", "ok", "against meltdown", facts({kernel.VULNERABILITIES[0]: "Mitigation: PTI\n", kernel.VULNERABILITIES[1]: "Not affected\n"})),
+    Case("mitigations", "ok", "no mitigation", facts({kernel.VULNERABILITIES[0]: "Vulnerable\n"})),
 ]  # fmt: skip
 
 
@@ -401,13 +422,13 @@ def test_its_document_is_as_its_schema_says() -> None:
     for case in CASES:
         json_schema.check(describe_checks(run_checks(case.facts)), "check")
     names = json_schema.schema("check")["properties"]["checks"]["items"]["properties"]["check"]["enum"]
-    assert {case.check for case in CASES} == set(names)
+    assert {case.check for case in CASES} | {name for name, *_ in KERNEL_SETTINGS} == set(names)
 
 
 def test_only_what_lasts_until_the_next_boot_is_mended_by_itself() -> None:
     for case in CASES:
         for write in verdict(case.facts, case.check).writes:
-            assert write.path == NUMA or write.path.endswith("/cpufreq/scaling_governor")
+            assert write.path in {NUMA, kernel.CLOCKSOURCE} or write.path.endswith("/cpufreq/scaling_governor")
             assert write.path in SETTINGS or re.sub(r"cpu\d+", "cpu#", write.path) in SETTINGS
 
 
@@ -574,6 +595,7 @@ def test_a_copy_is_not_mended(
 def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for path, text in {NUMA: "1\n", **GOVERNED}.items():
         write(tmp_path / path, text)
+    (tmp_path / "run").mkdir()
     check.apply_fixes(run_checks(facts({NUMA: "1\n", **GOVERNED})), str(tmp_path))
     assert (tmp_path / NUMA).read_text().strip() == "0"
     assert {(tmp_path / path).read_text().strip()[:11] for path in GOVERNED} == {"performance"}
@@ -624,3 +646,68 @@ def test_the_reservation_that_check_proposes_keeps_guaranteed_pods_off_nodes_wit
             }
         )
         assert isinstance(what_if.judge(pod), Admitted) is is_admitted
+
+
+KERNEL_SETTINGS = [
+    # check, file, costly, fine, level for a service and for a benchmark
+    ("thp", kernel.THP, "[always] madvise never", "always [madvise] never", "note", "warning"),
+    ("ksm", kernel.KSM, "1", "0", "note", "warning"),
+    ("turbo", kernel.NO_TURBO, "0", "1", "ok", "warning"),
+    ("boost", kernel.BOOST, "1", "0", "ok", "warning"),
+    ("aslr", kernel.ASLR, "2", "0", "ok", "note"),
+    ("rt-throttling", kernel.RT_RUNTIME, "950000", "-1", "ok", "note"),
+    ("nmi-watchdog", kernel.NMI_WATCHDOG, "1", "0", "ok", "warning"),
+    ("stat-interval", kernel.STAT_INTERVAL, "1", "120", "ok", "note"),
+    ("perf-rate", kernel.PERF_RATE, "100000", "1000", "ok", "note"),
+    ("timer-migration", kernel.TIMER_MIGRATION, "1", "0", "ok", "note"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "costly", "fine", "service_level", "benchmark_level"), KERNEL_SETTINGS)
+def test_a_setting_of_the_kernel_counts_by_what_the_node_is_for(
+    name: str, path: str, costly: str, fine: str, service_level: str, benchmark_level: str
+) -> None:
+    for purpose, level in ((Purpose.SERVICE, service_level), (Purpose.BENCHMARK, benchmark_level)):
+        found = verdict(replace(facts({path: f"{costly}\n"}), purpose=purpose), name)
+        assert found.level.value == level
+        assert bool(found.fix) == (level != "ok")
+        assert level == "ok" or re.search(r"; undo: echo \S+ \| sudo tee /|there is nothing to undo", found.fix)
+        assert bool(found.writes) == (level == "warning")
+        good = verdict(replace(facts({path: f"{fine}\n"}), purpose=purpose), name)
+        assert (good.level.value, good.fix, good.writes) == ("ok", "", ())
+    assert not [found for found in run_checks(facts()) if found.check == name], (
+        "a kernel without the file has no such setting"
+    )
+
+
+def test_what_is_fixed_is_recorded_once_and_undone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    costly = {path: text for _, path, text, *_ in KERNEL_SETTINGS} | {NUMA: "1"} | GOVERNED
+    for path, text in costly.items():
+        write(tmp_path / path, f"{text.strip()}\n")
+    (tmp_path / "run").mkdir()
+
+    def read() -> dict[str, str]:
+        return {path: (tmp_path / path).read_text().split("\n")[0] for path in costly}
+
+    def look() -> tuple[CheckResult, ...]:
+        return run_checks(
+            replace(facts({path: f"{text}\n" for path, text in read().items()}), purpose=Purpose.BENCHMARK)
+        )
+
+    before = read()
+    warned = {found.check for found in look() if found.level is Level.WARNING and found.writes}
+    assert warned == {"thp", "ksm", "turbo", "boost", "nmi-watchdog", "numa-balancing", "governor"}
+    check.apply_fixes(look(), str(tmp_path))
+    assert not [found for found in look() if found.writes], "the fixes have worked"
+    for path, text in costly.items():
+        if path == NUMA:  # something else switches it on again
+            (tmp_path / path).write_text(f"{text}\n")
+    check.apply_fixes(look(), str(tmp_path))
+    check.undo_fixes(str(tmp_path))
+    # Only the kernel cuts off what a shorter value leaves, and puts the chosen word into brackets.
+    wanted = before | {kernel.THP: "always"}
+    assert all(text.startswith(wanted[path].strip()) for path, text in read().items())
+    assert not (tmp_path / "run/nodeagent-check.json").exists()
+    capfd.readouterr()
+    check.undo_fixes(str(tmp_path))
+    assert capfd.readouterr().err == "nothing to undo: --fix has recorded nothing since the boot\n"
