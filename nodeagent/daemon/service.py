@@ -144,6 +144,7 @@ def _serve(config_file: ConfigFile, node: NodeSetup, *, log: Log, manager: Servi
         _start_thread("jobs", log, jobs.follow_owners)
         standing = () if containers is None else _serve_runtime(containers, config, log)
         _start_thread("launcher-events", log, lambda: _follow_launcher(client, wakeups))
+        _start_thread("hotplug", log, partial(follow_hotplug, wakeups, log, open_uevents()))
         log.info("started", version=__version__, config=config_file.path, cgroup_root=root, pods=len(state.entries))
         config_file.keep(config)
         try:
@@ -223,8 +224,8 @@ def run_turns(
     `standing` are the problems that last as long as the process.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
-    reasons = frozenset({WakeUpReason.START})
-    follows_hotplug = False
+    # the first turn serves all that have subscribed by now
+    reasons = agent.wakeups.wait(0.0) - {WakeUpReason.TIMER} | {WakeUpReason.START}
     due, rescans = time.monotonic(), Rescans()
     unwatched = ""
     while WakeUpReason.STOP not in reasons:
@@ -248,9 +249,6 @@ def run_turns(
                 manager.notify_ready(format_status(agent.view))
                 agent.edges.log.info("ready")
                 heart.is_ready = True
-            if not follows_hotplug:
-                follows_hotplug = True
-                _start_thread("hotplug", agent.edges.log, lambda: follow_hotplug(agent.wakeups, agent.edges.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         while reasons == {WakeUpReason.CGROUPS} and not watch.has_changes:  # a turn has read them meanwhile
@@ -336,13 +334,27 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
         wakeups.wake(WakeUpReason.RUNS)
 
 
-def follow_hotplug(wakeups: Wakeups, log: Log) -> None:
-    """Wake the agent when CPUs or memory are added or removed. Each reconnect also wakes the agent, because events may have been missed."""
+def open_uevents() -> list[Uevents]:
+    """Subscribe to uevents before the first turn, which then needs no second one. Empty if that fails: `follow_hotplug` tries again."""
+    try:
+        return [Uevents(open_uevent_socket())]
+    except UeventError:
+        return []
+
+
+def follow_hotplug(wakeups: Wakeups, log: Log, opened: list[Uevents]) -> None:
+    """Wake the agent when CPUs or memory are added or removed. Each reconnect also wakes the agent, because events may have been missed.
+
+    `opened` may have a subscription that is older than the first turn.
+    """
     logged = ""
     while True:
         try:
-            uevents = Uevents(open_uevent_socket())
-            wakeups.wake(WakeUpReason.HOTPLUG)
+            if opened:
+                uevents = opened.pop()
+            else:
+                uevents = Uevents(open_uevent_socket())
+                wakeups.wake(WakeUpReason.HOTPLUG)
             for _ in uevents:
                 wakeups.wake(WakeUpReason.HOTPLUG)
         except UeventError as err:

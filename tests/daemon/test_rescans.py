@@ -48,8 +48,6 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
     clock, turns = Clock(), list[tuple[float, frozenset[WakeUpReason]]]()
     monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(service, "Rescans", lambda: Rescans(clock))
-    thread = SimpleNamespace(start=lambda: None)
-    monkeypatch.setattr(service, "threading", SimpleNamespace(Thread=lambda **_: thread))
 
     def turn(reasons: frozenset[WakeUpReason], _standing: tuple[str, ...]) -> float:
         turns.append((clock.now, reasons))
@@ -83,7 +81,8 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
     nothing: Any = SimpleNamespace(listen=tuple, renew=lambda _: None, is_ready=True)
     service.run_turns(agent, nothing, nothing, config_file, manager, nothing)
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
-    assert len(turns) == 40
+    assert len(turns) == 39
+    assert turns[0][1] == {WakeUpReason.START, WakeUpReason.RUNS}, "a subscription before it needs no turn of its own"
     assert set(statuses) == {"0 pods, 0 exclusive CPUs, 0 problems, 0 refused"}
     assert [later - before for before, later in pairwise(rescans)] == [12.0] * 9
 
@@ -122,11 +121,40 @@ def test_what_came_and_went_while_nobody_listened_is_looked_at_when_somebody_doe
     monkeypatch.setattr(service, "Uevents", uevents)
     monkeypatch.setattr(service, "time", SimpleNamespace(sleep=slept.append))
     with pytest.raises(EndError):
-        service.follow_hotplug(wakeups, make_log(log))
+        service.follow_hotplug(wakeups, make_log(log), [])
     hotplug = frozenset({WakeUpReason.HOTPLUG})
     assert heard == [("first", hotplug), ("lost", hotplug), ("second", hotplug), ("lost", hotplug)]
     assert log.getvalue().count("hotplug_unwatched") == 2, "each problem is told once"
     assert slept == [60.0] * 3
+
+
+def test_whoever_has_listened_since_before_the_first_turn_is_woken_by_events_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wakeups = Wakeups()
+    heard: list[frozenset[WakeUpReason]] = []
+
+    def uevents(_channel: str) -> Iterator[Hotplug]:
+        heard.append(wakeups.wait(0))
+        yield Hotplug.CHANGED
+        heard.append(wakeups.wait(0))
+        raise EndError
+
+    monkeypatch.setattr(service, "Uevents", uevents)
+    monkeypatch.setattr(service, "open_uevent_socket", lambda: "channel")
+    opened = service.open_uevents()
+    with pytest.raises(EndError):
+        service.follow_hotplug(wakeups, make_log(io.StringIO()), opened)
+    assert heard == [{WakeUpReason.TIMER}, {WakeUpReason.HOTPLUG}]
+    assert opened == [], "after an error, the next one is a new one"
+
+
+def test_without_uevents_the_agent_starts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Any:
+        raise UeventError("cannot listen", hint="look")
+
+    monkeypatch.setattr(service, "open_uevent_socket", refuse)
+    assert service.open_uevents() == []
 
 
 def test_a_thread_that_fails_is_seen_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ class ManifestList:
         return self._last if self._last is not None and found == self._last else found
 
     def close(self) -> None:
-        """Stop to watch the directory, and keep the parsed pods for the next agent."""
+        """Stop watching the directory, and keep the parsed pods for the next agent."""
         self._watch.stop()
         if self._kept is not None:
             self._kept.leave(dict(_select_pods(self._parsed)))
