@@ -309,6 +309,19 @@ def test_a_pod_that_stands_for_no_unit_asks_no_other_for_its_units(monkeypatch: 
     assert asked == 0
 
 
+def test_the_admission_of_a_new_pod_looks_through_no_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the time of many pods that come at once would grow with the square of their number."""
+
+    def refuse(_state: NodeState, uid: str) -> NodeState:
+        raise AssertionError(uid)
+
+    monkeypatch.setattr(NodeState, "without", refuse)
+    pods = [pod(f"p{number:02}", app(cpu="1")) for number in range(20)]
+    _, agent = started(world_node(machine(nodes=1, cores=32)), *pods)
+    assert all(one.is_active for one in agent.state.entries)
+    assert len(agent.state.entries) == len(pods)
+
+
 @pytest.mark.parametrize("empty", [{}, (CpuSet(), CpuSet())], ids=["memory", "CPUs"])
 def test_invariants_look_at_the_pods_that_have_changed(monkeypatch: pytest.MonkeyPatch, empty: object) -> None:
     looked = looks(monkeypatch, empty)

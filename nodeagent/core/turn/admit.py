@@ -37,7 +37,8 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
         undecided, draft = draft, draft if is_silent else draft.plus(draft.state, *make_note_events(manifest))
         decision = taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
-            draft = draft.plus(draft.state.without(pod.uid)).with_admitted(entry, manifest, decision)
+            others = draft.state if known is None else draft.state.without(pod.uid)
+            draft = draft.plus(others).with_admitted(entry, manifest, decision)
             usage = usage.plus(pod, pod_level_resources=gate)
             continue
         report = None
