@@ -20,6 +20,7 @@ from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEM
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from tests.daemon.test_load import MACHINE_64, Quick, agent_of, directories, live, running
+from tests.support.daemon_model import Daemon
 from tests.support.world import node
 
 EXCLUSIVE = 20
@@ -37,20 +38,28 @@ def manifest(number: int) -> str:
 
 
 @contextmanager
-def serve_node(pods: int) -> Iterator[str]:
-    """Yields the path of the agent's socket."""
+def rest_agent(pods: int) -> Iterator[Daemon]:
+    """Yields an agent over models that has these pods, and nothing to do."""
     with tempfile.TemporaryDirectory() as directory:
-        base = Path(directory)
-        manifests, state = directories(base)
+        manifests, state = directories(Path(directory))
         for number in range(pods):
             (manifests / f"{number:04}.yaml").write_text(manifest(number))
         machine = Quick(node(MACHINE_64))
         with agent_of(machine.node, machine, manifests, state) as daemon:
             live(daemon, lambda: running(daemon) == pods, WakeUpReason.START)
             daemon.rest()
+            yield daemon
+
+
+@contextmanager
+def serve_node(pods: int) -> Iterator[str]:
+    """Yields the path of the agent's socket."""
+    with tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        with rest_agent(pods) as daemon:
             view = replace(daemon.agent.view, cgroup_root=str(base / "cgroups"))
+            write_cgroups(base / "cgroups", daemon.machine.observed(), processes_of(view))
         assert not view.problems, view.problems
-        write_cgroups(base / "cgroups", machine.observed(), processes_of(view))
         document = view_document(view)
         api = LocalApi(reads={"state": lambda _: document}, writes={}, owner=os.geteuid(), group=None)
         thread = ServingThread(lambda *_: None)

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from nodeagent import __version__
 from nodeagent.cli.support.exit_status import EXIT_USAGE
 from nodeagent.cli.support.help_text import HelpText, find_documents
-from nodeagent.cli.support.loading import load_msgspec
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.errors import printable
+from nodeagent.lean_imports import without
 
 COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
@@ -99,6 +99,9 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     }
     name = next((word for word in words if not word.startswith("-")), None)
     if name in known:
-        load_msgspec()
+        with without(
+            "typing_extensions"
+        ):  # which takes longer to load than msgspec, and has what `typing` has since Python 3.11
+            importlib.import_module("msgspec")
         importlib.import_module(f"nodeagent.cli.commands.{name}").add_arguments(known[name])
     return parser, known

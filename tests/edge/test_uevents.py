@@ -3,6 +3,7 @@ import os
 import queue
 import select
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,9 +26,9 @@ def message(subsystem: str, action: str = "online", path: str = "/devices/system
 class Listener:
     """An iteration in a thread of its own, as in the daemon."""
 
-    def __init__(self, channel: socket.socket, *, loads_after_seconds: float = 0.0) -> None:
+    def __init__(self, channel: socket.socket) -> None:
         channel.setblocking(False)
-        self.events = Uevents(channel, loads_after_seconds=loads_after_seconds)
+        self.events = Uevents(channel)
         self.observed: queue.Queue[Hotplug | Exception | None] = queue.Queue()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -47,14 +48,14 @@ class Listener:
 
 
 @contextmanager
-def stand_in(*, loads_after_seconds: float = 0.0) -> Iterator[tuple[socket.socket, Listener]]:
+def stand_in() -> Iterator[tuple[socket.socket, Listener]]:
     """A stand-in for the kernel's end. Its abstract address begins with 0, as the kernel's port number is 0."""
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.bind("")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.bind("")
         sender.connect(receiver.getsockname())
-        listener = Listener(receiver, loads_after_seconds=loads_after_seconds)
+        listener = Listener(receiver)
         yield sender, listener
         listener.stop()
 
@@ -140,14 +141,20 @@ def test_a_burst_is_a_few_wakeups_and_closing_twice_is_harmless(kernel: tuple[so
     assert set(rest) <= {Hotplug.CHANGED}
 
 
-@root_only
-def test_at_first_all_wake_and_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyroute2.netlink.uevent", None)
-    with stand_in(loads_after_seconds=3600.0) as (sender, listener):
-        for _ in range(2):
-            sender.send(message("block"))
-            assert listener.observed.get(timeout=60) is Hotplug.CHANGED
-    assert listener.observed.get(timeout=60) is None
+def test_only_the_part_that_parses_is_loaded_and_only_for_a_uevent() -> None:
+    program = f"""
+import sys
+from nodeagent.edge.kernel import uevents
+assert "pyroute2" not in sys.modules
+assert uevents._is_of_interest({message("cpu")!r})
+assert not uevents._is_of_interest({message("block")!r})
+print(*(name for name in sys.modules if name.startswith("pyroute2")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "pyroute2.netlink.uevent" in loaded
+    assert not {"pyroute2.iproute", "pyroute2.ndb", "pyroute2.ipdb", "pyroute2.netlink.rtnl"} & set(loaded)
+    assert len(loaded) <= 20
 
 
 def test_the_kernels_own_uevents_wake() -> None:

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Mapping
 from typing import Literal, Protocol, TextIO
 
-import structlog
-
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import EventKind, TurnEvent
 from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
+from nodeagent.lean_imports import without
 from nodeagent.views.holdings.by_resource import promised_fields
+
+with without("rich"):  # which structlog would draw tracebacks with, and which takes 4 MiB
+    import structlog
 
 AgentEvent = Literal[
     "started",

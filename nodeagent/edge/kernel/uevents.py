@@ -2,12 +2,14 @@
 
 import enum
 import errno
-import math
 import os
 import select
 import socket
-import time
+import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 
 from nodeagent.errors import NodeAgentError
 
@@ -22,8 +24,6 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 """Limit on a message. The kernel's messages have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
-LOADS_AFTER_SECONDS = 60.0
-"""Delay before the filter for uevents is imported. The import takes a tenth of a second. Until then, each uevent wakes the agent."""
 
 
 class UeventError(NodeAgentError):
@@ -70,15 +70,13 @@ class Uevents:
 
     Args:
         channel: socket of `open_uevent_socket`, which is closed when the iteration ends.
-        loads_after_seconds: time from the start of the iteration until the filter is imported.
 
     Raises:
         UeventError: there are no more file descriptors. The channel is closed.
     """
 
-    def __init__(self, channel: socket.socket, *, loads_after_seconds: float = LOADS_AFTER_SECONDS) -> None:
+    def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._loads_after_seconds = loads_after_seconds
         try:
             self._stopped, self._stop = socket.socketpair()
         except OSError as err:
@@ -94,16 +92,11 @@ class Uevents:
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._stopped, select.POLLIN)
-        load_at, loaded = time.monotonic() + self._loads_after_seconds, False
         try:
             while True:
-                if not loaded and time.monotonic() >= load_at:
-                    _load_parser()
-                    loaded = True
-                timeout_ms = None if loaded else math.ceil(max(0.0, load_at - time.monotonic()) * 1000)
-                if self._stopped.fileno() in dict(poller.poll(timeout_ms)):
+                if self._stopped.fileno() in dict(poller.poll()):
                     return
-                wake = drain(self._channel, is_filtered=loaded)
+                wake = drain(self._channel)
                 if wake is not None:
                     yield wake
         finally:
@@ -115,12 +108,11 @@ class Uevents:
         self._stop.close()  # the other end becomes readable
 
 
-def drain(channel: socket.socket, *, is_filtered: bool = True) -> Hotplug | None:
+def drain(channel: socket.socket) -> Hotplug | None:
     """Read the pending messages, up to a limit, so that a storm of events doesn't delay the wake-up.
 
     Args:
         channel: socket of `open_uevent_socket`.
-        is_filtered: whether messages of other subsystems are ignored, which needs pyroute2.
 
     Raises:
         UeventError: the socket can't be read.
@@ -139,7 +131,7 @@ def drain(channel: socket.socket, *, is_filtered: bool = True) -> Hotplug | None
                 ) from err
             wake = Hotplug.OVERFLOW
             continue
-        if wake is None and sender[0] == _KERNEL_PORT and (not is_filtered or _is_of_interest(message)):
+        if wake is None and sender[0] == _KERNEL_PORT and _is_of_interest(message):
             wake = Hotplug.CHANGED
     return wake
 
@@ -151,8 +143,11 @@ def _is_of_interest(message: bytes) -> bool:
         return True  # an unnecessary scan is harmless
 
 
+@cache
 def _load_parser() -> type:
-    from pyroute2.netlink.uevent import MarshalUevent  # noqa: PLC0415 - as large as the agent, and not needed at first
-
-    parser: type = MarshalUevent
+    """Import the parser at the first uevent, without what the package itself imports: that is ten times as much, and has no uevents."""
+    spec = find_spec("pyroute2")
+    assert spec is not None
+    sys.modules.setdefault("pyroute2", module_from_spec(spec))
+    parser: type = import_module("pyroute2.netlink.uevent").MarshalUevent
     return parser
