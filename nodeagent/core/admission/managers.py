@@ -18,7 +18,7 @@ from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, Merge
 from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
-from nodeagent.core.model.config import ANY_CLASS, CpuPlugin, Placement
+from nodeagent.core.model.config import ANY_CLASS, DEPENDENT_GATES, CpuPlugin, Placement
 from nodeagent.core.model.demand import (
     DemandRules,
     PodDemand,
@@ -219,7 +219,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
     """Build the managers, or return every error of the configuration on this machine. kubelet's first error comes first."""
     topology_manager = build_topology_manager(topology, placement)
     built = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
-    refused = [each for each in (topology_manager, *built) if isinstance(each, tuple)]
+    refused = [each for each in (judge_gates(placement), topology_manager, *built) if isinstance(each, tuple) and each]
     if refused or isinstance(topology_manager, tuple):
         return tuple(one for each in refused for one in each)
     resources = tuple(each for each in built if not isinstance(each, tuple))
@@ -237,9 +237,23 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
 def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
     """Return every error of the configuration that doesn't depend on the machine."""
     return (
+        *judge_gates(placement),
         *judge_topology_options(placement)[1],
         *judge_policy_and_scope(placement),
         *(refused for kind in resource_kinds.RESOURCES for refused in kind.judge(placement)),
+    )
+
+
+def judge_gates(placement: Placement) -> tuple[StartRefused, ...]:
+    """Return an error for each feature gate that is on and needs another gate which is off, in kubelet's words."""
+    return tuple(
+        StartRefused(
+            f"{name} is enabled, but depends on features that are disabled: [{needed}]",
+            "featureGates",
+            plain=f"{name} is on and needs {needed}, which is off: turn both on or both off",
+        )
+        for name, needed in DEPENDENT_GATES.items()
+        if placement.gate(name) and not placement.gate(needed)
     )
 
 

@@ -52,7 +52,7 @@ class Gates(Struct, frozen=True):
 
     def is_skipped_pod(self, pod: Pod) -> bool:
         """Whether the managers ignore the pod, whatever it requests."""
-        return has_pod_level_resources(pod) and not (self.pod_level_managers and self.pod_level_resources)
+        return has_pod_level_resources(pod) and not self.pod_level_managers
 
 
 class DemandRules(Struct, frozen=True):

@@ -19,7 +19,6 @@ from nodeagent.core.model.config import (
     CORE_CLASS_CHOICES,
     CPU_MANAGER_POLICIES,
     DEFAULT_GATES,
-    DEPENDENT_GATES,
     GATES_OF_A_STAGE,
     HOST_ISOLATION,
     INTERRUPT_ISOLATION,
@@ -59,7 +58,7 @@ _GATE_OF_POLICY = {
     "TopologyManager": ("topologyManagerPolicy", "none"),
 }
 """Feature gates that older versions of kubelet had for its managers, each with the policy's field and default."""
-_OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
+_JUDGED_BY_MANAGERS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "featureGates")
 """Fields whose values the managers check. This module checks all other fields."""
 _MAX_INT32 = 2**31 - 1
 Judge = Callable[[Config], Iterable[StartRefused]]
@@ -99,8 +98,8 @@ def judge_config(
     config = _ConfigReader(Fields(root, "", findings), findings).read()
     config = replace(config, notes=(*found.notes, *config.notes))
     wrong = {re.split(r"[.\[]", path)[0] for path in findings.fields()}
-    options = [refused for refused in find_misconfigurations(config.placement) if refused.about in _OPTIONS]
-    for refused in (*options, *judge(config)):
+    judged = [one for one in find_misconfigurations(config.placement) if one.about in _JUDGED_BY_MANAGERS]
+    for refused in (*judged, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
             field, entry = refused.about, refused.entry
             given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
@@ -312,9 +311,6 @@ class _ConfigReader:
                 self._report("featureGates", f"unknown feature gate{suggest_nearest(name, _OUR_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
-        for name, needed in DEPENDENT_GATES.items():
-            if gates.get(name, DEFAULT_GATES[name]) and not gates.get(needed, DEFAULT_GATES[needed]):
-                self._report("featureGates", f"{name} is on and needs {needed}, which is off: turn both on or both off")
         return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:

@@ -505,9 +505,17 @@ def test_kep_policy_none_aligns_nothing() -> None:
     assert cpus_of(decision.promises, one) == {"a": "node's pool", "b": "node's pool"}
 
 
-@pytest.mark.parametrize(
-    "gates", [(), (("PodLevelResources", False), *PLRM)], ids=["managers' gate", "resources' gate"]
-)
+def test_the_managers_refuse_a_gate_without_the_one_that_it_needs() -> None:
+    """kubelet doesn't start either."""
+    refused = core.build(MACHINE_A, Placement(feature_gates=(("PodLevelResources", False), *PLRM)))
+    assert isinstance(refused, StartRefused)
+    assert refused.message == (
+        "PodLevelResourceManagers is enabled, but depends on features that are disabled: [PodLevelResources]"
+    )
+    assert core.find_misconfigurations(Placement(feature_gates=(("PodLevelResources", False), *PLRM))) == (refused,)
+
+
+@pytest.mark.parametrize("gates", [(), (("PodLevelResources", False),)], ids=["managers' gate", "both gates"])
 @pytest.mark.parametrize("scope", ["pod", "container"])
 def test_kep_gates_off_pods_are_admitted_without_alignment(gates: tuple[tuple[str, bool], ...], scope: str) -> None:
     one = pod("p", app("a", "2", "1Gi"), app("b", "1", "1Gi"), resources=FOUR)
