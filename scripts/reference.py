@@ -28,7 +28,7 @@ from nodeagent.core.metrics.agent_metrics import (
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES, Config
-from nodeagent.core.model.errata import ERRATA
+from nodeagent.core.model.errata import ERRATA, SINCE_1_37
 from nodeagent.core.model.problem_kinds import EXPLAINED
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
@@ -473,19 +473,37 @@ def differences() -> str:
     for entry in ERRATA:
         issues = ", ".join(f"[{link.rpartition('/')[2]}]({link})" for link in entry.links)
         number = f"{entry.erratum.value}{'*' if entry.always_fixed else ''}"
-        rows.append(f"| {number} | {_cell(entry.kubelet)} | {_cell(entry.nodeagent)} | {issues} |")
+        mended = "" if entry.mended_by is None else f"1.38 ({_pull_request(entry.mended_by)})"
+        rows.append(f"| {number} | {_cell(entry.kubelet)} | {_cell(entry.nodeagent)} | {mended} | {issues} |")
     table = "\n".join(rows)
+    since = "\n".join(
+        f"| {_cell(row.kubelet)} | {_cell(row.nodeagent)} | {', '.join(map(_pull_request, row.changes))} |"
+        for row in SINCE_1_37
+    )
     return f"""\
 # Differences from kubelet
 
 The agent decides as kubelet 1.36 does, except as listed here. `nodeagent explain` and `nodeagent simulate` take `--errata`: with
-`kubelet-1.36` they decide as kubelet does (the default for scenarios), with `fixed` as the agent does (the default for pods). Rows marked
-* are hangs, panics, or about the daemon's own order of work; `--errata kubelet-1.36` doesn't reproduce them.
+`kubelet-1.36` or `kubelet-1.37` they decide as this version does (`kubelet-1.36` is the default for scenarios), with `fixed` as the agent
+does (the default for pods). Rows marked * are hangs, panics, or about the daemon's own order of work; no profile reproduces them.
 
-| # | kubelet 1.36 | nodeagent | issues |
-| --- | --- | --- | --- |
+| # | kubelet 1.36 and 1.37 | nodeagent | mended in | issues |
+| --- | --- | --- | --- | --- |
 {table}
+
+## kubelet 1.37
+
+What is known to differ from 1.36 in the managers of kubelet 1.37, by the project's lists of changes. None of the rows above is known to be
+mended in 1.37, so the profile `kubelet-1.37` reproduces all of them. It rests on reading, not on a kubelet 1.37 that was run.
+
+| kubelet 1.37 | nodeagent | changes |
+| --- | --- | --- |
+{since}
 """
+
+
+def _pull_request(number: int) -> str:
+    return f"[{number}](https://github.com/kubernetes/kubernetes/pull/{number})"
 
 
 def files() -> str:

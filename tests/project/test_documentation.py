@@ -62,11 +62,13 @@ def test_every_page_that_is_made_is_there(made: dict[Path, str]) -> None:
 
 def test_the_table_of_differences_has_every_erratum() -> None:
     page = (reference.REFERENCE / "differences.md").read_text()
-    rows = re.findall(r"^\| (\d+)\*? \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
-    assert [(int(number), kubelet, ours) for number, kubelet, ours, _ in rows] == [
+    rows = re.findall(r"^\| (\d+)\*? \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    assert [(int(number), kubelet, ours) for number, kubelet, ours, *_ in rows] == [
         (entry.erratum.value, entry.kubelet, entry.nodeagent) for entry in ERRATA
     ]
-    assert [re.findall(r"\((https:.*?)\)", row[3]) for row in rows] == [list(entry.links) for entry in ERRATA]
+    assert [re.findall(r"\((https:.*?)\)", row[4]) for row in rows] == [list(entry.links) for entry in ERRATA]
+    mended = [re.findall(r"\[(\d+)\]", row[3]) for row in rows]
+    assert mended == [[] if entry.mended_by is None else [str(entry.mended_by)] for entry in ERRATA]
 
 
 def test_the_table_of_configuration_has_every_field_that_is_read(made: dict[Path, str]) -> None:

@@ -59,10 +59,11 @@ NO_SWAP, LIMITED_SWAP, UNLIMITED_SWAP = SWAP_BEHAVIORS = ("NoSwap", "LimitedSwap
 
 
 class Errata(enum.Enum):
-    """Behaviour to reproduce where kubelet 1.36 has bugs."""
+    """Behaviour to reproduce where kubelet has bugs: none, or those of a version of kubelet."""
 
     FIXED = "fixed"
     KUBELET_1_36 = "kubelet-1.36"
+    KUBELET_1_37 = "kubelet-1.37"
 
 
 class ReservedMemory(Struct, frozen=True):

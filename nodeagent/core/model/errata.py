@@ -1,4 +1,4 @@
-"""Errata: numbered errors of kubelet 1.36, each with kubelet's behaviour, nodeagent's behaviour and the discussion.
+"""Errata: numbered errors of kubelet 1.36 and 1.37, each with kubelet's behaviour, nodeagent's behaviour and the discussion.
 
 `Placement.errata` selects the behaviour for all errata at once. Code that differs asks `Managers.reproduces(erratum)`, and nothing else
 depends on the mode. docs/reference/differences.md is generated from this module.
@@ -58,6 +58,8 @@ class ErratumRow(Struct, frozen=True):
     nodeagent: str
     issues: tuple[int, ...] = ()
     """Issue numbers in kubernetes/kubernetes."""
+    mended_by: int | None = None
+    """Pull request in kubernetes/kubernetes that mends the error in a later version of kubelet. None means that no version is known."""
     always_fixed: bool = False
     """Whether the erratum is fixed in every mode, because kubelet hangs or panics, or because it concerns the order of the daemon's work.
     """
@@ -74,6 +76,7 @@ ERRATA: tuple[ErratumRow, ...] = (
         "have no owner, or it is refused",
         "keeps an existing allocation in full",
         (140989,),
+        mended_by=141041,
     ),
     ErratumRow(
         Erratum.POD_HINTS_FROM_FIRST_CONTAINER,
@@ -114,6 +117,7 @@ ERRATA: tuple[ErratumRow, ...] = (
         "can loop forever when it distributes whole cores",
         "skips such a set of nodes",
         (140730,),
+        mended_by=140730,
         always_fixed=True,
     ),
     ErratumRow(
@@ -276,8 +280,32 @@ ERRATA: tuple[ErratumRow, ...] = (
 )
 
 
+class VersionRow(Struct, frozen=True):
+    """One known difference between kubelet 1.37 and 1.36 that concerns the managers."""
+
+    kubelet: str
+    nodeagent: str
+    changes: tuple[int, ...]
+    """Pull requests in kubernetes/kubernetes."""
+
+
+SINCE_1_37: tuple[VersionRow, ...] = (
+    VersionRow(
+        "has the gate PodLevelResourceManagers (KEP-5526) as beta, and off by default, as in 1.36",
+        "the same default in every profile; AllAlpha turns the gate on as in 1.36, and AllBeta does not",
+        (140573, 141209),
+    ),
+    VersionRow(
+        "reads cpu_manager_state of version 4 and memory_manager_state of version 3, which contain the older versions",
+        "reads both, except under kubelet-1.36, and writes those of 1.36, which kubelet 1.37 reads as well",
+        (139626,),
+    ),
+)
+"""What is known to differ in kubelet 1.37. Everything else follows 1.36."""
+
+
 def list_reproduced(errata: Errata) -> frozenset[Erratum]:
-    """Return the errata that are reproduced in a mode."""
+    """Return the errata that are reproduced in a mode. No erratum of kubelet 1.36 is known to be mended in 1.37."""
     if errata is Errata.FIXED:
         return frozenset()
     return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

@@ -328,7 +328,7 @@ def encode_memory_file(managers: Managers, promises: Promises) -> str:
 def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
     """Decode both files by the rules of the configured versions."""
     pod_level = managers.rules.gates.pod_level_managers
-    newer = managers.placement.errata is Errata.FIXED
+    newer = managers.placement.errata is not Errata.KUBELET_1_36
     initial = dict(scenario.initial_containers)
     return Records(
         cpu=None if cpu is None else decode_cpu_state(cpu, pod_level=pod_level, initial=initial, newer=newer),

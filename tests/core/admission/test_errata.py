@@ -52,7 +52,9 @@ from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.views.simulate.scenario_replay import encode_cpu_file, encode_memory_file, replay
 from tests.daemon.test_device_plugins import GPU, Kubelet
+from tests.formats.checkpoint.test_checkpoint_versions import CPU_4
 from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, machine, managers, pod
+from tests.support.decision_vectors import vectors
 from tests.support.device_plugin import DevicePlugin
 from tests.support.pods import app, exclusive, init, shared, sidecar
 
@@ -95,6 +97,7 @@ def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
     assert [int(erratum) for erratum in Erratum] == list(range(1, 35))
     assert list_reproduced(FIXED) == frozenset()
+    assert list_reproduced(Errata.KUBELET_1_37) == list_reproduced(KUBELET), "no erratum is known to be mended in 1.37"
     assert list_reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
 
@@ -812,6 +815,29 @@ def test_34_more_devices_than_there_are_are_missing_in_the_words_of_the_capacity
         assert judged.reason == f"OutOf{NIC}"
 
 
+def test_kubelet_1_37_starts_from_its_own_files_and_decides_as_1_36() -> None:
+    """Its gate PodLevelResourceManagers is off by default, as in 1.36 (kubernetes 141209)."""
+    older, newer = Errata.KUBELET_1_36, Errata.KUBELET_1_37
+    vector = next(vectors("default"))["scenario"]
+    results = [
+        replay(scenario_from_text(json.dumps(vector | {"config": vector["config"] | {"errata": one.value}}), "v"))
+        for one in (older, newer)
+    ]
+    assert results[0] == results[1]
+    assert managers(MACHINE_A, errata=newer).rules.gates == managers(MACHINE_A, errata=older).rules.gates
+    files = {"cpu_manager_state": CPU_4}
+    started = [
+        replay(
+            scenario_from_text(
+                json.dumps({**vector, "steps": [], "files": files, "config": {"errata": one.value}}), "v"
+            )
+        )
+        for one in (older, newer)
+    ]
+    assert "checkpoint" in started[0]["startError"]
+    assert "v4" not in started[1].get("startError", "")
+
+
 def numbers_shown() -> dict[int, set[str]]:
     """The errata in tests' names, and the modes that those tests run in."""
     found: dict[int, set[str]] = {}
@@ -831,5 +857,5 @@ def numbers_shown() -> dict[int, set[str]]:
 
 
 def test_every_erratum_has_a_test_in_both_modes() -> None:
-    both = {mode.name for mode in Errata}
+    both = {mode.name for mode in (KUBELET, FIXED)}
     assert numbers_shown() == {int(erratum): both for erratum in Erratum}

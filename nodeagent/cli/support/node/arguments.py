@@ -63,7 +63,7 @@ def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = 
     parser.add_argument(
         "--errata",
         choices=tuple(item.value for item in Errata),
-        help=f"decide like nodeagent (fixed), or like kubelet with its bugs (kubelet-1.36); default: {default}",
+        help=f"decide like nodeagent (fixed), or like a version of kubelet with its bugs; default: {default}",
     )
 
 
