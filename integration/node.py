@@ -16,6 +16,7 @@ CONFIG = "/etc/nodeagent/config.yaml"
 MANIFESTS = "/etc/nodeagent/manifests"
 STATE = "/var/lib/nodeagent"
 ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
+POOL = f"{ROOT}/shared/pool"
 
 WAIT_SECONDS = 10
 _BETWEEN_LOOKS_SECONDS = 0.1
@@ -174,15 +175,20 @@ class Node:
         return found
 
     def cgroup(self, name: str, container_name: str, *, qos: str = "") -> str:
-        return f"{ROOT}/{qos + '/' if qos else ''}poduid-{name}/{container_name}"
+        """Return the cgroup of a container. Pods that aren't Guaranteed are below the shared pool's cgroup."""
+        return f"{POOL + '/payload/' + qos if qos else ROOT}/poduid-{name}/{container_name}"
 
     def value(self, cgroup: str, file: str) -> str:
+        """Return the content of a cgroup's file. Below the shared pool's cgroup, the pool's cpuset applies."""
         self._settled()
+        if file.startswith("cpuset.") and _is_pooled(cgroup):
+            cgroup = POOL
         return self.guest.get(f"{cgroup}/{file}").decode().strip()
 
     def pids(self, cgroup: str) -> list[int]:
         """Return the processes of a container."""
-        return [int(line) for line in self.value(cgroup, "payload/cgroup.procs").split()]
+        file = "cgroup.procs" if _is_pooled(cgroup) else "payload/cgroup.procs"
+        return [int(line) for line in self.value(cgroup, file).split()]
 
     def inspect(self) -> Document:
         """Return the agent's view once it includes what is saved: saving comes first."""
@@ -350,6 +356,10 @@ def until_replaced(pid: int) -> str:
     """Return the script that waits until another process is the agent."""
     procs = "/sys/fs/cgroup/system.slice/nodeagent.service/cgroup.procs"
     return f"until read -r pid <{procs} && [ $pid -ne {pid} ]; do sleep 0.2; done 2>/dev/null"
+
+
+def _is_pooled(cgroup: str) -> bool:
+    return cgroup.startswith(f"{POOL}/payload/")
 
 
 def _entry(state: Document, name: str) -> Document | None:

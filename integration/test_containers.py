@@ -3,7 +3,7 @@
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import STATE, Document, Node, container, pod
+from integration.node import ROOT, STATE, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 
 
@@ -226,8 +226,8 @@ def test_a_mixed_container_has_its_own_cpus_and_the_pool_beside_them(node: Node)
     node.apply(mixed)
     node.wait_running("mixed")
     cgroup, (pid,) = (
-        node.cgroup("mixed", "app", qos="burstable"),
-        node.pids(node.cgroup("mixed", "app", qos="burstable")),
+        f"{ROOT}/burstable/poduid-mixed/app",
+        node.pids(f"{ROOT}/burstable/poduid-mixed/app"),
     )
 
     def shown() -> tuple[CpuSet, CpuSet]:

@@ -121,6 +121,6 @@ def test_what_shares_the_only_cpu_outside_of_partitions_is_gathered_when_that_re
 
     assert "busy" in refused.stderr
     line = node.wait_log(cursor, "processes_gathered")
-    assert (line["pod"], CpuSet.parse(line["found"]), line["cpus"]) == ("default/shares", others, str(RESERVED))
+    assert (line["cgroup"], CpuSet.parse(line["found"]), line["cpus"]) == ("shared/pool", others, str(RESERVED))
     assert node.allowed(pid)[0] == str(RESERVED)
     assert node.inspect()["differences"] == []

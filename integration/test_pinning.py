@@ -3,7 +3,7 @@
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import ROOT, STATE, Node, container, pod
+from integration.node import POOL, ROOT, STATE, Node, container, pod
 from tests.support.figures import Recorder, report
 
 pytestmark = pytest.mark.main_job
@@ -85,10 +85,14 @@ def test_a_change_from_outside_is_put_back_logged_and_counted(node: Node, record
         pod("burst", container("app", ["sleep", "infinity"], cpu="500m", limit_cpu="1")),
     )
     node.wait_running("pinned", "burst")
-    cgroup = node.cgroup("burst", "app", qos="burstable")
-    for file, foreign, series in (
-        ("cpuset.cpus", "3", 'nodeagent_drift_corrected_total{attribute="cpuset.cpus"}'),
-        ("cpu.max", "max 100000", 'nodeagent_drift_corrected_total{attribute="cpu.max"}'),
+    for cgroup, file, foreign, series in (
+        (POOL, "cpuset.cpus", "3", 'nodeagent_drift_corrected_total{attribute="cpuset.cpus"}'),
+        (
+            node.cgroup("burst", "app", qos="burstable"),
+            "cpu.max",
+            "max 100000",
+            'nodeagent_drift_corrected_total{attribute="cpu.max"}',
+        ),
     ):
         promised, counted, cursor = node.value(cgroup, file), node.metrics()[series], node.cursor()
         assert promised != foreign
@@ -136,7 +140,7 @@ def test_freed_cpus_reach_running_shared_containers(node: Node) -> None:
     assert node.value(cgroup, "cpuset.cpus.effective") == state["promises"]["default"] == node.allowed(pid)[0]
     node.delete("pinned")
     node.wait_gone("pinned")
-    node.run(f"until [ $(cat {cgroup}/cpuset.cpus.effective) = 0-15 ]; do sleep 0.05; done")
+    node.run(f"until [ $(cat {POOL}/cpuset.cpus.effective) = 0-15 ]; do sleep 0.05; done")
     assert node.allowed(pid)[0] == "0-15"
 
 

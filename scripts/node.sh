@@ -5,7 +5,7 @@
 pods_run() {
     group=$(systemctl show --property ControlGroup --value nodeagent-pods.service 2>/dev/null) || return 1
     [ -n "$group" ] || return 1
-    for events in "/sys/fs/cgroup$group"/pod*/cgroup.events "/sys/fs/cgroup$group"/burstable/cgroup.events "/sys/fs/cgroup$group"/besteffort/cgroup.events; do
+    for events in "/sys/fs/cgroup$group"/pod*/cgroup.events "/sys/fs/cgroup$group"/burstable/cgroup.events "/sys/fs/cgroup$group"/besteffort/cgroup.events "/sys/fs/cgroup$group"/shared/cgroup.events; do
         [ -e "$events" ] && grep -q '^populated 1' "$events" && return 0
     done
     return 1

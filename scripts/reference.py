@@ -540,14 +540,15 @@ def files() -> str:
         ),
         (f"`{runtime}/claims/NAMESPACE/NAME.json`", "a ResourceClaim of a pod, with its status"),
         (
-            f"`{runtime}/placement/UID/CONTAINER`",
-            "CPUs and memory nodes of a container, [for its processes](../how-to/placement.md)",
+            f"`{runtime}/placement/UID/CONTAINER`, `{runtime}/placement/_shared/pool`",
+            "CPUs and memory nodes of a container, or of all containers in the shared pool, [for their processes](../how-to/placement.md)",
         ),
         (
             f"`{PODS_CGROUP}/`",
             (
                 "cgroups of the pods: `pod<UID>/<container>` for Guaranteed pods, below `burstable/` and `besteffort/` for the "
-                "others; processes are in `payload` below a container's cgroup"
+                "others; processes are in `payload` below a container's cgroup. Pods that never hold CPUs or memory nodes are below "
+                "`shared/pool/payload/`, with the processes in the container's cgroup"
             ),
         ),
         (f"`{default.metrics_bind_address}`", "[metrics](metrics.md) at `/metrics`; `/healthz` and `/readyz`"),

@@ -163,7 +163,9 @@ class Churn:
 
     def _arrive(self, now: float, plan: PodPlan) -> bool:
         self.made += 1
-        parents = ("", "burstable", "besteffort")
+        parents = tuple(
+            f"{pool}{qos}" for pool in ("", "shared/pool/payload/") for qos in ("", "burstable", "besteffort")
+        )
         paths = tuple(self.cgroup / parent / f"pod{plan.name}" for parent in parents)
         pod = self.pods[plan.name] = Pod(plan, paths, now)
         if plan.means is not Means.MANIFEST:

@@ -24,6 +24,7 @@ from nodeagent.cli.support.becoming import CommandError, run_command
 from nodeagent.cli.support.node import saved_node, this_node
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.cgroup_layout import POOL
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import NOTHING
@@ -105,11 +106,14 @@ class Host:
                 "cgroup.subtree_control": " ".join(sorted(there.subtree_control)),
                 "cgroup.events": f"populated {int(there.is_populated)}\nfrozen {int(there.is_frozen)}",
                 "cgroup.procs": str(os.getpid()) if there.is_populated else "",
-                "cpuset.cpus.effective": str(there.cpus_effective),
-                "cpuset.mems.effective": str(there.mems_effective),
                 "memory.events": f"oom_kill {there.oom_kills}",
                 **{attribute.value: format_value(value) for attribute, value in there.attributes},
             }
+            if there.cpus_effective is not None:
+                files |= {
+                    "cpuset.cpus.effective": str(there.cpus_effective),
+                    "cpuset.mems.effective": str(there.mems_effective),
+                }
             for name, text in files.items():
                 (directory / name).parent.mkdir(exist_ok=True)
                 (directory / name).write_text(text + "\n")
@@ -119,7 +123,7 @@ class Host:
                 (directory / "cgroup.procs").touch()
 
     def drift(self) -> None:
-        path = "besteffort/poduid-web/app"
+        path = "shared/pool/payload/besteffort/poduid-web/app"
         self.write_cgroups({path: changed(self.world.observed()[path], Attribute.CPU_WEIGHT, 77)})
 
     def save(self) -> None:
@@ -325,7 +329,7 @@ def test_who_asks_is_no_host_process_on_exclusive_cpus(live, run):
     promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
     own = promises.pods.put("uid-web", NOTHING.having(CpuHoldings(cpus=(("app", mine),))))
     live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
-    cgroup = live.cgroups / "besteffort/poduid-web/app/payload/cgroup.procs"
+    cgroup = live.cgroups / "shared/pool/payload/besteffort/poduid-web/app/cgroup.procs"
     cgroup.write_text("")
     document = json.loads(run("inspect", "-o", "json", *live.options)[1])
     assert document["node"]["cpus"]["exclusive"] == str(mine)
@@ -439,7 +443,7 @@ def test_a_decision_being_carried_out_is_no_difference(live, run, monkeypatch):
 
 
 def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
-    (live.cgroups / "besteffort/poduid-web/app/payload/cgroup.procs").write_text("1\n")
+    (live.cgroups / "shared/pool/payload/besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
     status, out, _ = run("inspect", "-o", "json", *live.options)
     assert status == 2
     (found,) = json.loads(out)["differences"]
@@ -452,6 +456,10 @@ def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
 
 
 def test_a_process_that_somebody_put_into_a_containers_cgroup_itself_is_a_difference(live, run):
+    (entry,) = live.world.state.entries
+    live.world.state = replace(live.world.state, entries=(replace(entry, is_pooled=False),))
+    shutil.rmtree(live.cgroups)
+    live.write_cgroups(live.world.observed())
     (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
     status, out, _ = run("inspect", "-o", "json", *live.options)
     assert status == 2
@@ -581,7 +589,10 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, mon
         lambda config, _path: replace(world.node, config=replace(config, placement=world.config.placement)),
     )
     gone = CpuSet.of(max(exclusive_cpus(world.state.promises)))
-    observed = {p: replace(there, cpus_effective=there.cpus_effective - gone) for p, there in world.observed().items()}
+    observed = {
+        path: there if there.cpus_effective is None else replace(there, cpus_effective=there.cpus_effective - gone)
+        for path, there in world.observed().items()
+    }
     shutil.rmtree(host.cgroups)
     host.write_cgroups(observed)
     for name, text in (("cgroup.controllers", "cpuset"), ("cpuset.cpus.effective", str(world.node.topology.online))):
@@ -850,7 +861,7 @@ def test_topology_draws_owners_in_every_picture(live, run):
         (["web", "../web/app"], None, "pod default/web has no container '../web/app'"),
         (["web", "app"], "terminating", "pod default/web is being ended"),
         (["web", "app"], "finished", "pod default/web has finished (Succeeded)"),
-        (["web", "app"], "drifted", "cpuset.cpus of besteffort/poduid-web/app is '4095'"),
+        (["web", "app"], "drifted", "cpuset.cpus of shared/pool is '4095'"),
         (["web", "slot"], "no cgroups", "the pods' cgroup cannot be read"),
         (["web", "slot"], "used below", "is the parent of other cgroups (ctr)"),
         (["big", "app"], "refused", "pod default/big was refused: OutOfcpu: too little"),
@@ -864,7 +875,7 @@ def test_exec_refuses_with_the_reason(words, change, message, live, run):
         case "finished":
             live.world.state = replace(live.world.state, entries=(replace(entry, outcome=Phase.SUCCEEDED),))
         case "drifted":
-            (live.cgroups / entry.pod_path / "app" / "cpuset.cpus").write_text("4095")
+            (live.cgroups / POOL / "cpuset.cpus").write_text("4095")
         case "no cgroups":
             subprocess.run(["rm", "-r", live.cgroups], check=True)
         case "used below":
@@ -879,7 +890,7 @@ def test_exec_refuses_with_the_reason(words, change, message, live, run):
 @needs_root
 def test_exec_cannot_enter_what_is_no_cgroup(live, run):
     """The last step is the kernel's: this directory only looks like a cgroup."""
-    (live.cgroups / "besteffort/poduid-web/slot/payload/cgroup.procs").unlink()
+    (live.cgroups / "shared/pool/payload/besteffort/poduid-web/slot/cgroup.procs").unlink()
     assert "cannot enter cgroup" in failed(run("exec", *live.options, "web", "slot", "--", "true"), status=125)
 
 
@@ -1024,7 +1035,7 @@ def test_retry_is_for_root(live):
 def test_a_state_without_pods_is_no_problem(live, run):
     live.world.state = NodeState(live.world.state.promises)
     live.write_cgroups(live.world.observed())
-    subprocess.run(["rm", "-r", live.cgroups / "besteffort/poduid-web"], check=True)
+    subprocess.run(["rm", "-r", live.cgroups / "shared/pool/payload/besteffort/poduid-web"], check=True)
     status, out, _ = run("inspect", *live.options)
     assert (status, "no pods:" in out) == (0, True)
 

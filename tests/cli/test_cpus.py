@@ -94,11 +94,11 @@ def test_no_answer_is_an_error_that_says_why(words: tuple[str, ...], said: str, 
 def test_cpus_that_others_have_not_left_are_not_printed(run: RunCommand) -> None:
     node = world()
     there = node.observed()
-    path = "besteffort/poduid-two/app"
+    path = "shared/pool"
     there[path] = replace(there[path], is_populated=True, cpus_effective=CpuSet.parse("0-7"))
     status, out, err = run(node.view(cgroups=there), "own")
     assert (status, out) == (1, "")
-    assert "processes of another cgroup (besteffort/poduid-two/app) may run on its exclusive CPUs 1,5" in err
+    assert "processes of another cgroup (shared/pool) may run on its exclusive CPUs 1,5" in err
     there = node.observed()
     there["poduid-own/app"] = changed(there["poduid-own/app"], Attribute.CPUSET_CPUS, CpuSet.of(0))
     assert "instead of the allocated '1,5'" in run(node.view(cgroups=there), "own")[2]

@@ -81,7 +81,7 @@ def test_arguments_that_do_not_go_together(words: list[str], said: str, run: Run
 
 
 def numa_stat(live: Host, container: str, text: str | None) -> None:
-    cgroup = live.cgroups / "besteffort/poduid-web" / container
+    cgroup = live.cgroups / "shared/pool/payload/besteffort/poduid-web" / container
     (cgroup / "cpu.stat").write_text("usage_usec 1\n")
     if text is not None:
         (cgroup / "memory.numa_stat").write_text(text)

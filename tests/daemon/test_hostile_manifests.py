@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.daemon.test_load import MACHINE_64, agent_of, directories, live
@@ -147,9 +148,9 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
     strange = {path for path in paths if not path.startswith(f"{state}/")}
     assert strange <= {"/proc/self/fd", str(state)}
     assert {change.path for change in machine.writes} <= {
-        *("", "besteffort", "burstable"),
-        *("besteffort/poduid-good", "besteffort/poduid-good/app"),
+        *("", *OWN_DIRECTORIES),
+        *("shared/pool/payload/besteffort/poduid-good", "shared/pool/payload/besteffort/poduid-good/app"),
     }
     [request] = asked
-    assert request.cgroup == "/pods/besteffort/poduid-good/app/payload"
+    assert request.cgroup == "/pods/shared/pool/payload/besteffort/poduid-good/app"
     assert request.log_file == "/var/log/nodeagent/pods/default/good/uid-good/app.log"

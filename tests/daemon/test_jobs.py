@@ -119,7 +119,7 @@ def test_a_job_is_let_in_when_its_cpus_are_its_own_and_gone_with_its_owner(daemo
     assert (len(cpus), placement(answer).shared_cpus) == (2, CpuSet())
     assert cpus == own_set_of(daemon.agent.state.promises, "uid-one", "main")
     assert daemon.machine.effective(path("one")) == cpus
-    assert not daemon.machine.effective("besteffort/poduid-shares/app") & cpus
+    assert not daemon.machine.effective("shared/pool/payload/besteffort/poduid-shares/app") & cpus
     (entry,) = [entry for entry in daemon.agent.state.entries if entry.origin.source == JOBS]
     assert entry.pod.full_name == "jobs/one"
 

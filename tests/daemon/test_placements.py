@@ -76,13 +76,13 @@ def written(daemon: Daemon) -> list[str]:
 def test_a_process_is_told_where_it_runs_and_a_file_repeats_it(daemon: Daemon) -> None:
     assert told(daemon) == {
         "uid-alone/app": ("1,5", ""),
-        "uid-shares/app": ("", "0,2-3,6-7"),
+        "_shared/pool": ("", "0,2-3,6-7"),
         "uid-slot/slot": ("4", ""),
     }
-    for name in ("alone", "shares"):
+    for name, file in (("alone", "uid-alone/app"), ("shares", "_shared/pool")):
         given = environment(daemon, f"{name}/app")
         path = Path(given.pop(PLACEMENT_FILE))
-        assert path == directory(daemon) / f"uid-{name}" / "app"
+        assert path == directory(daemon) / file
         assert "".join(f"{key}={value}\n" for key, value in given.items()) == path.read_text()
 
 
@@ -100,15 +100,38 @@ def test_the_file_follows_the_shared_pool_and_nobody_is_started_again(daemon: Da
     starts = list(daemon.machine.starts)
     daemon.files.pods += (OTHER,)
     daemon.rest()
-    assert told(daemon)["uid-shares/app"] == ("", "0,3,6-7")
-    assert written(daemon) == ["write placement uid-shares/app", "write placement uid-other/app"]
+    assert told(daemon)["_shared/pool"] == ("", "0,3,6-7")
+    assert written(daemon) == ["write placement _shared/pool", "write placement uid-other/app"]
     assert [start for start in daemon.machine.starts if start in starts] == starts
     assert len(daemon.machine.starts) == len(starts) + 1
     daemon.steps.done.clear()
     daemon.files.pods = daemon.files.pods[:-1]
     daemon.rest()
-    assert told(daemon)["uid-shares/app"] == ("", "0,2-3,6-7")
+    assert told(daemon)["_shared/pool"] == ("", "0,2-3,6-7")
     assert not (directory(daemon) / "uid-other").exists()
+
+
+def test_all_that_share_the_pool_read_one_file_which_goes_with_the_last_of_them(daemon: Daemon) -> None:
+    second = pod("second", app("x"), cgroup_only("y"))
+    daemon.files.pods += (second,)
+    daemon.rest()
+    assert written(daemon) == []
+    assert environment(daemon, "second/x")[PLACEMENT_FILE] == str(directory(daemon) / "_shared/pool")
+    daemon.files.pods = (ALONE, SLOT, second)
+    daemon.rest()
+    assert set(told(daemon)) == {"_shared/pool", "uid-alone/app", "uid-slot/slot"}
+    daemon.files.pods = (ALONE, SLOT)
+    daemon.rest()
+    assert set(told(daemon)) == {"uid-alone/app", "uid-slot/slot"}
+    assert not (directory(daemon) / "_shared").exists()
+
+
+def test_who_shares_and_cannot_be_below_the_pool_has_a_file_of_its_own(daemon: Daemon) -> None:
+    """A Guaranteed pod may have memory nodes of its own."""
+    daemon.files.pods += (pod("part", app(cpu="500m")),)
+    daemon.rest()
+    assert told(daemon)["uid-part/app"] == told(daemon)["_shared/pool"]
+    assert environment(daemon, "part/app")[PLACEMENT_FILE] == str(directory(daemon) / "uid-part/app")
 
 
 def test_nothing_is_written_where_nothing_has_changed(daemon: Daemon) -> None:
@@ -138,13 +161,13 @@ def change_online(daemon: Daemon, online: CpuSet) -> None:
 
 def test_a_cgroup_that_could_not_be_written_is_not_told_of(daemon: Daemon) -> None:
     before = told(daemon)
-    daemon.steps.denies = lambda name: failure(name, errno.EBUSY) if "uid-shares/app" in name else None
+    daemon.steps.denies = lambda name: failure(name, errno.EBUSY) if "SetAttribute shared/pool" in name else None
     daemon.files.pods += (OTHER,)
     daemon.turn()
     assert told(daemon) == before, "one still runs where the other may not start yet"
     daemon.steps.denies = lambda _name: None
     daemon.rest()
-    assert told(daemon) == before | {"uid-shares/app": ("", "0,3,6-7"), "uid-other/app": ("2", "")}
+    assert told(daemon) == before | {"_shared/pool": ("", "0,3,6-7"), "uid-other/app": ("2", "")}
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
@@ -194,13 +217,13 @@ def test_leftovers_are_removed_at_the_start(daemon: Daemon) -> None:
     daemon.start()
     daemon.turn(WakeUpReason.START)
     assert files(daemon) == before
-    assert {path.name for path in base.iterdir()} == {"uid-alone", "uid-shares", "uid-slot"}
+    assert {path.name for path in base.iterdir()} == {"_shared", "uid-alone", "uid-slot"}
 
 
 def test_what_others_do_to_a_file_is_put_right_when_everything_is_looked_at(daemon: Daemon) -> None:
     before, base = files(daemon), directory(daemon)
     (base / "uid-alone" / "app").write_text("NODEAGENT_EXCLUSIVE_CPUS=0-7\n")
-    (base / "uid-shares" / "app").unlink()
+    (base / "_shared" / "pool").unlink()
     (base / "uid-slot" / "slot").chmod(0o600)
     daemon.turn(WakeUpReason.TIMER)
     assert files(daemon) == before
@@ -218,7 +241,7 @@ def test_a_directory_that_cannot_be_read_is_a_problem_and_nothing_else(daemon: D
     assert problem.startswith(f"cannot read {base}: Not a directory (an entry of another kind has")
     base.unlink()
     daemon.rest()
-    assert set(told(daemon)) == {"uid-alone/app", "uid-shares/app", "uid-slot/slot", "uid-other/app"}
+    assert set(told(daemon)) == {"_shared/pool", "uid-alone/app", "uid-slot/slot", "uid-other/app"}
 
 
 def test_a_pod_that_has_finished_has_no_file(daemon: Daemon) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def flipped(path: Path) -> None:
 
 
 def newer(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":99', 1))
+    path.write_bytes(re.sub(rb'"version":\d+', b'"version":99', path.read_bytes(), count=1))
 
 
 def a_directory(path: Path) -> None:

@@ -28,7 +28,7 @@ from nodeagent.core.cgroups.write_order import InPlace, Plan, diff
 from nodeagent.core.domains.domain import Domain
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, UnitSettings
-from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above
+from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above, is_pooled
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -409,8 +409,9 @@ class Client:
         except CgroupError as err:
             return StartFailed(request.id, StartStage.CGROUP, err.errno or 0, err.message)
         self.requests.append(request)
-        path, _, payload = str(request.cgroup).removeprefix(f"{ROOT}/").rpartition("/")
-        assert payload == PAYLOAD
+        path = str(request.cgroup).removeprefix(f"{ROOT}/")
+        assert path.endswith(f"/{PAYLOAD}") != is_pooled(path)
+        path = path.removesuffix(f"/{PAYLOAD}")
         entry: Any = None
         self.machine.act(Launch(request.id, entry, Container(request.id.split("/")[1]), path, ANYWHERE))
         run = self.machine.runs[request.id]
@@ -617,7 +618,7 @@ class Daemon:
         memory = self.agent.memory
         inputs: Any = memory.pod_cgroups.common
         if inputs:
-            config, managers, kernel, _ = inputs
+            config, managers, kernel = inputs
             assert memory.pod_cgroups.by_key() == pod_cgroups(config, managers, kernel, memory.state).by_key()
             placed = container_placements(managers, memory.state, memory.in_sync)
             assert memory.placements.by_key() == placed.by_key()

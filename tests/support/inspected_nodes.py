@@ -7,7 +7,7 @@ from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
-from nodeagent.core.model.cgroup_layout import ABOVE
+from nodeagent.core.model.cgroup_layout import ABOVE, cpuset_path, is_pooled
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -16,7 +16,6 @@ from nodeagent.core.model.pod import (
     Pod,
     ResourceRequirements,
     RestartPolicy,
-    qos_class,
 )
 from nodeagent.core.model.state import (
     ContainerStatus,
@@ -24,11 +23,11 @@ from nodeagent.core.model.state import (
     NodeState,
     Origin,
     Phase,
-    PodEntry,
     run_id,
 )
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.model.waiting import Waiting
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.formats.node_view import NodeView, Observation
 from tests.support.pods import amounts, app, pod
 
@@ -72,7 +71,8 @@ class World:
 
     def add(self, new: Pod, *statuses: ContainerStatus, **more) -> "World":
         """Decide on a pod; its containers run unless statuses are given."""
-        entry = PodEntry(new, qos_class(new, pod_level_resources=True), Origin(f"{new.name}.yaml"), NOW_MS - 90_000)
+        origin = Origin(f"{new.name}.yaml")
+        entry = replace(new_entry(Manifest(new, origin), NOW_MS - 90_000, pod_level_resources=True), containers=())
         match admit(self.managers, self.state.promises, new):
             case Admitted(promises=promises):
                 entry = replace(entry, containers=statuses or tuple(running(c.name) for c in new.containers), **more)
@@ -109,6 +109,7 @@ class World:
             and s.started_at_ms
             and e.pod.container(s.name).command
         }
+        running_paths |= {cpuset_path(path) for path in running_paths}
         return {w.path: as_desired(w, populated=w.path in running_paths) for w in self.desired_cgroups()}
 
     def view(self, **more) -> NodeView:
@@ -140,8 +141,8 @@ def as_desired(want: DesiredCgroup, *, populated: bool = False) -> ObservedCgrou
         controllers=CONTROLLERS,
         subtree_control=want.controllers,
         attributes=attributes,
-        cpus_effective=want.cpus() or CpuSet.parse("0-7"),
-        mems_effective=mems if isinstance(mems, NumaSet) else NumaSet.of(0, 1),
+        cpus_effective=None if is_pooled(want.path) else want.cpus() or CpuSet.parse("0-7"),
+        mems_effective=None if is_pooled(want.path) else mems if isinstance(mems, NumaSet) else NumaSet.of(0, 1),
         is_populated=populated,
         is_frozen=frozen,
     )
@@ -197,7 +198,7 @@ def everything() -> tuple[World, dict[str, ObservedCgroup], NodeView]:
     )
     helper = "poduid-web/helper"
     observed[helper] = replace(observed[helper], oom_kills=2)
-    weight = "burstable/poduid-batch"
+    weight = "shared/pool/payload/burstable/poduid-batch"
     observed[weight] = changed(observed[weight], Attribute.CPU_WEIGHT, 1)
     observed["poduid-gone"] = replace(
         observed["poduid-web"], path="poduid-gone", is_populated=True, cpus_effective=CpuSet.of(3)

@@ -1,7 +1,8 @@
 """A model that plays launcher, kernel and clock, and the agent's turn over it without its edges.
 
 The model keeps to the kernel's rules as far as the agent's decisions rest on them: files follow the parent's controllers, an empty cpuset
-grants the parent's, frozen processes don't run, a cgroup with processes can't be removed.
+grants the parent's, a cgroup without a cpuset has that of the nearest one above, a frozen cgroup freezes those below, frozen processes
+don't run, a cgroup with processes can't be removed.
 """
 
 import errno
@@ -40,7 +41,7 @@ from nodeagent.core.model.cgroup import (
     UnitSettings,
     Value,
 )
-from nodeagent.core.model.cgroup_layout import ABOVE, is_pinned, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, PAYLOAD, cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -224,6 +225,8 @@ class Machine:
             attributes.pop(Attribute.MEMORY_SWAP_MAX, None)
         elif not path:
             attributes[Attribute.MEMORY_SWAP_MAX] = ByteLimit(None)
+        if Attribute.CPUSET_CPUS in attributes:
+            attributes[Attribute.CPUSET_CPUS] = self.listed(path)
         if self.has_partitions and "cpuset" in above:
             attributes |= {name: group.values.get(name, default) for name, default in _PARTITION_FILES}
         if group.has_payload and "cpuset" in group.enabled:
@@ -291,6 +294,9 @@ class Machine:
 
     def fallback(self, path: str) -> CpuSet:
         """Where the kernel lets its processes run when it cannot let them run anywhere in the container's cgroup."""
+        while path and "cpuset" not in self.groups[_parent(path)].enabled:
+            path = _parent(path)
+        path = path.removesuffix(f"/{PAYLOAD}")
         cpus = self.groups[path].values.get(Attribute.FALLBACK_CPUS, CpuSet())
         assert isinstance(cpus, CpuSet)
         return cpus
@@ -302,9 +308,15 @@ class Machine:
         if not path:
             return self.left_to_host() - self.withheld
         above = self.granted(_parent(path))
-        own = self.groups[path].values.get(Attribute.CPUSET_CPUS, CpuSet())
-        assert isinstance(own, CpuSet)
-        return own & above or above
+        return self.listed(path) & above or above
+
+    def listed(self, path: str) -> CpuSet:
+        """`cpuset.cpus`."""
+        if path.endswith(f"/{PAYLOAD}"):
+            return self.fallback(_parent(path))
+        cpus = self.groups[path].values.get(Attribute.CPUSET_CPUS, CpuSet())
+        assert isinstance(cpus, CpuSet)
+        return cpus
 
     def left_to_host(self) -> CpuSet:
         """CPUs that are in no partition."""
@@ -371,7 +383,9 @@ class Machine:
         return any(g.processes for p, g in self.groups.items() if p == path or not path or p.startswith(path + "/"))
 
     def is_frozen(self, path: str) -> bool:
-        return bool(self.groups[path].values.get(Attribute.FREEZE, False))
+        while path and not self.groups[path].values.get(Attribute.FREEZE, False):
+            path = _parent(path)
+        return bool(path)
 
     def populated(self) -> tuple[str, ...]:
         return tuple(p for p, g in sorted(self.groups.items()) if g.processes)
@@ -663,7 +677,7 @@ class Agent:
         for action in list_actions(self.state, world, outcome.ready, placed, self.signalled):
             self._effect()
             if isinstance(action, Launch):
-                told, held = action.placement, self.machine.groups[action.path].values
+                told, held = action.placement, self.machine.groups[cpuset_path(action.path)].values
                 named = held[Attribute.CPUSET_CPUS]
                 assert isinstance(named, CpuSet)
                 # Its own that went offline since may still be named.
@@ -681,7 +695,7 @@ class Agent:
         return outcome
 
     def _has_what_it_was_promised(self, path: str) -> bool:
-        want = next((want for want in self.desired_cgroups() if want.path == path), None)
+        want = next((want for want in self.desired_cgroups() if want.path == cpuset_path(path)), None)
         return want is None or path not in self.machine.groups or self.machine.effective(path) == want.cpus()
 
     def _judge_changes(self, before: NodeState, decided: Turn) -> None:
@@ -812,6 +826,8 @@ class Agent:
                 alone &= cpus
             if path in placed and not machine.units[unit_at(path)].is_settled:
                 continue
+            if path in placed and not cpus <= desired_by_path[path].cpus():
+                continue  # it shared so far, and is granted its own once the others have left
             assert cpus >= alone, f"{path} may run on {cpus}, promised is {alone}"
             for other, theirs in everybody.items():
                 both = theirs & alone

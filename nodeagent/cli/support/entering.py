@@ -7,7 +7,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, find_obstacle, find_unkept
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import PAYLOAD
+from nodeagent.core.model.cgroup_layout import PAYLOAD, cpuset_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroups.cgroup_entry import list_populated_below
@@ -47,7 +47,7 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
         else ()
     )
     _check_obstacle(find_obstacle(entry, container, desired=wanted, observed=observed, used_below=below))
-    return next(want.cpus() for want in wanted if want.path == path)
+    return next(want.cpus() for want in wanted if want.path == cpuset_path(path))
 
 
 def find_placement(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:

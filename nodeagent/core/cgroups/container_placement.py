@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
+from nodeagent.core.model.cgroup_layout import POOL, cpuset_path, is_pooled
 from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -48,11 +49,15 @@ def container_placements(
         cgroups: the cgroups with the desired values, by path. A container without such a cgroup is left out.
         last: the result of an earlier call, which is reused for unchanged containers.
     """
+    pool = cgroups.get(POOL)
+    of_pool = None if pool is None else ContainerPlacement(CpuSet(), pool.cpus(), _find_memory_nodes(pool))
 
     def make(inputs: tuple[PodEntry, PodPromises, str, DesiredCgroup]) -> ContainerPlacement:
         entry, held, name, cgroup = inputs
-        cpus, nodes = cgroup.cpus(), cgroup.get(Attribute.CPUSET_MEMS)
-        assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
+        if of_pool is not None and is_pooled(cgroup.path) and held.of(DeviceHoldings) == DeviceHoldings():
+            return of_pool
+        cgroup = cgroups[cpuset_path(cgroup.path)]
+        cpus, nodes = cgroup.cpus(), _find_memory_nodes(cgroup)
         exclusive = CpuSet()
         if isolation(node, state.promises, entry.pod, name).has_own_cpus:
             # Offline CPUs are left out. A container whose CPUs are all offline runs in the shared pool (D14).
@@ -62,13 +67,19 @@ def container_placements(
         return ContainerPlacement(exclusive, cpus - exclusive, nodes, devices.devices_of(name), answers)
 
     return (last or ContainerPlacements()).follow(
-        (node,),
+        (node, pool),
         (
             (path, (entry, state.promises.of_pod(entry.pod.uid), container.name, cgroups[path]))
             for entry in state.entries
             if entry.is_active
             for container in entry.pod.containers
-            if (path := entry.container_path(container.name)) in cgroups
+            if (path := entry.container_path(container.name)) in cgroups and cpuset_path(path) in cgroups
         ),
         make,
     )
+
+
+def _find_memory_nodes(cgroup: DesiredCgroup) -> NumaSet:
+    nodes = cgroup.get(Attribute.CPUSET_MEMS)
+    assert isinstance(nodes, NumaSet), "every container's cgroup, and the pool's, has memory nodes"
+    return nodes

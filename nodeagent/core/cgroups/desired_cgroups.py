@@ -12,6 +12,7 @@ from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.cgroups.partitions import NO_PARTITION, add_partitions
 from nodeagent.core.model.cgroup import (
     Attribute,
+    Attributes,
     ByteLimit,
     CpuMax,
     DesiredCgroup,
@@ -21,7 +22,7 @@ from nodeagent.core.model.cgroup import (
     cpu_shares,
     cpu_weight,
 )
-from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE, is_above
+from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE, POOL, POOL_PAYLOAD, SHARED, is_above
 from nodeagent.core.model.config import UNLIMITED_SWAP, Config
 from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -78,7 +79,7 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
     return paths[::-1] if can_all else ()
 
 
-PodCgroups = Derived[tuple[PodEntry, PodPromises], tuple[DesiredCgroup, ...]]
+PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[DesiredCgroup, ...]]
 """Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units."""
 
 
@@ -87,7 +88,8 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool.
+    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool, and for
+    a pooled pod only whether they leave any.
 
     Args:
         config: the configuration.
@@ -98,16 +100,26 @@ def pod_cgroups(
     """
     controllers = CONTROLLERS | kernel.extra_controllers
 
-    def make(inputs: tuple[PodEntry, PodPromises]) -> tuple[DesiredCgroup, ...]:
-        entry, _ = inputs
+    pool, default = shared_pool(node, state.promises, kernel.online), default_set(state.promises)
+
+    def make(inputs: tuple[PodEntry, PodPromises, object]) -> tuple[DesiredCgroup, ...]:
+        entry = inputs[0]
         if entry.pins_units:
             return tuple(_make_unit_cgroups(node, kernel, state, entry))
+        if entry.is_pooled:
+            return _make_pooled_cgroups(config, kernel, entry, controllers, is_starved=not pool)
         return _make_pod_cgroups(config, node, kernel, state, entry, controllers)
 
-    present = (entry for entry in state.own_entries() if entry.is_active)
     return (last or PodCgroups()).follow(
-        (config, node, kernel, default_set(state.promises)),
-        ((entry.pod.uid, (entry, state.promises.of_pod(entry.pod.uid))) for entry in present),
+        (config, node, kernel),
+        (
+            (
+                entry.pod.uid,
+                (entry, state.promises.of_pod(entry.pod.uid), bool(pool) if entry.is_pooled else default),
+            )
+            for entry in state.own_entries()
+            if entry.is_active
+        ),
         make,
     )
 
@@ -129,16 +141,17 @@ def desired_cgroups(
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
-    burstable_milli = sum(
-        pod_cgroup_amounts(entry.pod, pod_level_resources=gate).cpu_request_milli
-        for (entry, _), _ in pods.kept.values()
-        if entry.qos is QosClass.BURSTABLE
-    )
+    burstable_milli = {True: 0, False: 0}
+    for (entry, *_), _ in pods.kept.values():
+        if entry.qos is QosClass.BURSTABLE:
+            amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
+            burstable_milli[entry.is_pooled] += amounts.cpu_request_milli
     of_pods = tuple(want for _, wants in pods.kept.values() for want in wants)
     return (
         *_make_cgroups_above_pods(kernel, controllers, of_pods),
-        _make_qos_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli),
-        _make_qos_class_cgroup(BEST_EFFORT, kernel, controllers, 0),
+        _make_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli[False]),
+        _make_class_cgroup(BEST_EFFORT, kernel, controllers, 0),
+        *_make_pool_cgroups(node, kernel, state.promises, controllers, burstable_milli[True]),
         *of_pods,
     )
 
@@ -161,10 +174,62 @@ def runtime_cgroups(
     return found
 
 
-def _make_qos_class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
-    """Return the cgroup of a QoS class. No pod in it has a partition."""
+def _make_class_cgroup(
+    path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
+) -> DesiredCgroup:
+    """Return the cgroup of a class of pods. No pod in it has a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
-    return DesiredCgroup(path, controllers, (weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
+    return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
+
+
+def _make_pool_cgroups(
+    node: NodeRules, kernel: Kernel, promises: Promises, controllers: frozenset[str], burstable_milli: int
+) -> Iterator[DesiredCgroup]:
+    """Return the cgroups that hold the pooled pods.
+
+    The fallbacks are those of a pod with one container that shares (`_make_pod_cgroups`). Below the payload, no cgroup has a cpuset.
+    Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
+    """
+    pool = shared_pool(node, promises, kernel.online)
+    bounds = node.reserved | (default_set(promises) if node.placement.has_static_cpus else kernel.online)
+    yield _make_class_cgroup(SHARED, kernel, controllers, burstable_milli, ((Attribute.CPUSET_CPUS, bounds),))
+    yield DesiredCgroup(
+        POOL,
+        controllers,
+        (
+            *(((Attribute.CPUSET_CPUS, pool),) if pool else ()),
+            (Attribute.FALLBACK_CPUS, _find_shared_fallback(node, promises) | node.reserved),
+            (Attribute.CPUSET_MEMS, kernel.memory_nodes),
+            *(NO_PARTITION if kernel.path_to_partitions else ()),
+        ),
+        is_starved=not pool,
+        is_leaf=True,
+    )
+    without_cpuset = controllers - {"cpuset"}
+    yield DesiredCgroup(POOL_PAYLOAD, without_cpuset)
+    for path, milli in ((BURSTABLE, burstable_milli), (BEST_EFFORT, 0)):
+        weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(milli)))
+        yield DesiredCgroup(f"{POOL_PAYLOAD}/{path}", without_cpuset, (weight,))
+
+
+def _make_pooled_cgroups(
+    config: Config, kernel: Kernel, entry: PodEntry, controllers: frozenset[str], *, is_starved: bool
+) -> tuple[DesiredCgroup, ...]:
+    """Return a pooled pod's cgroup and the cgroups of its containers. The pool's cgroup has their CPUs and memory nodes."""
+    limit = pod_cgroup_amounts(
+        entry.pod, pod_level_resources=config.placement.gate("PodLevelResources")
+    ).cpu_limit_milli
+    pod = _make_pod_limits(config, kernel, entry, limit if config.cpu_cfs_quota else None)
+    containers = (
+        DesiredCgroup(
+            entry.container_path(container.name),
+            attributes=_make_container_limits(config, kernel, entry, container, Isolation.HOST, CpuSet()),
+            is_starved=is_starved,
+            is_leaf=True,
+        )
+        for container in entry.pod.containers
+    )
+    return DesiredCgroup(entry.pod_path, controllers - {"cpuset"}, pod), *containers
 
 
 def _make_cgroups_above_pods(
@@ -206,16 +271,8 @@ def _make_pod_cgroups(
             cpus |= want.fallback_cpus()
         else:
             cpus |= default_set(state.promises) if node.placement.has_static_cpus else kernel.online
-    pod = DesiredCgroup(
-        entry.pod_path,
-        controllers,
-        (
-            (Attribute.CPUSET_CPUS, cpus),
-            (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
-            (Attribute.CPU_MAX, _make_cpu_max(pod_limit, config)),
-            (Attribute.MEMORY_MAX, _round_memory_limit(resources.memory_limit_bytes, kernel)),
-        ),
-    )
+    limits = _make_pod_limits(config, kernel, entry, pod_limit)
+    pod = DesiredCgroup(entry.pod_path, controllers, ((Attribute.CPUSET_CPUS, cpus), *limits))
     if not kernel.path_to_partitions:
         return (pod, *containers)
     own = {
@@ -302,9 +359,6 @@ def _make_container_cgroup(
     own = own_set_of(promises, uid, container.name)
     cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
     mems = _find_wanted_memory_nodes(kernel, promises, entry.pod, container) or kernel.memory_nodes
-    amounts = container_cgroup_amounts(
-        entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
-    )
     # Exclusive CPUs stay listed while they are offline, so that no write is needed when they go offline and return.
     attributes: list[tuple[Attribute, Value]] = [
         (
@@ -312,13 +366,8 @@ def _make_container_cgroup(
             (own | cpus if own else _find_shared_fallback(node, promises)) | node.reserved,
         ),
         (Attribute.CPUSET_MEMS, mems),
-        (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
-        (Attribute.CPU_MAX, _compute_container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
-        (Attribute.MEMORY_MAX, _round_memory_limit(amounts.memory_limit_bytes, kernel)),
-        (Attribute.MEMORY_OOM_GROUP, True),
+        *_make_container_limits(config, kernel, entry, container, level, cpus),
     ]
-    if kernel.limits_swap:
-        attributes.append((Attribute.MEMORY_SWAP_MAX, ByteLimit(None if config.swap_behavior == UNLIMITED_SWAP else 0)))
     if cpus:
         attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
     return DesiredCgroup(
@@ -330,6 +379,33 @@ def _make_container_cgroup(
         shares_with=entry.pod_path + "/",
         is_starved=not cpus,
         is_leaf=True,
+    )
+
+
+def _make_pod_limits(config: Config, kernel: Kernel, entry: PodEntry, limit_milli: int | None) -> Attributes:
+    """Return the values of a pod's cgroup except for its cpuset. A CPU limit of None means no limit."""
+    resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
+    return (
+        (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
+        (Attribute.CPU_MAX, _make_cpu_max(limit_milli, config)),
+        (Attribute.MEMORY_MAX, _round_memory_limit(resources.memory_limit_bytes, kernel)),
+    )
+
+
+def _make_container_limits(
+    config: Config, kernel: Kernel, entry: PodEntry, container: Container, level: Isolation, cpus: CpuSet
+) -> Attributes:
+    """Return the values of a container's cgroup except for its cpuset."""
+    amounts = container_cgroup_amounts(
+        entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
+    )
+    swap = ByteLimit(None if config.swap_behavior == UNLIMITED_SWAP else 0)
+    return (
+        (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
+        (Attribute.CPU_MAX, _compute_container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
+        (Attribute.MEMORY_MAX, _round_memory_limit(amounts.memory_limit_bytes, kernel)),
+        (Attribute.MEMORY_OOM_GROUP, True),
+        *(((Attribute.MEMORY_SWAP_MAX, swap),) if kernel.limits_swap else ()),
     )
 
 

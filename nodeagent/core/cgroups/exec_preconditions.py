@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
+from nodeagent.core.model.cgroup_layout import cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import JOBS, PodEntry
@@ -134,7 +134,10 @@ def _check_cgroup(
             "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
         )
     entrance = None if used_below is None else _check_entrance(want, cgroup, used_below)
-    return entrance or _check_values(want, cgroup) or _check_intruders(entry, want, desired, observed)
+    cpuset = next(w for w in desired if w.path == cpuset_path(path))
+    return (
+        entrance or _check_values(cpuset, observed.get(cpuset.path)) or _check_intruders(entry, want, desired, observed)
+    )
 
 
 def _check_entrance(want: DesiredCgroup, cgroup: ObservedCgroup, used_below: Sequence[str]) -> Obstacle | None:
@@ -152,18 +155,19 @@ def _check_entrance(want: DesiredCgroup, cgroup: ObservedCgroup, used_below: Seq
     return None
 
 
-def _check_values(want: DesiredCgroup, cgroup: ObservedCgroup) -> Obstacle | None:
+def _check_values(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> Obstacle | None:
     next_step = "nodeagent corrects it within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
-        found = cgroup.get(attribute)
+        found = None if cgroup is None else cgroup.get(attribute)
         if (found - want.offline_cpus if isinstance(found, CpuSet) else found) != want.get(attribute):
             return Obstacle(
                 f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the allocated '{want.get(attribute)}'",
                 next_step,
             )
-    if cgroup.cpus_effective != want.cpus():
+    effective = None if cgroup is None else cgroup.cpus_effective
+    if effective != want.cpus():
         return Obstacle(
-            f"cpuset.cpus.effective of {want.path} is '{cgroup.cpus_effective or ''}' instead of the allocated '{want.cpus()}'",
+            f"cpuset.cpus.effective of {want.path} is '{effective or ''}' instead of the allocated '{want.cpus()}'",
             next_step,
         )
     return None

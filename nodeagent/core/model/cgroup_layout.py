@@ -4,14 +4,19 @@ from nodeagent.core.model.pod import SYSTEMD, QosClass
 
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
-OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
-"""Cgroups that belong to no pod."""
 ABOVE = ".."
 """Path of the parent of the pods' cgroup. The path of each cgroup further up repeats this text once more."""
 PAYLOAD = "payload"
 """Name of the child cgroup that holds a container's processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the
 container's cgroup lists the CPUs to run on.
 """
+SHARED = "shared"
+"""Cgroup around the shared pool's cgroup. It bounds the pool as a pod's cgroup bounds its containers."""
+POOL = f"{SHARED}/pool"
+"""Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and its payload holds the pooled pods. Their cgroups
+have no cpuset, so the kernel gives them the pool's CPUs, and one write changes the CPUs of all (D59).
+"""
+POOL_PAYLOAD = f"{POOL}/{PAYLOAD}"
 UNITS = "units"
 """Path prefix of systemd units that pods pin. systemd decides where the units' cgroups really are."""
 _DOMAIN = "@"
@@ -22,6 +27,13 @@ UNITS_LEFT = f"{UNITS}/left"
 """Path prefix of units that no pod pins any more, but whose settings have not been restored yet."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
 """Path prefix of units pinned by a pod that is unknown now and may become known again. These units stay unchanged."""
+OWN_DIRECTORIES = frozenset(
+    {
+        *(BURSTABLE, BEST_EFFORT, SHARED, POOL, POOL_PAYLOAD),
+        *(f"{POOL_PAYLOAD}/{BURSTABLE}", f"{POOL_PAYLOAD}/{BEST_EFFORT}"),
+    }
+)
+"""Cgroups that belong to no pod."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 
@@ -41,16 +53,31 @@ def is_within(path: str, other: str) -> bool:
 
 
 def payload_path(container: str) -> str:
-    """Return the path of the cgroup that holds a container's processes.
+    """Return the path of the cgroup that holds a container's processes. In a pooled pod, this is the container's cgroup itself.
 
     Args:
-        container: path of the container's cgroup.
+        container: path of the container's cgroup, relative to the pods' cgroup.
     """
-    return f"{container}/{PAYLOAD}"
+    return container if is_pooled(container) else f"{container}/{PAYLOAD}"
 
 
-def pod_path(qos: QosClass, uid: str) -> str:
-    return f"{_PARENT[qos]}pod{uid}"
+def pod_path(qos: QosClass, uid: str, *, is_pooled: bool) -> str:
+    return f"{POOL_PAYLOAD + '/' if is_pooled else ''}{_PARENT[qos]}pod{uid}"
+
+
+def list_pod_paths(uid: str) -> tuple[str, ...]:
+    """Return all paths that the cgroup of a pod with this UID may have."""
+    return tuple(pod_path(qos, uid, is_pooled=pooled) for qos in QosClass for pooled in (False, True))
+
+
+def is_pooled(path: str) -> bool:
+    """Whether a cgroup has no cpuset of its own, because it is below the shared pool's payload."""
+    return path.startswith(f"{POOL_PAYLOAD}/")
+
+
+def cpuset_path(path: str) -> str:
+    """Return the path of the cgroup whose cpuset applies to a pod's or container's cgroup."""
+    return POOL if is_pooled(path) else path
 
 
 def pinned_path(domain: str) -> str:

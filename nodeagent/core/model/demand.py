@@ -199,6 +199,16 @@ def has_equal_limits(resources: ResourceRequirements) -> bool:
     return True
 
 
+def never_holds_cpuset(pod: Pod, qos: QosClass) -> bool:
+    """Whether no policy, gate or resize can give the pod exclusive CPUs or memory nodes while it runs."""
+    return (
+        qos is not QosClass.GUARANTEED
+        and pod.resources is None
+        and pod.numa_node is None
+        and not any(container.exclusive_cpus for container in pod.containers)
+    )
+
+
 def qualifies_alone(container: Container) -> bool:
     """Whether a container of a pod with pod-level resources gets exclusive CPUs. It must be Guaranteed by itself and request whole CPUs."""
     limit = container.resources.limits.get(CPU)

@@ -163,6 +163,8 @@ class PodEntry(Struct, frozen=True, dict=True):
     """Set while the pod is idle. None means that an active pod has its holdings."""
     outcome: Phase | None = None
     """SUCCEEDED or FAILED once no container will run again. The holdings are then released, but the exit codes stay visible."""
+    is_pooled: bool = False
+    """Whether the pod's cgroup is below the shared pool's cgroup. It stays there as long as the pod exists."""
 
     @property
     def change_refusal(self) -> Waiting | None:
@@ -248,7 +250,8 @@ class PodEntry(Struct, frozen=True, dict=True):
         if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
         known = next((status.cgroup for status in self.containers if status.cgroup), None)
-        return pod_path(self.qos, self.pod.uid) if known is None else known.rpartition("/")[0]
+        own = pod_path(self.qos, self.pod.uid, is_pooled=self.is_pooled)
+        return own if known is None else known.rpartition("/")[0]
 
     @cached_property
     def pins_units(self) -> bool:
@@ -281,7 +284,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     def _container_paths(self) -> Mapping[str, str]:
         if self.pins_units:
             return {container.name: f"{self.pod_path}/{container.unit}" for container in self.pod.containers}
-        own = pod_path(self.qos, self.pod.uid)
+        own = pod_path(self.qos, self.pod.uid, is_pooled=self.is_pooled)
         paths = {container.name: f"{own}/{container.name}" for container in self.pod.containers}
         return paths | {status.name: status.cgroup for status in self.containers if status.cgroup}
 

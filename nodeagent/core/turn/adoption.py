@@ -14,11 +14,11 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.admission.records import Records
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_pinned, pod_path
+from nodeagent.core.model.cgroup_layout import is_pinned, list_pod_paths
 from nodeagent.core.model.claims import ClaimAllocation, format_card_name
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
-from nodeagent.core.model.pod import ContainerKind, Pod, QosClass
+from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, PodPromises, Promises, UnrecoveredPod, with_pod
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
 from nodeagent.core.resources.claims.held import drop_released_claims
@@ -198,6 +198,13 @@ def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
     return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
+def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
+    """Return the entry of a pod in the place of its processes. A version of the agent without pooled pods may have started them."""
+    former = replace(entry, is_pooled=False)
+    there = observed.get(former.pod_path)
+    return former if there is not None and there.is_populated else entry
+
+
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     """Return the paths of the pods with processes. Pods with pinned units are left out, because the agent didn't start their processes."""
     return frozenset(
@@ -249,7 +256,7 @@ def find_possibly_running(
     running = find_populated_pods(observed)
     left = []
     for one in lost:
-        if not (has_reported_all or one.uid in known) or any(pod_path(qos, one.uid) in running for qos in QosClass):
+        if not (has_reported_all or one.uid in known) or not running.isdisjoint(list_pod_paths(one.uid)):
             left.append(one)
             continue
         own = one.held.of(DeviceHoldings)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.units import find_taken_unit
 from nodeagent.core.model.promises import UnrecoveredPod
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.turn.adoption import find_admitted, find_populated_pods, find_possibly_running
+from nodeagent.core.turn.adoption import find_admitted, find_place, find_populated_pods, find_possibly_running
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import new_entry
 from nodeagent.core.turn.recovery import place_recovered
@@ -41,7 +41,10 @@ def adopt_running(draft: Draft, world: World) -> Draft:
     A pod waits while its cgroup has processes of containers that its manifest lacks.
     """
     running = find_populated_pods(world.observed) if draft.new else frozenset()
-    entries = [new_entry(m, world.now_ms, pod_level_resources=world.pod_level_resources) for m in draft.new]
+    entries = [
+        find_place(new_entry(m, world.now_ms, pod_level_resources=world.pod_level_resources), world.observed)
+        for m in draft.new
+    ]
     running_entries = [
         entry for entry in entries if entry.pod_path in running or _has_pinned_units(entry, draft.state, world)
     ]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.demand import never_holds_cpuset
+from nodeagent.core.model.pod import OWN, Pod, qos_class
 from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
     ContainerStatus,
@@ -38,7 +39,12 @@ def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> 
     pod = manifest.pod
     qos = qos_class(pod, pod_level_resources=pod_level_resources)
     return PodEntry(
-        pod, qos, manifest.origin, now_ms, containers=tuple(ContainerStatus(c.name) for c in pod.containers)
+        pod,
+        qos,
+        manifest.origin,
+        now_ms,
+        containers=tuple(ContainerStatus(c.name) for c in pod.containers),
+        is_pooled=manifest.origin.domain == OWN and not pod.units and never_holds_cpuset(pod, qos),
     )
 
 

@@ -26,7 +26,14 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.memory.records import MemoryRecord
-from nodeagent.core.turn.adoption import add_record, decode_records, find_admitted, find_possibly_running, merge_records
+from nodeagent.core.turn.adoption import (
+    add_record,
+    decode_records,
+    find_admitted,
+    find_place,
+    find_possibly_running,
+    merge_records,
+)
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.machine_changes import list_machine_changes
 from nodeagent.core.turn.pod_sources import Manifest, list_effective, new_entry
@@ -235,7 +242,9 @@ def _rebuild_state(
     records = merge_records(devices_by_pod, read_recorded_claims(node.config))
     recorded |= {uid: add_record(recorded.get(uid, NOTHING), record.held) for uid, record in records.items()}
     gate = node.config.placement.gate("PodLevelResources")
-    entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in list_effective(manifests)]
+    entries = [
+        find_place(new_entry(m, now_ms, pod_level_resources=gate), evidence.observed) for m in list_effective(manifests)
+    ]
     pods = find_admitted(
         node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
     )

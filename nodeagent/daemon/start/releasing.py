@@ -188,7 +188,8 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
     for path in sorted(filter(None, seen), reverse=True):
         if not seen[path].is_populated:
             tree.apply(RemoveCgroup(path))
-    return tuple(path for path, there in sorted(seen.items()) if path.count("/") and there.is_populated)
+    populated = {path for path, there in seen.items() if path.count("/") and there.is_populated}
+    return tuple(sorted(populated - OWN_DIRECTORIES))
 
 
 def find_own_files(config: Config) -> Iterator[str]:

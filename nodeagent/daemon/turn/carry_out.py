@@ -10,7 +10,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_pinned, unit_at
+from nodeagent.core.model.cgroup_layout import cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
@@ -60,7 +60,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
         Problem(
-            f"processes run in {edges.tree.root / path}, which no pod owns, on CPUs {observed[path].cpus_effective} "
+            f"processes run in {edges.tree.root / path}, which no pod owns, on CPUs {observed[cpuset_path(path)].cpus_effective} "
             f"(end them: echo 1 > {edges.tree.root / path}/cgroup.kill)"
         )
         for path in planned.changes.orphans

@@ -1,11 +1,14 @@
-"""Placement files: one per container, with the values of its cgroup, removed with the pod."""
+"""Placement files: the values of each container's cgroup, removed with the pod. Containers of the shared pool have one file together, so
+that a change of the pool is one write.
+"""
 
 from collections.abc import Callable, Mapping
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.pod import Container
 from nodeagent.core.model.rotation import Rotation
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
@@ -17,9 +20,15 @@ def placement_directory(config: Config) -> str:
     return f"{config.runtime_directory}/placement"
 
 
-def placement_name(uid: str, container: str) -> str:
-    """Return a container's file name below that directory. Legal UIDs and names are legal file names."""
-    return f"{uid}/{container}"
+def placement_file(config: Config, entry: PodEntry, container: Container) -> str:
+    """Return the path of the file that a container's processes read and watch."""
+    return f"{placement_directory(config)}/{_find_name(entry, container)}"
+
+
+def _find_name(entry: PodEntry, container: Container) -> str:
+    """Return the name of a container's file below the directory. Legal UIDs and names are legal file names, and no UID begins with `_`."""
+    is_as_pool = entry.is_pooled and not container.devices and not container.claims
+    return "_shared/pool" if is_as_pool else f"{entry.pod.uid}/{container.name}"
 
 
 class Placements:
@@ -54,17 +63,17 @@ class Placements:
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
     ) -> tuple[Problem, ...]:
-        """Write the placement files of all containers, and remove others. A container without a placement in `placed` keeps its file.
+        """Write the placement files of all containers, and remove others. A file whose containers have no placement in `placed` stays.
 
         Returns:
             Problems, one for each cause. The next turn tries again.
         """
-        wanted = {
-            placement_name(entry.pod.uid, container.name): placed.get(entry.container_path(container.name))
-            for entry in state.entries
-            if entry.is_active
-            for container in entry.pod.containers
-        }
+        wanted: dict[str, ContainerPlacement | None] = {}
+        for entry in state.entries:
+            for container in entry.pod.containers if entry.is_active else ():
+                placement = placed.get(entry.container_path(container.name))
+                name = _find_name(entry, container)
+                wanted[name] = wanted.get(name) or placement
         if rescan or self._known is None:
             self._known = None
             try:

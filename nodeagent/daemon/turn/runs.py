@@ -14,7 +14,7 @@ from nodeagent.core.model.state import Exit
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.reports.logs import pod_fields
-from nodeagent.daemon.turn.placements import placement_directory, placement_name
+from nodeagent.daemon.turn.placements import placement_file
 from nodeagent.daemon.turn.problem import Problem, problem_if_failed
 from nodeagent.edge.processes.launcher import LauncherClient, LauncherError
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
@@ -79,7 +79,7 @@ class Runner:
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Problem | None:
         pod, container = launch.entry.pod, launch.container
-        file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
+        file = placement_file(config, launch.entry, container)
         unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
         if unprepared is not None and unprepared.is_postponed:
             return None

@@ -228,6 +228,7 @@ def _encode_entry(entry: PodEntry) -> Document:
         "deletingSinceMs": entry.deleting_since_ms,
         "released": entry.is_released or None,
         "outcome": entry.outcome.value if entry.outcome else None,
+        "pooled": entry.is_pooled or None,
     }
     if entry.refusal is not None:
         document["refusal"] = _encode_refusal(entry.refusal)
@@ -264,6 +265,7 @@ def _decode_entry(document: JsonValue) -> PodEntry:
         idle=document.read_optional(
             "idle", lambda idle: Idle(idle.read_optional("refusal", _decode_refusal, None)), None
         ),
+        is_pooled=document.read_optional("pooled", JsonValue.flag, default=False),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
     if [status.name for status in entry.containers] != expected:
@@ -272,7 +274,7 @@ def _decode_entry(document: JsonValue) -> PodEntry:
 
 
 def _version_of(state: NodeState) -> int:
-    return 2 if any(_has_new_domain(entry) for entry in state.entries) else 1
+    return 2 if any(entry.is_pooled or _has_new_domain(entry) for entry in state.entries) else 1
 
 
 def _has_new_domain(entry: PodEntry) -> bool:

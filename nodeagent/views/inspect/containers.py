@@ -15,6 +15,7 @@ from nodeagent.core.model.cgroup import (
     Partition,
     PartitionKind,
 )
+from nodeagent.core.model.cgroup_layout import cpuset_path
 from nodeagent.core.model.demand import why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind
@@ -70,6 +71,11 @@ class ContainerView(Struct, frozen=True):
         return self.desired is not None and self.desired.is_starved
 
     @property
+    def cpuset(self) -> ObservedCgroup | None:
+        """Observed cgroup whose cpuset applies to the container's cgroup, if that exists."""
+        return None if self.cgroup is None else (self.view.observed.cgroups or {}).get(cpuset_path(self.path))
+
+    @property
     def process_count(self) -> int | None:
         """Number of the container's processes. None means unknown."""
         if self.view.observed.cgroups is None:
@@ -83,7 +89,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     own = own_set_of(observed.promises, uid, container.name)
     level = isolation(observed.rules, observed.promises, entry.pod, container.name) if entry.is_active else None
     usable = own & topology.online if own is not None else CpuSet()
-    used_cpus = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
+    used_cpus = usable or (None if observed.cpuset is None or observed.is_starved else observed.cpuset.cpus_effective)
     lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
@@ -98,7 +104,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
         "coreClasses": list(topology.classes_of(own or CpuSet())),
         "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": observed.is_different,
-        "effective": None if observed.cgroup is None else describe_kernel_values(observed.cgroup),
+        "effective": None if observed.cgroup is None else describe_kernel_values(observed.cgroup, observed.cpuset),
         "exit": _describe_exit(status.exit),
         "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "isolation": None if level is None else level.value,
@@ -131,14 +137,16 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
     return None
 
 
-def describe_kernel_values(observed: ObservedCgroup) -> Document:
-    """Describe the kernel's values of a cgroup. Null means that the controller is not enabled."""
+def describe_kernel_values(observed: ObservedCgroup, cpuset: ObservedCgroup | None) -> Document:
+    """Describe the kernel's values of a cgroup, with the CPUs and memory nodes of the cgroup whose cpuset applies to it. Null means that
+    the controller is not enabled.
+    """
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
-        "cpus": None if observed.cpus_effective is None else str(observed.cpus_effective),
+        "cpus": None if cpuset is None or cpuset.cpus_effective is None else str(cpuset.cpus_effective),
         "frozen": observed.is_frozen,
         "memoryMaxBytes": memory.limit_bytes if isinstance(memory, ByteLimit) else None,
-        "mems": None if observed.mems_effective is None else str(observed.mems_effective),
+        "mems": None if cpuset is None or cpuset.mems_effective is None else str(cpuset.mems_effective),
         "quota": None
         if not isinstance(quota, CpuMax)
         else {

@@ -15,9 +15,8 @@ from nodeagent.core.cgroups.closing import find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, runtime_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import is_within, pod_path
+from nodeagent.core.model.cgroup_layout import cpuset_path, is_within, list_pod_paths
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.formats.node_view import NodeView
@@ -216,7 +215,7 @@ def _describe_pod(
     cgroup = (view.observed.cgroups or {}).get(entry.pod_path)
     effective = None
     if cgroup is not None:
-        values = describe_kernel_values(cgroup)
+        values = describe_kernel_values(cgroup, None)
         effective = {name: values[name] for name in ("memoryMaxBytes", "quota", "weight")}
     change = _describe_waiting(view, entry, RequestKind.CHANGE)
     if change is not None and entry.refused_change is not None:
@@ -244,7 +243,7 @@ def _describe_pod(
             container,
             status,
             wanted.get(path),
-            is_different=path in differing,
+            is_different=not differing.isdisjoint({path, cpuset_path(path)}),
             closing=closed.get(container.name),
         )
         containers.append(describe_container(subject, places))
@@ -293,7 +292,7 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
     return [
         {
             "cgroup": path,
-            "cpus": str(observed[path].cpus_effective or CpuSet()),
+            "cpus": str(observed[cpuset_path(path)].cpus_effective or CpuSet()),
             "devices": _find_lost_devices(view.state, path),
             "nextStep": f"cd {view.cgroup_root} && echo 1 >{path}/cgroup.kill",
         }
@@ -303,7 +302,5 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
 
 def _find_lost_devices(state: NodeState, path: str) -> list[str]:
     """Return the IDs of the devices that records have for the pod of a cgroup."""
-    pods = (
-        one for one in state.promises.unrecovered if any(is_within(path, pod_path(qos, one.uid)) for qos in QosClass)
-    )
+    pods = (one for one in state.promises.unrecovered if any(is_within(path, pod) for pod in list_pod_paths(one.uid)))
     return list_unrecovered(pods)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
+from nodeagent.core.model.cgroup_layout import POOL, cpuset_path
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase
@@ -41,8 +42,8 @@ def test_a_container_has_cpus_of_its_own_or_shares_the_pool() -> None:
     assert placed(agent) == {
         "poduid-alone/app": at("1,5"),
         "poduid-slot/slot": at("4"),
-        "burstable/poduid-b/app": at("", "0,2-3,6-7"),
-        "besteffort/poduid-e/app": at("", "0,2-3,6-7"),
+        "shared/pool/payload/burstable/poduid-b/app": at("", "0,2-3,6-7"),
+        "shared/pool/payload/besteffort/poduid-e/app": at("", "0,2-3,6-7"),
     }
 
 
@@ -76,7 +77,7 @@ def test_in_a_pods_own_pool_the_pool_is_shared_and_an_exclusive_neighbour_is_not
     assert found["poduid-q/x"] == ContainerPlacement(own, CpuSet(), NumaSet.parse("0-3"))
     assert found["poduid-q/s"] == ContainerPlacement(CpuSet(), whole - own, NumaSet.parse("0-3"))
     assert len(whole - own) == 4
-    assert found["besteffort/poduid-e/app"].shared_cpus.isdisjoint(whole)
+    assert found["shared/pool/payload/besteffort/poduid-e/app"].shared_cpus.isdisjoint(whole)
 
 
 def test_a_mixed_container_is_told_which_of_its_cpus_are_its_own() -> None:
@@ -84,7 +85,7 @@ def test_a_mixed_container_is_told_which_of_its_cpus_are_its_own() -> None:
     assert placed(agent) == {
         "poduid-m/app": at("1,5", "0,2-3,6-7"),
         "burstable/poduid-b/app": at("4", "0,2-3,6-7"),
-        "besteffort/poduid-e/app": at("", "0,2-3,6-7"),
+        "shared/pool/payload/besteffort/poduid-e/app": at("", "0,2-3,6-7"),
     }
     assert placed(agent, online=CpuSet.parse("0,2-3,5"))["poduid-m/app"] == at("5", "0,2-3")
     assert placed(agent, online=CpuSet.parse("0,2-3"))["poduid-m/app"] == at("", "0,2-3"), "degraded: the pool is left"
@@ -100,7 +101,7 @@ def test_only_containers_whose_cgroups_are_named_and_of_active_pods_are_there() 
     of = agent.machine.node
     wanted = {want.path: want for want in agent.desired_cgroups() if "uid-a" not in want.path}
     assert set(container_placements(of.managers, agent.state, wanted).kept) == {
-        f"besteffort/poduid-b/{name}" for name in ("init", "side", "app")
+        f"shared/pool/payload/besteffort/poduid-b/{name}" for name in ("init", "side", "app")
     }
     over = replace(agent.state, entries=tuple(replace(e, outcome=Phase.FAILED) for e in agent.state.entries))
     assert container_placements(of.managers, over, wanted).kept == {}
@@ -125,9 +126,9 @@ def test_it_is_always_what_the_cgroup_holds_and_what_is_exclusive_is_one_pods(sh
     kernel = replace(of.kernel, online=online)
     held = {want.path: want for want in desired_cgroups(of.config, of.managers, kernel, agent.state)}
     found = placed(agent, online=online)
-    assert set(found) == {path for path, want in held.items() if want.is_leaf}
+    assert set(found) == {path for path, want in held.items() if want.is_leaf} - {POOL}
     for path, told in found.items():
-        assert told.exclusive_cpus | told.shared_cpus == held[path].cpus()
+        assert told.exclusive_cpus | told.shared_cpus == held[cpuset_path(path)].cpus()
         assert bool(told.exclusive_cpus and told.shared_cpus) == held[path].is_mixed
         for other, foreign in found.items():
             if other.rpartition("/")[0] != path.rpartition("/")[0]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, usable_cpus
 from nodeagent.core.cgroups.write_order import GatherThreads
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value, cpu_shares, cpu_weight
+from nodeagent.core.model.cgroup_layout import POOL, is_pooled
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
 from nodeagent.core.model.state import Phase
@@ -36,6 +37,14 @@ def limited(request: str | None, limit: str | None) -> ResourceRequirements:
 
 # Layout (D10)
 
+SHARED = (
+    "shared",
+    "shared/pool",
+    "shared/pool/payload",
+    "shared/pool/payload/burstable",
+    "shared/pool/payload/besteffort",
+)
+
 
 def test_pods_lie_under_their_qos_class() -> None:
     _, desired_by_path = admitted(pod("g", app(cpu="2")), pod("b", app(resources=burstable())), pod("e", app()))
@@ -43,22 +52,29 @@ def test_pods_lie_under_their_qos_class() -> None:
         "",
         "burstable",
         "besteffort",
+        *SHARED,
         "poduid-g",
         "poduid-g/app",
-        "burstable/poduid-b",
-        "burstable/poduid-b/app",
-        "besteffort/poduid-e",
-        "besteffort/poduid-e/app",
+        "shared/pool/payload/burstable/poduid-b",
+        "shared/pool/payload/burstable/poduid-b/app",
+        "shared/pool/payload/besteffort/poduid-e",
+        "shared/pool/payload/besteffort/poduid-e/app",
     ]
 
 
 def test_processes_live_in_the_containers_cgroups_alone() -> None:
     _, desired_by_path = admitted(pod("g", init(), sidecar(), app(), cgroup_only()))
-    assert {p for p, w in desired_by_path.items() if w.is_leaf} == {
-        f"besteffort/poduid-g/{name}" for name in ("init", "side", "app", "slot")
+    leaves = {p: w for p, w in desired_by_path.items() if w.is_leaf}
+    assert set(leaves) == {
+        "shared/pool",
+        *(f"shared/pool/payload/besteffort/poduid-g/{name}" for name in ("init", "side", "app", "slot")),
     }
-    assert all(w.controllers == {"cpuset"} for w in desired_by_path.values() if w.is_leaf), "for the payload's cgroup"
-    assert all(w.controllers >= {"cpu", "cpuset", "memory"} for w in desired_by_path.values() if not w.is_leaf)
+    assert all(w.controllers == set() for p, w in leaves.items() if is_pooled(p)), "they have no payload's cgroup"
+    _, desired_by_path = admitted(pod("g", app(cpu="2")), pod("e"))
+    assert desired_by_path["poduid-g/app"].controllers == {"cpuset"}, "for the payload's cgroup"
+    for path, want in desired_by_path.items():
+        has_cpuset = not is_pooled(path) and path != "shared/pool/payload"
+        assert want.is_leaf or want.controllers == {"cpu", "memory", *(["cpuset"] if has_cpuset else [])}
 
 
 def test_nothing_is_written_to_the_pods_unit_itself_but_its_childrens_controllers() -> None:
@@ -71,7 +87,7 @@ def test_controllers_for_accounting_are_enabled_where_there_are_any() -> None:
     agent, _ = admitted(pod("g"), of=of)
     kernel = replace(of.kernel, extra_controllers=frozenset({"pids"}))
     desired_by_path = {w.path: w for w in desired_cgroups(of.config, of.managers, kernel, agent.state)}
-    assert desired_by_path["besteffort/poduid-g"].controllers == {"cpu", "cpuset", "memory", "pids"}
+    assert desired_by_path["shared/pool/payload/besteffort/poduid-g"].controllers == {"cpu", "memory", "pids"}
 
 
 def test_the_path_stays_when_a_container_restarts() -> None:
@@ -87,7 +103,7 @@ def test_refused_and_finished_pods_have_no_cgroup() -> None:
     over = replace(agent.state.entries[0], outcome=Phase.SUCCEEDED)
     of = node()
     desired_by_path = desired_cgroups(of.config, of.managers, of.kernel, agent.state.with_entry(over))
-    assert [w.path for w in desired_by_path] == ["", "burstable", "besteffort"]
+    assert [w.path for w in desired_by_path] == ["", "burstable", "besteffort", *SHARED]
 
 
 # CPUs
@@ -117,15 +133,12 @@ def test_a_container_falls_back_on_its_own_cpus_and_the_reserved_ones_or_on_the_
     agent, before = admitted(pod("g", app("x", cpu="2")), pod("s", app("s")))
     own, reserved = before["poduid-g/x"].cpus(), agent.machine.node.managers.reserved
     assert before["poduid-g/x"].fallback_cpus() == own | reserved
-    assert before["besteffort/poduid-s/s"].fallback_cpus() == default_set(agent.state.promises)
+    assert before[POOL].fallback_cpus() == default_set(agent.state.promises)
     agent.want(*(manifest.pod for manifest in agent.wanted), pod("h", app("y", cpu="1")))
     agent.rest()
     after = {want.path: want for want in agent.desired_cgroups()}
     assert after["poduid-g/x"].fallback_cpus() == own | reserved, "whatever the pool is"
-    assert (
-        after["besteffort/poduid-s/s"].fallback_cpus()
-        == before["besteffort/poduid-s/s"].cpus() - after["poduid-h/y"].cpus()
-    )
+    assert after[POOL].fallback_cpus() == before[POOL].cpus() - after["poduid-h/y"].cpus()
     _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
     assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
 
@@ -172,7 +185,7 @@ def test_a_mixed_container_gets_its_own_cpus_and_the_pool_beside_them(container:
     want, pool = desired_by_path[path], default_set(agent.state.promises)
     assert want.exclusive_cpus == own_set_of(agent.state.promises, "uid-m", "app") == CpuSet.parse("1,17")
     assert want.cpus() == want.exclusive_cpus | pool
-    assert desired_by_path["besteffort/poduid-s/app"].cpus() == pool
+    assert desired_by_path[POOL].cpus() == pool
     assert (want.get(Attribute.CPU_MAX), desired_by_path[path.rpartition("/")[0]].get(Attribute.CPU_MAX)) == (
         NONE,
         NONE,
@@ -209,7 +222,7 @@ def test_with_an_empty_pool_a_mixed_container_has_its_own_cpus_and_is_not_frozen
 def test_of_a_whole_request_nothing_is_left_to_share() -> None:
     """A Burstable pod's container can have CPUs of its own alone, too."""
     _, desired_by_path = admitted(pod("b", mixed(cpu="2", resources=burstable("2")), app("s")))
-    want = desired_by_path["burstable/poduid-b/app"]
+    want = desired_by_path["shared/pool/payload/burstable/poduid-b/app"]
     assert want.cpus() == want.exclusive_cpus == CpuSet.parse("1,17")
 
 
@@ -246,15 +259,15 @@ def test_an_empty_pool_starves_the_shared_containers_and_their_admission_stands(
     machine, agent = started(starving(), pod("s"))
     agent.want(pod("s"), pod("x", app(cpu="7")))
     agent.rest()
-    want = next(w for w in agent.desired_cgroups() if w.path == "besteffort/poduid-s/app")
+    want = next(w for w in agent.desired_cgroups() if w.path == "shared/pool/payload/besteffort/poduid-s/app")
     assert want.is_starved
     assert want.get(Attribute.CPUSET_CPUS) is None, "an empty cpuset must never be written"
-    assert machine.is_frozen("besteffort/poduid-s/app")
+    assert machine.is_frozen("shared/pool/payload/besteffort/poduid-s/app")
     assert machine.running_containers() == ("poduid-s/app", "poduid-x/app"), "it is there, and doesn't run"
     agent.want(pod("s"))
     agent.rest()
-    assert not machine.is_frozen("besteffort/poduid-s/app")
-    assert machine.effective("besteffort/poduid-s/app") == CpuSet.parse("1-7")
+    assert not machine.is_frozen("shared/pool/payload/besteffort/poduid-s/app")
+    assert machine.effective("shared/pool/payload/besteffort/poduid-s/app") == CpuSet.parse("1-7")
 
 
 def test_nothing_is_started_in_a_starved_container_and_a_turn_there_writes_nothing() -> None:
@@ -291,7 +304,7 @@ def test_a_container_whose_last_cpu_goes_offline_runs_in_the_pool_until_it_retur
     machine.node = replace(machine.node, kernel=replace(machine.node.kernel, online=online))
     agent.rest()
     assert machine.effective("poduid-x/app") == CpuSet.parse("1,5")
-    assert machine.effective("besteffort/poduid-s/app") == CpuSet.parse("0,2-4,6-7")
+    assert machine.effective("shared/pool/payload/besteffort/poduid-s/app") == CpuSet.parse("0,2-4,6-7")
 
 
 def test_displaced_exclusive_containers_come_home_without_ever_sharing() -> None:
@@ -317,7 +330,8 @@ def test_memory_comes_from_every_node_with_memory_unless_promised() -> None:
     of = node()
     some = replace(of, kernel=replace(of.kernel, memory_nodes=NumaSet.of(0, 2)))
     _, desired_by_path = admitted(pod("g"), of=some)
-    assert desired_by_path["besteffort/poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.of(0, 2)
+    assert desired_by_path["shared/pool/payload/besteffort/poduid-g/app"].get(Attribute.CPUSET_MEMS) is None
+    assert desired_by_path[POOL].get(Attribute.CPUSET_MEMS) == NumaSet.of(0, 2)
 
 
 # Quota (D15; spec of kubelet's CFS quota)
@@ -357,7 +371,7 @@ def test_quota(
     resources: ResourceRequirements, settings: Mapping[str, Any], of_pod: CpuMax, of_container: CpuMax
 ) -> None:
     _agent, desired_by_path = admitted(pod("q", app(resources=resources)), of=node(**settings))
-    path = next(w.path for w in desired_by_path.values() if w.is_leaf)
+    path = next(path for path in desired_by_path if path.endswith("poduid-q/app"))
     assert desired_by_path[path].get(Attribute.CPU_MAX) == of_container
     assert desired_by_path[path.rpartition("/")[0]].get(Attribute.CPU_MAX) == of_pod
 
@@ -378,8 +392,8 @@ def test_a_pod_without_a_limit_in_every_container_has_none() -> None:
     _, desired_by_path = admitted(
         pod("q", app("x", resources=limited("1", "2")), app("y", resources=limited("1", None)))
     )
-    assert desired_by_path["burstable/poduid-q"].get(Attribute.CPU_MAX) == NONE
-    assert desired_by_path["burstable/poduid-q/x"].get(Attribute.CPU_MAX) == quota(2)
+    assert desired_by_path["shared/pool/payload/burstable/poduid-q"].get(Attribute.CPU_MAX) == NONE
+    assert desired_by_path["shared/pool/payload/burstable/poduid-q/x"].get(Attribute.CPU_MAX) == quota(2)
 
 
 def pod_level(*containers: Any, cpu: str) -> Pod:
@@ -413,9 +427,7 @@ def test_a_pods_own_pool_is_nobody_elses() -> None:
     pool = desired_by_path["poduid-q/s"]
     assert pool.is_exclusive
     assert pool.shares_with == "poduid-q/"
-    assert (
-        desired_by_path["besteffort/poduid-e/app"].cpus().isdisjoint(pool.cpus() | desired_by_path["poduid-q/x"].cpus())
-    )
+    assert desired_by_path[POOL].cpus().isdisjoint(pool.cpus() | desired_by_path["poduid-q/x"].cpus())
 
 
 def test_a_pod_level_pod_of_exclusive_containers_has_no_quota() -> None:
@@ -436,16 +448,20 @@ def test_a_container_without_a_limit_has_its_pods() -> None:
 @pytest.mark.parametrize(
     ("path", "attribute", "value"),
     [
-        ("burstable", Attribute.CPU_WEIGHT, 174),
+        ("burstable", Attribute.CPU_WEIGHT, 1),
         ("besteffort", Attribute.CPU_WEIGHT, 1),
-        ("burstable/poduid-b", Attribute.CPU_WEIGHT, 100),
-        ("burstable/poduid-b/app", Attribute.CPU_WEIGHT, 100),
-        ("besteffort/poduid-e/app", Attribute.CPU_WEIGHT, 1),
+        ("shared", Attribute.CPU_WEIGHT, 174),
+        ("shared/pool", Attribute.CPU_WEIGHT, None),
+        ("shared/pool/payload/burstable", Attribute.CPU_WEIGHT, 174),
+        ("shared/pool/payload/besteffort", Attribute.CPU_WEIGHT, 1),
+        ("shared/pool/payload/burstable/poduid-b", Attribute.CPU_WEIGHT, 100),
+        ("shared/pool/payload/burstable/poduid-b/app", Attribute.CPU_WEIGHT, 100),
+        ("shared/pool/payload/besteffort/poduid-e/app", Attribute.CPU_WEIGHT, 1),
         ("poduid-g/app", Attribute.CPU_WEIGHT, 174),
         ("poduid-g", Attribute.MEMORY_MAX, ByteLimit(64 * 2**20)),
         ("poduid-g/app", Attribute.MEMORY_MAX, ByteLimit(64 * 2**20)),
-        ("burstable/poduid-b/app", Attribute.MEMORY_MAX, ByteLimit(None)),
-        ("besteffort/poduid-e", Attribute.MEMORY_MAX, ByteLimit(None)),
+        ("shared/pool/payload/burstable/poduid-b/app", Attribute.MEMORY_MAX, ByteLimit(None)),
+        ("shared/pool/payload/besteffort/poduid-e", Attribute.MEMORY_MAX, ByteLimit(None)),
         ("poduid-g/app", Attribute.MEMORY_OOM_GROUP, True),
         ("poduid-g", Attribute.MEMORY_OOM_GROUP, None),
     ],
@@ -460,7 +476,7 @@ def test_values(path: str, attribute: Attribute, value: Value | None) -> None:
 def test_a_memory_limit_is_what_the_kernel_will_hold(limit: str, held: int) -> None:
     """page_counter rounds down to pages: any other amount would be written again in every turn."""
     machine, agent = started(node(), pod("m", app(resources=ResourceRequirements(limits=amounts(None, limit)))))
-    path = next(w.path for w in agent.desired_cgroups() if w.is_leaf)
+    path = next(w.path for w in agent.desired_cgroups() if w.path.endswith("/app"))
     assert machine.groups[path].values[Attribute.MEMORY_MAX] == ByteLimit(held)
 
 
@@ -471,12 +487,12 @@ def test_containers_of_every_class_may_use_swap_or_may_not(behavior: str, limit:
     pods = (pod("g", app(cpu="2")), pod("b", app(resources=burstable("1"))), pod("e"))
     _, desired_by_path = admitted(*pods, of=node(config={"swap_behavior": behavior}))
     found = {path: want.get(Attribute.MEMORY_SWAP_MAX) for path, want in desired_by_path.items()}
-    assert found == {path: limit if want.is_leaf else None for path, want in desired_by_path.items()}
+    assert found == {path: limit if path.endswith("/app") else None for path in desired_by_path}
 
 
 def test_the_class_decided_at_admission_keeps_the_path() -> None:
     agent, _ = admitted(pod("g", app(cpu="2"), given_qos=QosClass.BURSTABLE))
-    assert [w.path for w in agent.desired_cgroups()][-1] == "burstable/poduid-g/app"
+    assert [w.path for w in agent.desired_cgroups()][-1] == "shared/pool/payload/burstable/poduid-g/app"
 
 
 def test_every_wish_is_for_a_path_once() -> None:

@@ -14,7 +14,7 @@ from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.model.cgroup import Attribute
-from nodeagent.core.model.cgroup_layout import PAYLOAD
+from nodeagent.core.model.cgroup_layout import PAYLOAD, POOL
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
@@ -157,7 +157,7 @@ def test_another_pods_process_on_its_cpus_forbids():
     """Somebody moved it there, and it has not been put back yet."""
     world = made().add(pod("other", app("app")), running("app"))
     observed = world.observed()
-    path = "besteffort/poduid-other/app"
+    path = POOL
     assert asked(world, observed) is None
     found = asked(world, {**observed, path: replace(observed[path], cpus_effective=CpuSet.of(4, 5))})
     assert found is not None

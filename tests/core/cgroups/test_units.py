@@ -10,6 +10,7 @@ from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, MakeCgroup, Plan, SetAttribute, diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, UnitSettings
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, POOL
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
@@ -47,7 +48,7 @@ def static_memory() -> Node:
 def test_one_with_cpus_of_its_own_holds_these_and_nothing_else_is_desired() -> None:
     _, agent = begun(pod("db", unit(cpu="2")))
     own = own_set_of(agent.state.promises, "uid-db", "db")
-    assert [w.path for w in agent.desired_cgroups()] == ["", "burstable", "besteffort", DB]
+    assert {w.path for w in agent.desired_cgroups()} == {"", *OWN_DIRECTORIES, DB}
     assert wanted(agent) == DesiredCgroup(
         DB,
         attributes=((Attribute.CPUSET_CPUS, own), (Attribute.CPUSET_MEMS, NumaSet.of(0))),
@@ -179,7 +180,7 @@ def written(machine: Machine, since: int) -> list[tuple[str, CpuSet]]:
         if isinstance(change, SetAttribute)
         and isinstance(change.value, CpuSet)
         and change.attribute is Attribute.CPUSET_CPUS
-        if change.path in {DB, POD, "besteffort/poduid-s/app"}
+        if change.path in {DB, POD, POOL}
     ]
 
 
@@ -189,11 +190,11 @@ def test_a_unit_that_shares_leaves_before_a_pod_gets_the_cpus_and_comes_back_aft
     agent.want(pod("db", unit(resources=burstable())), pod("a", app(cpu="2")))
     agent.rest()
     own = wanted(agent, POD).cpus()
-    assert written(machine, since) == [(DB, ALL - own), (POD, own)]
+    assert written(machine, since) == [(POOL, ALL - own), (DB, ALL - own), (POD, own)]
     since = len(machine.writes)
     agent.want(pod("db", unit(resources=burstable())))
     agent.settle()
-    assert written(machine, since) == [(DB, ALL)]
+    assert written(machine, since) == [(POOL, ALL), (DB, ALL)]
 
 
 def test_a_pod_that_shares_leaves_before_a_unit_gets_the_cpus() -> None:
@@ -203,7 +204,7 @@ def test_a_pod_that_shares_leaves_before_a_unit_gets_the_cpus() -> None:
     agent.rest()
     own = wanted(agent).cpus()
     *_, left, came = written(machine, since)
-    assert (left, came) == (("besteffort/poduid-s/app", ALL - own), (DB, own))
+    assert (left, came) == ((POOL, ALL - own), (DB, own))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_it_has_them_again_once_its_unit_is_active() -> None:
     machine.units["db.service"].is_active = True
     agent.rest()
     assert (entry(agent).idle, len(own(agent) or ()), told(machine)) == (None, 5, own(agent))
-    assert machine.effective("besteffort/poduid-s/app") == ALL - told(machine)
+    assert machine.effective("shared/pool/payload/besteffort/poduid-s/app") == ALL - told(machine)
     assert [kind for kind, _ in agent.event_names() if kind.startswith("pod_r")] == ["pod_rested", "pod_resumed"]
 
 

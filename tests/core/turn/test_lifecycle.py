@@ -361,7 +361,7 @@ def test_the_exit_code_of_a_stopped_sidecar_does_not_fail_the_pod() -> None:
 
 def test_a_sidecar_that_will_not_end_is_killed_after_the_grace_period_of_a_pod_that_is_over() -> None:
     machine, agent = run(job("a", sidecar(), app(), termination_grace_seconds=20))
-    machine.groups["besteffort/poduid-a/side"].processes[0].is_stubborn = True
+    machine.groups["shared/pool/payload/besteffort/poduid-a/side"].processes[0].is_stubborn = True
     machine.exit(machine.run_of("app"), 0)
     agent.rest()
     assert entry(agent).phase is Phase.RUNNING
@@ -463,7 +463,7 @@ def test_a_container_that_nobody_could_ask_in_its_grace_period_is_asked_before_i
 def test_a_container_that_cannot_be_sent_sigterm_is_killed_after_its_grace_period(kind: Container) -> None:
     machine, agent = run(pod("a", kind, termination_grace_seconds=7))
     if not kind.command:
-        machine.enter("besteffort/poduid-a/slot")
+        machine.enter("shared/pool/payload/besteffort/poduid-a/slot")
     machine.is_deaf = True
     agent.want()
     for _ in range(7):
@@ -544,9 +544,9 @@ def test_leftovers_of_a_container_are_killed_before_it_starts_again() -> None:
     machine, agent = run(pod("a"))
     machine.exit(machine.run_of("app"), 0, leaving=2)
     agent.rest()
-    assert ("KILL", "besteffort/poduid-a/app") in machine.signals
+    assert ("KILL", "shared/pool/payload/besteffort/poduid-a/app") in machine.signals
     assert running(machine) == ["app"]
-    assert len(machine.groups["besteffort/poduid-a/app"].processes) == 1
+    assert len(machine.groups["shared/pool/payload/besteffort/poduid-a/app"].processes) == 1
 
 
 def test_apps_end_before_sidecars_and_sidecars_in_reverse_order() -> None:
@@ -586,9 +586,9 @@ def test_a_sidecar_is_asked_even_if_the_apps_used_up_the_grace_period() -> None:
     agent.settle()
     assert machine.signals == [
         ("TERM", app_run),
-        ("KILL", "besteffort/poduid-a/app"),
+        ("KILL", "shared/pool/payload/besteffort/poduid-a/app"),
         ("TERM", side_run),
-        ("KILL", "besteffort/poduid-a/side"),
+        ("KILL", "shared/pool/payload/besteffort/poduid-a/side"),
     ]
     assert machine.now_ms - begun_ms == 7 * SECOND
 
@@ -637,7 +637,7 @@ def test_what_cannot_be_killed_keeps_its_cpus_and_does_not_spin() -> None:
 
 def test_a_container_that_is_stopped_is_not_started_again() -> None:
     machine, agent = run(pod("a", app("x"), app("y")))
-    machine.groups["besteffort/poduid-a/y"].processes[0].is_stubborn = True
+    machine.groups["shared/pool/payload/besteffort/poduid-a/y"].processes[0].is_stubborn = True
     agent.want()
     agent.rest()
     assert running(machine) == ["y"]
@@ -666,7 +666,9 @@ def test_an_oom_kill_is_told_from_other_kills() -> None:
 def test_the_counter_of_an_earlier_life_of_the_cgroup_makes_no_oom_kill() -> None:
     machine, agent = run(pod("a"))
     machine.exit(machine.run_of("app"), 1, leaving=1)
-    machine.groups["besteffort/poduid-a/app"].oom_kills = 3  # a child, before the main process ended by itself
+    machine.groups[
+        "shared/pool/payload/besteffort/poduid-a/app"
+    ].oom_kills = 3  # a child, before the main process ended by itself
     agent.rest()
     machine.exit(machine.run_of("app"), signal=9)
     agent.rest()
@@ -677,10 +679,10 @@ def test_the_counter_of_an_earlier_life_of_the_cgroup_makes_no_oom_kill() -> Non
 
 def test_a_counter_that_began_anew_is_followed() -> None:
     machine, agent = run(pod("a"))
-    machine.groups["besteffort/poduid-a/app"].oom_kills = 5
+    machine.groups["shared/pool/payload/besteffort/poduid-a/app"].oom_kills = 5
     machine.oom_kill(machine.run_of("app"))
     agent.rest()
-    machine.groups["besteffort/poduid-a/app"].oom_kills = 0  # somebody made the cgroup anew
+    machine.groups["shared/pool/payload/besteffort/poduid-a/app"].oom_kills = 0  # somebody made the cgroup anew
     machine.exit(machine.run_of("app"), 1)
     agent.settle()
     machine.oom_kill(machine.run_of("app"))
@@ -729,7 +731,7 @@ def test_a_started_run_that_nobody_knows_any_more_has_ended_in_an_unknown_way(
     """As after a reboot, when the launcher's records of what ran are gone too: no container runs twice under one number."""
     machine, agent = run(job("a", policy=policy))
     machine.runs.clear()
-    machine.groups["besteffort/poduid-a/app"].processes.clear()
+    machine.groups["shared/pool/payload/besteffort/poduid-a/app"].processes.clear()
     agent.restart()
     agent.rest()
     assert (running(machine) == ["app"]) is runs_again

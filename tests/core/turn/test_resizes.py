@@ -63,7 +63,7 @@ def test_more_cpus_come_to_those_that_it_has() -> None:
     assert first <= own(agent)
     assert len(own(agent)) == 4
     assert machine.effective("poduid-a/app") == own(agent)
-    assert machine.effective("burstable/poduid-shared/app") == default_set(agent.state.promises)
+    assert machine.effective("shared/pool/payload/burstable/poduid-shared/app") == default_set(agent.state.promises)
     assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-shared/app")
     assert entry(agent).pod == pod("a", app(cpu="4"))
     (event,) = agent.reported(EventKind.POD_RESIZED)
@@ -215,12 +215,12 @@ def test_what_can_never_be_is_said_once_and_the_pod_runs_on(before: Container, a
 
 def test_who_shares_has_another_weight_limit_and_memory_at_once() -> None:
     machine, agent = started(NODE, pod("a", app(resources=burstable("100m", "500m"))), pod("b", app(cpu="2")))
-    path = "burstable/poduid-a/app"
+    path = "shared/pool/payload/burstable/poduid-a/app"
     assert held(machine, path, Attribute.CPU_MAX) == CpuMax(50_000, 100_000)
     agent.want(pod("a", app(resources=burstable("1", "2"))), pod("b", app(cpu="2")))
     agent.settle()
     assert held(machine, path, Attribute.CPU_MAX) == CpuMax(200_000, 100_000)
-    assert held(machine, "burstable/poduid-a", Attribute.CPU_MAX) == CpuMax(200_000, 100_000)
+    assert held(machine, "shared/pool/payload/burstable/poduid-a", Attribute.CPU_MAX) == CpuMax(200_000, 100_000)
     assert_nothing_was_restarted(machine, "poduid-a/app", "poduid-b/app")
     assert held(machine, path, Attribute.MEMORY_MAX) == ByteLimit(64 << 20)
 

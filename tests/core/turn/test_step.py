@@ -277,7 +277,7 @@ def test_a_pod_in_another_namespace_is_another_pod() -> None:
 def test_a_name_that_is_ending_is_not_admitted_under_its_uid_elsewhere() -> None:
     """A pod is renamed and keeps its metadata.uid: the cgroup would be the same."""
     machine, agent = begin(pod("a", uid="same"))
-    machine.groups["besteffort/podsame/app"].processes[0].is_stubborn = True
+    machine.groups["shared/pool/payload/besteffort/podsame/app"].processes[0].is_stubborn = True
     agent.want(pod("b", uid="same"))
     agent.rest()
     assert names(agent) == ["a"]

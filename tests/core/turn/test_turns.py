@@ -19,7 +19,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import find_obstacle
 from nodeagent.core.cgroups.write_order import Change, GiveUnitBack, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind, UnitSettings
-from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, is_pinned, unit_at
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
@@ -621,7 +621,7 @@ class Turns(RuleBasedStateMachine):
         self._move(source, recipe)
         paths = self._coming() if which == "new" else self._containers()
         if which == "old":
-            paths += sorted({path.rpartition("/")[0] for path in paths})
+            paths += sorted({path.rpartition("/")[0] for path in paths} | {cpuset_path(path) for path in paths})
         if isinstance(which, int):
             paths = [paths[which % len(paths)]] if paths else []
         self.machine.broken |= {(path, file): "Device or resource busy" for path in paths}

@@ -263,7 +263,7 @@ def lived_in() -> bytes:
         pod("ending", app("stubborn")),
     )
     machine.exit(machine.run_of("poduid-b/app"), 3)
-    machine.groups["besteffort/poduid-ending/stubborn"].processes[0].is_stubborn = True
+    machine.groups["shared/pool/payload/besteffort/poduid-ending/stubborn"].processes[0].is_stubborn = True
     agent.wanted = agent.wanted[:3]
     agent.rest()
     return agent.saved

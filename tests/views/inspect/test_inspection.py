@@ -228,7 +228,7 @@ def test_back_off_says_until_when():
 
 def test_a_started_container_without_processes_has_ended_unseen():
     world = one(app("app"))
-    path = "besteffort/poduid-web/app"
+    path = "shared/pool/payload/besteffort/poduid-web/app"
     observed = world.observed()
     observed[path] = replace(observed[path], is_populated=False)
     state = container_of(inspect_node(world.view(cgroups=observed)))["state"]
@@ -537,7 +537,7 @@ def test_a_start_that_was_never_confirmed_is_no_unknown_run():
 
 def test_processes_that_could_not_be_counted_are_not_none():
     world = one(app("slot", command=()))
-    slot = "besteffort/poduid-web/slot"
+    slot = "shared/pool/payload/besteffort/poduid-web/slot"
     known = inspect_node(world.view())
     unread = inspect_node(world.view(process_counts={}))
     unseen = inspect_node(world.view(cgroups=None))

@@ -126,7 +126,10 @@ def busy() -> Poll:
     _, _, view = everything()
     given = Rates(
         {0: 3, 1: 100, 2: 50, 3: 0, 4: 13, 5: 99, 6: 25},
-        {"poduid-web/app": ContainerRate(1990, None), "burstable/poduid-batch/work": ContainerRate(1500, 87)},
+        {
+            "poduid-web/app": ContainerRate(1990, None),
+            "shared/pool/payload/burstable/poduid-batch/work": ContainerRate(1500, 87),
+        },
     )
     remote = {"poduid-slot/slot": ContainerUsage(None, {0: 4096, 1: 3 << 20})}
     return look(view, given, remote)

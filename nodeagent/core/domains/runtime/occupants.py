@@ -9,7 +9,7 @@ from nodeagent.core.domains.runtime.answers import Occupant, WantedPlacement
 from nodeagent.core.domains.runtime.reported import RuntimeReport
 from nodeagent.core.domains.runtime.stated_pod import StatedPod
 from nodeagent.core.model.cgroup import Attribute, CpuMax, DesiredCgroup, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.cgroup_layout import is_above
+from nodeagent.core.model.cgroup_layout import cpuset_path, is_above
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import NriResources, Sandbox
 from nodeagent.core.model.pod import Pod
@@ -143,9 +143,9 @@ def list_own_occupants(
     for path, there in observed.items():
         if not there.is_populated or there.is_frozen or path in above or not path or is_above(path):
             continue
-        want = leaves.get(path)
-        effective = (there.cpus_effective or CpuSet()) | there.elsewhere
-        placement = None if want is None else WantedPlacement.of(want)
+        want, cpuset = leaves.get(path), observed[cpuset_path(path)]
+        effective = (cpuset.cpus_effective or CpuSet()) | cpuset.elsewhere
+        placement = None if want is None else WantedPlacement.of(leaves[cpuset_path(path)])
         found.append(Occupant(names.get(path, f"cgroup {path}"), effective, placement))
     return tuple(found)
 

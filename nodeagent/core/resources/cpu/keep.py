@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup_layout import POOL
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.holdings import put_item
 from nodeagent.core.model.idset import CpuSet
@@ -49,7 +50,7 @@ def _find_cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCg
     have had the container's exclusive CPUs.
     """
     apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
-    above = {path.rpartition("/")[0] for path in observed}
+    above = {path.rpartition("/")[0] for path in observed} - {POOL}
     cpus = CpuSet()
     for path, group in observed.items():
         if path not in above and path not in apart:

@@ -11,12 +11,13 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
-from nodeagent.core.model.cgroup_layout import pod_path
 from nodeagent.core.model.config import JobBounds
-from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import JOBS, Origin
+from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
 from nodeagent.daemon.turn.agent import Agent
-from nodeagent.daemon.turn.placements import placement_directory, placement_name
+from nodeagent.daemon.turn.placements import placement_file
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
@@ -105,8 +106,8 @@ class JobRequests:
             self._waiting[peer.uid] -= 1
         if isinstance(placement, JobRefusal):
             return {"refused": {"reason": placement.reason, "message": placement.message}}
-        path = f"{pod_path(qos_class(pod, pod_level_resources=False), pod.uid)}/{JOB_CONTAINER}"
-        file = f"{placement_directory(self._agent.node.config)}/{placement_name(pod.uid, JOB_CONTAINER)}"
+        entry = new_entry(Manifest(pod, Origin(pod.full_name, JOBS)), 0, pod_level_resources=False)
+        file = placement_file(self._agent.node.config, entry, pod.container(JOB_CONTAINER))
         return {
             "pod": pod.full_name,
             "coreClass": pod.core_class,
@@ -114,7 +115,7 @@ class JobRequests:
             "exclusiveCPUs": str(placement.exclusive_cpus),
             "sharedCPUs": str(placement.shared_cpus),
             "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),
-            "cgroup": f"{self._agent.edges.tree.root}/{path}",
+            "cgroup": f"{self._agent.edges.tree.root}/{entry.container_path(JOB_CONTAINER)}",
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
         }
 

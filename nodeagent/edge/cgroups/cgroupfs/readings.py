@@ -15,10 +15,10 @@ from nodeagent.core.model.rotation import Rotation
 
 SUBTREE_CONTROL = "cgroup.subtree_control"
 _OF_PARTITIONS = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE.value, Attribute.CPUSET_CPUS_PARTITION.value})
-_INHERITED = frozenset({Attribute.CPUSET_CPUS.value, Attribute.CPUSET_MEMS.value, SUBTREE_CONTROL})
+_OF_CPUSETS = frozenset({Attribute.CPUSET_CPUS.value, Attribute.CPUSET_MEMS.value})
 _CPUS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.FALLBACK_CPUS)
-_MAX_DEPTH = 3
-"""Number of managed levels: QoS class, pod and container. Deeper cgroups belong to the containers that created them."""
+_POD_LEVELS = 2
+"""Number of managed levels below a directory of the agent: pod and container. Deeper cgroups belong to the containers that created them."""
 
 
 class CgroupReadings:
@@ -36,6 +36,7 @@ class CgroupReadings:
         self._known: Mapping[str, ObservedCgroup] = {}
         self._in_doubt: set[str] = set()
         self._in_doubt_below: set[str] = {""}
+        self._changed_cpusets: set[str] = set()
         self._changed_partitions: set[str] = set()
         self._rotation = Rotation()
 
@@ -50,10 +51,13 @@ class CgroupReadings:
             path: path of a cgroup that was made, removed or changed.
             file: name of the changed file. Empty means the cgroup itself.
         """
+        self._in_doubt.add(path)
         path = path.removesuffix(f"/{PAYLOAD}")
         if file in _OF_PARTITIONS:
             self._changed_partitions.add(path)
-        elif file in _INHERITED or not file:
+        elif file in _OF_CPUSETS:
+            self._changed_cpusets.add(path)
+        elif file == SUBTREE_CONTROL or not file:
             self._in_doubt_below.add(path)
         else:
             self._in_doubt.add(path)
@@ -62,19 +66,23 @@ class CgroupReadings:
         """Read the cgroups in doubt again, and a part of the others. Unchanged readings stay the same objects, or the same mapping.
 
         Args:
-            own: names of the agent's directories directly below the root that aren't pods (`burstable`, …).
+            own: paths of the agent's directories that aren't pods (`burstable`, …).
             part: part of all cgroups that is read again anyway, 0 to 1.
 
         Raises:
             CgroupError: a cgroup can't be read. It stays in doubt.
         """
         known = dict(self._known)
-        wanted = [path for path in (*self._in_doubt, *self._in_doubt_below) if _is_managed(path, own)]
+        in_doubt = (*self._in_doubt, *self._in_doubt_below, *self._changed_cpusets)
+        wanted = [path for path in in_doubt if _is_managed(path, own)]
         if "" in self._in_doubt_below:
             wanted += known
         else:
             if self._in_doubt_below:
                 wanted += [path for path in known if _is_within_any(path, self._in_doubt_below)]
+            if self._changed_cpusets:
+                having = (path for path, cgroup in known.items() if cgroup.cpus_effective is not None)
+                wanted += [path for path in having if _is_within_any(path, self._changed_cpusets)]
             wanted += self._find_beside_partitions(own)
         wanted += self._rotation.take(known, part)
         changed = False
@@ -93,6 +101,7 @@ class CgroupReadings:
             changed |= self._read_below("", own, known)
         self._in_doubt.clear()
         self._in_doubt_below.clear()
+        self._changed_cpusets.clear()
         self._changed_partitions.clear()
         if changed:
             self._known = known
@@ -102,7 +111,7 @@ class CgroupReadings:
         """Return the cgroups whose effective CPUs may have changed with a partition: those that list none, or some of the partition's."""
         changed = self._changed_partitions | {
             path
-            for path in self._in_doubt_below
+            for path in self._in_doubt_below | self._changed_cpusets
             if path in self._known and self._known[path].get(Attribute.CPUSET_CPUS_PARTITION) not in {None, MEMBER}
         }
         if not changed:
@@ -157,7 +166,10 @@ def _is_within_any(path: str, tops: AbstractSet[str]) -> bool:
 
 
 def _is_managed(path: str, own: frozenset[str]) -> bool:
-    parts = path.split("/")
-    if parts[0] in own:
-        return len(parts) <= _MAX_DEPTH
-    return not path or (parts[0].startswith("pod") and len(parts) < _MAX_DEPTH)
+    if not path or path in own:
+        return True
+    for _ in range(_POD_LEVELS):
+        path, _, name = path.rpartition("/")
+        if path in own or (not path and name.startswith("pod")):
+            return True
+    return False

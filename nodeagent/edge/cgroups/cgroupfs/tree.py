@@ -82,7 +82,7 @@ class CgroupTree:
         """Read the pods' cgroup and every managed cgroup below it.
 
         Args:
-            own: names of the agent's directories directly below the root that aren't pods (`burstable`, …).
+            own: paths of the agent's directories that aren't pods (`burstable`, …).
             only: paths of the cgroups to read. None means all.
         """
         if only is not None:
