@@ -222,7 +222,7 @@ def test_with_an_empty_pool_a_mixed_container_has_its_own_cpus_and_is_not_frozen
 def test_of_a_whole_request_nothing_is_left_to_share() -> None:
     """A Burstable pod's container can have CPUs of its own alone, too."""
     _, desired_by_path = admitted(pod("b", mixed(cpu="2", resources=burstable("2")), app("s")))
-    want = desired_by_path["shared/pool/payload/burstable/poduid-b/app"]
+    want = desired_by_path["burstable/poduid-b/app"]
     assert want.cpus() == want.exclusive_cpus == CpuSet.parse("1,17")
 
 

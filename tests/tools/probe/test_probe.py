@@ -63,7 +63,7 @@ def world() -> World:
 
 
 def memory(**by_node: dict[int, int] | None) -> tuple[ContainerMemory, ...]:
-    paths = {"app": "poduid-web/app", "task": "besteffort/poduid-job/task"}
+    paths = {"app": "poduid-web/app", "task": "shared/pool/payload/besteffort/poduid-job/task"}
     return find_container_memory(world().view(), None, None, {paths[name]: found for name, found in by_node.items()})
 
 
@@ -99,7 +99,11 @@ def test_where_promised_memory_is_must_be_known() -> None:
 
 
 def test_only_the_named_pods_and_containers_that_have_a_cgroup() -> None:
-    by_path = {"poduid-web/app": {0: 1}, "besteffort/poduid-job/task": {0: 1}, "besteffort/poduid-job/late": {0: 1}}
+    by_path = {
+        "poduid-web/app": {0: 1},
+        "shared/pool/payload/besteffort/poduid-job/task": {0: 1},
+        "shared/pool/payload/besteffort/poduid-job/late": {0: 1},
+    }
     view = world().view()
     assert [one.container for one in find_container_memory(view, frozenset({"uid-job"}), None, by_path)] == [
         "task",

@@ -109,7 +109,7 @@ def test_each_kind_of_task_is_named_and_only_what_is_bound_may_stay() -> None:
             300: kernel_thread(300, is_bound=True),
             301: kernel_thread(301, is_bound=False),
             302: process(302, "/system.slice/cron.service"),
-            305: process(305, f"{PODS}/besteffort/poduid-job/task/below"),
+            305: process(305, f"{PODS}/shared/pool/payload/besteffort/poduid-job/task/below"),
         },
     )
     document = told(use, seen)
