@@ -60,7 +60,8 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
     entries = view.state.entries
     owners = {path: owner for entry in view.state.entries for path, owner in _owners_by_path(entry)}
     if pod_uids is not None:
-        paths = {path for entry in entries for path, _ in _owners_by_path(entry)}
+        own = {path for entry in entries for path, _ in _owners_by_path(entry)}
+        paths = own | {cpuset_path(path) for path in own}
         found = tuple(d for d in found if d.path in paths)
     places, by_path = Places(view.node.topology), {want.path: want for want in wanted}
     differing = frozenset(difference.path for difference in found)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, cpuset_path
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
@@ -80,13 +80,14 @@ def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tu
 
 
 def _list_paths(view: NodeView) -> list[str]:
-    """Return the paths of the pods' cgroup, and of all cgroups that the view's pods have below it."""
+    """Return the paths of the pods' cgroup, of all cgroups that the view's pods have below it, and of the cgroups with their cpusets."""
     entries = [entry for entry in view.state.own_entries() if not entry.pins_units]
-    return [""] + [
+    own = [
         path
         for entry in entries
         for path in (entry.pod_path, *(entry.container_path(status.name) for status in entry.containers))
     ]
+    return ["", *sorted({*map(cpuset_path, own)} - {*own}), *own]
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
