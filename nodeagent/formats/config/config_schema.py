@@ -1,4 +1,4 @@
-"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36)."""
+"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36; systemPartition of KEP-5894 is in no kubelet yet)."""
 
 _UNUSED = """
 enableServer podLogsDir syncFrequency httpCheckFrequency staticPodURL staticPodURLHeader address port readOnlyPort
@@ -19,7 +19,7 @@ kernelMemcgNotification logging enableSystemLogHandler enableSystemLogQuery shut
 shutdownGracePeriodCriticalPods shutdownGracePeriodByPodPriority crashLoopBackOff enableProfilingHandler
 enableDebugFlagsHandler seccompDefault memoryThrottlingFactor memoryReservationPolicy registerWithTaints
 registerNode tracing localStorageCapacityIsolation containerRuntimeEndpoint imageServiceEndpoint failCgroupV1
-userNamespaces
+userNamespaces systemPartition
 """
 KUBELET_UNUSED = tuple(_UNUSED.split())
 """Fields of kubelet that are known but have no effect here."""
