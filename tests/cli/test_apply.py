@@ -17,7 +17,7 @@ from nodeagent.cli.support import manifest_changes, manifest_decisions, pod_file
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import Origin, PodEntry, QosClass, RefusedChange
+from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, QosClass, RefusedChange
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.daemon.start import node_builder
 from nodeagent.daemon.start.startup import STATE_FILE
@@ -100,6 +100,7 @@ def written(name: str, *pods: dict[str, Any], comment: str = "") -> str:
 WEB = pod("web", container("app", "2", "1Gi"))
 BIG = pod("big", container("app", "40", "1Gi"))
 SMALL = pod("small", container("app", "100m", "64Mi"))
+LAUNCHED = pod("small", {**container("app", "100m", "64Mi"), "command": ["sleep", "9"]})
 AWAY = "note: the agent is not running; it will act on this once started: systemctl start nodeagent\n"
 
 
@@ -786,6 +787,24 @@ def test_a_wait_ends_with_the_decision(agent: Live) -> None:
     assert (found["change"], found["decided"], found["admitted"]) == ("unchanged", True, None)
 
 
+def test_a_wait_lasts_until_the_first_process_is_on_its_cpus(agent: Live) -> None:
+    """An admitted pod may wait until others have left its CPUs."""
+
+    def start() -> None:
+        if agent.asked == 4:
+            agent.runs(LAUNCHED)
+            not_begun = tuple(ContainerStatus(one.name) for one in agent.entries[-1].containers)
+            agent.entries = (*agent.entries[:-1], replace(agent.entries[-1], containers=not_begun))
+        if agent.asked == 6:
+            begun = tuple(replace(one, attempt=1) for one in agent.entries[-1].containers)
+            agent.entries = (*agent.entries[:-1], replace(agent.entries[-1], containers=begun))
+
+    agent.act = start
+    status, _, err = agent("apply", written("small.yaml", LAUNCHED), "--wait")
+    assert (status, err) == (0, "")
+    assert agent.asked >= 6
+
+
 def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
     def refuse() -> None:
         if agent.asked > 2 and len(agent.entries) == 1:
@@ -831,13 +850,13 @@ def test_a_wait_in_vain_says_what_is_in_place(agent: Live) -> None:
     status, out, err = agent("apply", written("small.yaml", SMALL), "--wait", "--timeout", "0")
     assert status == 1
     assert out.startswith("pod default/small created (")
-    assert err.startswith("nodeagent: installed, but not decided yet: default/small\nhint: ")
+    assert err.startswith("nodeagent: installed, but not started yet: default/small\nhint: ")
     assert agent.files() == ["small.yaml"]
 
 
 def test_nobody_is_waited_for_where_no_agent_runs(node: Node) -> None:
     for command in ("apply", "delete"):
-        assert "the agent is not running" in failed(node(command, written("web.yaml", WEB), "--wait"))
+        assert "the agent is not running" in failed(node(command, written("web.yaml", WEB), "--wait"), status=3)
     assert node.files() == []
     for command in ("apply", "delete"):
         assert "--timeout 3 is the longest wait: add --wait" in node(command, "web.yaml", "--timeout", "3")[2]

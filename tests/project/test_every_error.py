@@ -57,6 +57,8 @@ from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.counting import decode_counts
 from nodeagent.cli.support.entering import check_container
+from nodeagent.cli.support.manifest_changes import ManifestPlace
+from nodeagent.cli.support.manifest_decisions import wait_for_agent
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import read_topology
@@ -533,7 +535,8 @@ CASES = [
     Case("UnpinError", "one that isn't pinned", lambda d: with_manifests(unpin, d, "db"), "unit db.service"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only the agent can release single pods"),
-    Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait would wait in vain"),
+    Case("WaitError", "an agent that has gone", lambda d: wait_for_agent(Namespace(timeout=0), ManifestPlace(str(d), {}, f"{d}/s", is_live=True), (), bool), "{}/s"),
+    Case("AgentAwayError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait would wait in vain"),
     Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is not one"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="install manifests even if their pods would be refused; a running pod keeps running unchanged",
     )
-    add_wait_arguments(parser, "decided on each pod")
+    add_wait_arguments(parser, "decided on each pod, and started the first process of each admitted pod on its CPUs")
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = _EPILOG

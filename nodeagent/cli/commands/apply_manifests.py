@@ -30,7 +30,7 @@ from nodeagent.cli.support.manifest_decisions import (
 from nodeagent.cli.support.node.devices import add_this_nodes_devices
 from nodeagent.cli.support.node.what_if import WhatIfNode
 from nodeagent.cli.support.pod_files import PodFile, read_pod_files, resolve_claims
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import lock_manifests
 from nodeagent.views.apply.document import VERSION, add_decision, describe_applied
 from nodeagent.views.apply.text import format_applied, format_decision, format_differences, format_refused, full_name
@@ -146,7 +146,7 @@ def _wait_for_decisions(
     awaited = [change for change in waiting if change.pod.uid not in kept]
 
     def is_over(state: NodeState) -> bool:
-        return all(find_decision(change, state) is not None for change in awaited)
+        return all(_has_effect(find_decision(change, state)) for change in awaited)
 
     state = wait_for_agent(
         options, place, [c.entry for c in awaited if c.entry is not None and c.entry.is_active], is_over
@@ -160,14 +160,22 @@ def _wait_for_decisions(
                 if entry is None
                 else format_decision(entry, state.promises, restarts=change.restarts or change.resizes)
             )
-        late = ", ".join(change.pod.full_name for change in awaited if found[change.pod.uid] is None)
+        late = [change.pod.full_name for change in awaited if not _has_effect(found[change.pod.uid])]
         if late:
             sys.stdout.flush()
             raise WaitError(
-                f"installed, but not decided yet: {late}",
+                f"installed, but not started yet: {', '.join(late)}",
                 hint="the agent continues: `nodeagent inspect` shows what blocks it, --timeout SECONDS waits longer",
             )
     return [add_decision(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
+
+
+def _has_effect(entry: PodEntry | None) -> bool:
+    """Tell whether a pod is decided, and if it is admitted, whether a first process has been started on its CPUs."""
+    if entry is None:
+        return False
+    launched = [status for container, status in entry.pairs() if container.is_launched]
+    return not (entry.is_active and launched) or any(status.attempt for status in launched)
 
 
 def _find_exit_status(options: argparse.Namespace, pods: list[Document]) -> int:

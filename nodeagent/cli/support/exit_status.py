@@ -28,3 +28,9 @@ class PodRefusedError(NodeAgentError):
     """A pod is refused, or would be."""
 
     exit_status = EXIT_REFUSED
+
+
+class AgentAwayError(NodeAgentError):
+    """No agent runs, and the command needs one."""
+
+    exit_status = EXIT_AWAY

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
+from nodeagent.cli.support.exit_status import AgentAwayError
 from nodeagent.cli.support.explained_pods import explain_pod
 from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
@@ -33,10 +34,10 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
     """Refuse to wait if no agent runs.
 
     Raises:
-        WaitError: no agent runs.
+        AgentAwayError: no agent runs.
     """
     if options.wait and not place.is_live:
-        raise WaitError(
+        raise AgentAwayError(
             "the agent is not running, so --wait would wait in vain",
             hint="start it with `systemctl start nodeagent`, or leave out --wait: the agent acts on the change once it is started",
         )
