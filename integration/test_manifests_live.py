@@ -92,7 +92,9 @@ def test_reload_takes_a_new_configuration_and_refuses_a_wrong_one(node: Node) ->
         )
         assert node.run("systemctl reload nodeagent", check=False).returncode != 0
         assert any("fileCheckFrequency" in line and "soon" in line for line in node.journal(cursor))
-        assert not [line for line in node.log(cursor) if line["event"].endswith(("reloaded", "refused"))]
+        assert not [line for line in node.log(cursor) if line["event"].endswith(("reloaded", "reload_refused"))]
+        node.wait_log(cursor, "configuration_refused")
+        assert "soon" in node.unit("StatusText")["StatusText"], "systemctl status has the reason"
         node.run("systemctl kill -s HUP nodeagent")
         refused = node.wait_log(cursor, "reload_refused")
         assert "soon" in json.dumps(refused)

@@ -257,6 +257,7 @@ def test_impossible_options_stop_the_start_and_lose_nothing(
     try:
         config = with_options(options) + gates + "topologyManagerPolicy: single-numa-node\n"
         node.guest.put(CONFIG, config)
+        node.run("rm /var/lib/nodeagent/last_config.yaml")  # the start would go on with it
         done = node.run("nodeagent run", check=False)
         assert done.returncode == 78, done.stdout + done.stderr
         [refused] = [json.loads(line) for line in done.stderr.splitlines()]

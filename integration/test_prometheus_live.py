@@ -102,7 +102,7 @@ def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server
     )
     node.wait_running("one", "free", refused=("huge",))
     server.wait('up{job="nodeagent"}', {"": 1})
-    server.wait('nodeagent_pods{phase=~"Running|Failed"}', {"phase=Running": 2, "phase=Failed": 1})
+    server.wait('sum by (phase) (nodeagent_pods{phase=~"Running|Failed"})', {"phase=Running": 2, "phase=Failed": 1})
     server.wait("instance:nodeagent_exclusive_cpus:ratio", {"": 2 / 15})
     server.wait('instance_reason:nodeagent_pod_refusals:increase1h{reason="OutOfmemory"}', {"reason=OutOfmemory": 0})
     alerts = {rule.expression for rule in rules() if rule.is_alert}

@@ -90,12 +90,41 @@ def test_metrics_can_be_on_a_unix_socket(any_node: Node) -> None:
         node.restart_agent()
 
 
-def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(any_node: Node) -> None:
+def test_a_wrong_configuration_leaves_no_node_without_an_agent_and_is_told_everywhere(any_node: Node) -> None:
     node = any_node
-    config = node.guest.get("/etc/nodeagent/config.yaml").decode()
+    config = node.guest.get(CONFIG).decode()
+    wrong = config.replace("cpuManagerPolicy: static", "cpuManagerPolicy: statik\nmaxPodz: 3")
+    try:
+        node.guest.put(CONFIG, wrong)
+        cursor = node.cursor()
+        node.run("systemctl restart nodeagent")
+        shown = node.unit("ActiveState", "StatusText")
+        assert shown["ActiveState"] == "active"
+        assert "statik" in shown["StatusText"]
+        assert "statik" in json.dumps(node.wait_log(cursor, "configuration_refused"))
+        assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 2
+        assert "statik" in node.run("curl -sS http://127.0.0.1:9753/readyz").stdout
+        metrics = node.run("curl -sS http://127.0.0.1:9753/metrics").stdout.splitlines()
+        assert "nodeagent_config_refused 1.0" in metrics
+        node.guest.put(CONFIG, config)
+        node.run("systemctl reload nodeagent")
+        assert "0 problems, 0 refused" in node.unit("StatusText")["StatusText"]
+        assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
+        assert node.run("curl -sS http://127.0.0.1:9753/readyz").stdout == "ok\n"
+    finally:
+        node.guest.put(CONFIG, config)
+        node.run("systemctl reload-or-restart nodeagent")
+
+
+def test_a_wrong_configuration_without_a_last_valid_one_stops_the_start_and_says_all_that_is_wrong(
+    any_node: Node,
+) -> None:
+    node = any_node
+    config = node.guest.get(CONFIG).decode()
     try:
         wrong = config.replace("cpuManagerPolicy: static", "cpuManagerPolicy: statik\nmaxPodz: 3")
-        node.guest.put("/etc/nodeagent/config.yaml", wrong)
+        node.guest.put(CONFIG, wrong)
+        node.run("rm /var/lib/nodeagent/last_config.yaml")
         cursor = node.cursor()
         assert node.run("systemctl restart nodeagent", check=False).returncode != 0
         assert node.unit("ExecMainStatus", "ActiveState") == {"ExecMainStatus": "78", "ActiveState": "failed"}
@@ -103,7 +132,7 @@ def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(any_no
         assert "statik" in journal
         assert "maxPodz" in journal
     finally:
-        node.guest.put("/etc/nodeagent/config.yaml", config)
+        node.guest.put(CONFIG, config)
         node.run("systemctl reset-failed nodeagent; systemctl start nodeagent")
 
 

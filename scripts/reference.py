@@ -18,6 +18,7 @@ from nodeagent.core.metrics.agent_metrics import (
     AGENT_METRICS,
     BUCKETS,
     CAPACITY_REASONS,
+    CONTAINER_INFO,
     DRIFT_CORRECTED,
     EXCLUSIVE_CPU_INTERRUPTS,
     EXCLUSIVE_CPU_SOFTIRQS,
@@ -38,6 +39,7 @@ from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHE
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
 from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS
+from nodeagent.formats.kernel.pressure import PRESSURES
 from nodeagent.views.wording.refusal_advice import advise_next_step
 from scripts.reference_configuration import UNLISTED, fields_table
 from scripts.reference_errors import errors
@@ -310,6 +312,9 @@ def _cell(text: str) -> str:
 _KINDS = {EXCLUSIVE_CPU_INTERRUPTS: INTERRUPT_KINDS, EXCLUSIVE_CPU_SOFTIRQS: SOFTIRQS}
 
 
+_SERIES_OF_CONTAINER = len(INTERRUPT_KINDS) + len(SOFTIRQS) + len(("throttled periods",)) + len(PRESSURES)
+
+
 def metrics() -> str:
     """Describe every metric."""
     return f"""\
@@ -339,6 +344,10 @@ These are exported if `podResourcesSocket` is set ([serve PodResources](../how-t
 | metric | type | meaning | labels |
 | --- | --- | --- | --- |
 {_metric_rows(AGENT_METRICS, aliases=False)}
+
+Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}`, so a node has at most as many
+times {_SERIES_OF_CONTAINER} series as it has CPUs. `metricsContainers: false` leaves them out. Pods' names are in `{CONTAINER_INFO}` in any
+case.
 
 ## Histogram buckets
 

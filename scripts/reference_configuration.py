@@ -75,6 +75,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("logDirectory", _DEFAULT.log_directory, "output of containers, on hosts without a journal"),
     ("cgroupRoot", "", "directory of the pods' cgroup, on hosts without systemd"),
     ("metricsBindAddress", _DEFAULT.metrics_bind_address, "address and port, or `unix:PATH`; empty: no metrics are served"),
+    (
+        "metricsContainers",
+        str(_DEFAULT.metrics_containers).lower(),
+        "export series for each container with exclusive CPUs: interrupts, softirqs, throttling, pressure",
+    ),
     ("metricsAliases", str(_DEFAULT.metrics_aliases).lower(), "also export kubelet's metrics without the `kubelet_` prefix"),
     ("podResourcesSocket", _DEFAULT.pod_resources_socket, "socket of kubelet's PodResources API; empty: not served"),
     ("devicePluginSocket", _DEFAULT.device_plugin_socket, "socket at which Kubernetes' device plugins register, as with kubelet; empty: no device plugins"),

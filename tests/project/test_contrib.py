@@ -25,6 +25,10 @@ from integration.contrib import (
 )
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import RestartPolicy
+from nodeagent.daemon.reports import container_pressure
+from nodeagent.edge.kernel.usage import PressureText
+from tests.daemon.test_memory_changes import MEMORY, with_memory
+from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, cgroup_only, init, pod
@@ -40,11 +44,17 @@ RULES, QUERIES = rules(), panel_queries()
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """What the daemon exposes after it has admitted a pod and refused another."""
-    machine = Machine(node(SMALL))
+    machine = Machine(node(with_memory(8 * GIB, 8 * GIB), **MEMORY))
     daemon = Daemon(machine, tmp_path_factory.mktemp("daemon"), steps=Steps())
+    pressure = PressureText("nr_throttled 1\n", {"cpu": "some total=1\nfull total=0\n"})
     with pytest.MonkeyPatch.context() as patch, watched(patch, machine, daemon.steps):
+        patch.setattr(container_pressure, "read_pressure", lambda _path: pressure)
         agent = daemon.start()
-        daemon.files.pods = (pod("one", app(cpu="1")), pod("shares", app(cpu="100m")), pod("big", app(cpu="99")))
+        daemon.files.pods = (
+            pod("one", app(cpu="1", memory="1Gi")),
+            pod("shares", app(cpu="100m")),
+            pod("big", app(cpu="99")),
+        )
         daemon.rest()
         text = agent.metrics.exposition.text().decode()
     found: dict[str, dict[str, set[str]]] = {"up": {}}

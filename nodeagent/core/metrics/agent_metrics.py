@@ -1,7 +1,7 @@
 """The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module uses no metrics library.
 
 Labels have closed sets of values: a value that isn't listed counts as `other`. Only `nodeagent_container_info` and the counters of
-exclusive CPUs have label values from pods, and their series are removed with the pod.
+containers with exclusive CPUs have label values from pods, and their series are removed with the pod.
 """
 
 import errno
@@ -21,6 +21,7 @@ from nodeagent.core.metrics.manager_metrics import (
     MetricSpec,
 )
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.pod import QosClass
 from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.refusals import OF_RESIZES, OF_RUNTIMES, STATE_NOT_SAVED, Reason
@@ -28,6 +29,13 @@ from nodeagent.core.model.state import Phase
 from nodeagent.core.model.waiting import RequestKind
 
 BUILD_INFO = "nodeagent_build_info"
+CONFIG_INFO = "nodeagent_config_info"
+FREE_CPUS = "nodeagent_free_exclusive_cpus"
+FREE_CORES = "nodeagent_free_whole_cores"
+MEMORY_ALLOCATED = "nodeagent_memory_allocated_bytes"
+MEMORY_FREE = "nodeagent_memory_free_bytes"
+THROTTLED_PERIODS = "nodeagent_container_throttled_periods_total"
+PRESSURE = "nodeagent_container_pressure_seconds_total"
 EVENT_DURATION = "nodeagent_event_duration_seconds"
 RECONCILE_DURATION = "nodeagent_reconcile_duration_seconds"
 CGROUP_WRITES = "nodeagent_cgroup_writes_total"
@@ -66,6 +74,25 @@ GET_ERRORS = "kubelet_pod_resources_endpoint_errors_get"
 AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(BUILD_INFO, "gauge", "Always 1; the label is the running version of nodeagent.", ("version",)),
     MetricSpec(
+        CONFIG_INFO,
+        "gauge",
+        "Always 1; the label is a hash of the configuration in use. Nodes with the same hash have the same configuration.",
+        ("hash",),
+    ),
+    MetricSpec(
+        FREE_CPUS, "gauge", "CPUs that can still be allocated exclusively (CPU manager policy static).", ("numa_node",)
+    ),
+    MetricSpec(FREE_CORES, "gauge", "Cores on which all CPUs can still be allocated exclusively.", ("numa_node",)),
+    MetricSpec(
+        MEMORY_ALLOCATED,
+        "gauge",
+        "Memory and huge pages allocated to pods (memory manager policy Static).",
+        ("numa_node", "resource"),
+    ),
+    MetricSpec(
+        MEMORY_FREE, "gauge", "Memory and huge pages that can still be allocated to pods.", ("numa_node", "resource")
+    ),
+    MetricSpec(
         EVENT_DURATION,
         "histogram",
         "Time from a wake-up to its last write, for turns that decided something.",
@@ -83,7 +110,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
     MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused; their pods keep running.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
-    MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
+    MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase", "qos")),
     MetricSpec(WAITING, "gauge", "Requests of pods that are not met, by what is asked for.", ("asked",)),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
     MetricSpec(
@@ -106,6 +133,19 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         "counter",
         "Softirqs handled there, as /proc/softirqs counts them, in the same way.",
         ("namespace", "pod", "container", "kind"),
+    ),
+    MetricSpec(
+        THROTTLED_PERIODS,
+        "counter",
+        "Enforcement intervals of the CPU quota in which a container with exclusive CPUs was throttled (cpu.stat).",
+        ("namespace", "pod", "container"),
+    ),
+    MetricSpec(
+        PRESSURE,
+        "counter",
+        "Time for which some or all tasks of a container with exclusive CPUs waited for a resource (cpu.pressure, memory.pressure,"
+        " irq.pressure). irq has only full.",
+        ("namespace", "pod", "container", "resource", "share"),
     ),
     MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with exclusive CPUs that are offline."),
     MetricSpec(
@@ -234,7 +274,7 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
             (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, *OF_RESIZES, OTHER)
         ),
         RUNTIME_ILLEGAL: (("create",), ("start",), ("update",)),
-        PODS: tuple((phase.value,) for phase in Phase),
+        PODS: tuple((phase.value, qos.value) for phase in Phase for qos in QosClass),
         WAITING: tuple((kind.value,) for kind in RequestKind),
         CONTAINERS: tuple((level.value,) for level in Isolation),
         PROBLEMS: tuple((kind.value,) for kind in ProblemKind),

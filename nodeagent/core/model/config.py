@@ -201,6 +201,8 @@ class Config(Struct, frozen=True):
     metrics_bind_address: str = "127.0.0.1:9753"
     """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for no metrics."""
     metrics_aliases: bool = True
+    metrics_containers: bool = True
+    """Whether each container with exclusive CPUs has series of its own for interrupts, softirqs, throttling and pressure."""
     pod_resources_socket: str = ""
     """Path of the socket for kubelet's PodResources API, or empty for none."""
     device_plugin_socket: str = ""

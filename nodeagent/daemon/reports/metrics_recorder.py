@@ -1,7 +1,8 @@
 """Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
 
+import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -22,12 +23,16 @@ from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind
-from nodeagent.core.resources.cpu.holdings import own_set_of
+from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.core.turn.world import EventKind, Turn
+from nodeagent.daemon.reports.container_pressure import ContainerPressure
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.edge.observability.metrics import Exposition
+from nodeagent.formats.config.config_text import config_fields, config_text
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import promised_fields
 
@@ -57,6 +62,8 @@ class _PodMetrics(Struct, frozen=True):
     """Gauges that the pod adds 1 to."""
     held: Mapping[Holder, CpuSet]
     claims: Mapping[Holder, tuple[str, ...]]
+    paths: Mapping[Holder, str]
+    """Paths of the cgroups of containers with exclusive CPUs (`PodEntry.container_path`)."""
 
 
 class MetricsRecorder:
@@ -72,10 +79,22 @@ class MetricsRecorder:
         """Time since which the configuration file is refused, in seconds since the epoch. 0 means that it isn't."""
         self.served: dict[Series, int] = {}
         """Counts of the serving thread, which also renders the metrics."""
+        self.pressure = ContainerPressure()
+        self._config = node.config
+        """Configuration of the last turn."""
+        self._hashed: tuple[Config, str] | None = None
+        """Configuration of the last rendering with its hash, which the serving thread computes."""
+        self._room: tuple[Managers | None, Promises | None, dict[Series, int]] = None, None, {}
+        """Free and allocated amounts, with the values that they were computed from."""
         self.exposition = Exposition(
             self._snapshot({}),
             aliases=self._aliases,
-            read=lambda: {**self.cpu_counters.values(), **self.served},
+            read=lambda: {
+                **self._describe_config(),
+                **self.cpu_counters.values(),
+                **self.pressure.values(),
+                **self.served,
+            },
         )
 
     def count(
@@ -120,6 +139,7 @@ class MetricsRecorder:
         values: dict[Series, int] = dict(gauges(managers, state.promises))
         held: dict[Holder, CpuSet] = {}
         claims: dict[Holder, tuple[str, ...]] = {}
+        paths: dict[Holder, str] = {}
         self._pods = self._pods.follow(
             (managers, view.node.config),
             ((entry.pod.uid, (entry, state.promises.of_pod(entry.pod.uid))) for entry in state.entries),
@@ -130,7 +150,12 @@ class MetricsRecorder:
                 values[series] = values.get(series, 0) + 1
             held.update(pod.held)
             claims.update(pod.claims)
+            paths.update(pod.paths)
+        if not view.node.config.metrics_containers:
+            held, paths = {}, {}
         self.cpu_counters.follow(held, claims)
+        self.pressure.follow(paths, lambda path: f"{view.cgroup_root}/{view.cgroup_of(path)}")
+        values |= self._find_room(managers, state.promises)
         if state.runtime.refused:
             values[Series(names.WAITING, (("asked", RequestKind.CONTAINER.value),))] = len(state.runtime.refused)
         values |= {Series(names.PROBLEMS, (("kind", kind.value),)): count for kind, count in view.wrong.items()}
@@ -141,6 +166,7 @@ class MetricsRecorder:
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
+        self._config = view.node.config
         self._values, self._aliases = values, view.node.config.metrics_aliases
         self.exposition.publish(self._snapshot(values), aliases=self._aliases)
 
@@ -149,15 +175,28 @@ class MetricsRecorder:
         self._totals.observe(names.RECONCILE_DURATION, seconds)
         self.exposition.publish(self._snapshot(self._values), aliases=self._aliases)
 
+    def _find_room(self, managers: Managers, promises: Promises) -> dict[Series, int]:
+        """Return the free and the allocated amounts of each NUMA node. They are computed again if an allocation has changed."""
+        if self._room[0] is not managers or self._room[1] is not promises:
+            self._room = managers, promises, dict(_room_gauges(managers, promises))
+        return self._room[2]
+
+    def _describe_config(self) -> dict[Series, int]:
+        config = self._config
+        if self._hashed is None or self._hashed[0] is not config:
+            self._hashed = config, hash_config(config)
+        return {Series(names.CONFIG_INFO, (("hash", self._hashed[1]),)): 1}
+
     def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
         return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
 
 
 def _measure_pod(managers: Managers, config: Config, promises: Promises, entry: PodEntry) -> _PodMetrics:
-    counted = [Series(names.PODS, (("phase", entry.phase.value),))]
+    counted = [Series(names.PODS, (("phase", entry.phase.value), ("qos", entry.qos.value)))]
     counted += [Series(names.WAITING, (("asked", kind.value),)) for kind, _ in entry.waiting]
     held: dict[Holder, CpuSet] = {}
     claims: dict[Holder, tuple[str, ...]] = {}
+    paths: dict[Holder, str] = {}
     for container in entry.pod.containers if entry.is_active else ():
         level = isolation(managers, promises, entry.pod, container.name)
         counted.append(Series(names.CONTAINERS, (("isolation", level.value),)))
@@ -166,9 +205,30 @@ def _measure_pod(managers: Managers, config: Config, promises: Promises, entry: 
         if own is not None:
             holder = Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)
             held[holder] = own
+            paths[holder] = entry.container_path(container.name)
             if devices := config.claimed_devices(container):
                 claims[holder] = devices
-    return _PodMetrics(tuple(counted), held, claims)
+    return _PodMetrics(tuple(counted), held, claims, paths)
+
+
+def hash_config(config: Config) -> str:
+    """Return a short hash of all fields of a configuration, in whatever form and order its file has them."""
+    return hashlib.sha256(config_text(config_fields(config)).encode()).hexdigest()[:12]
+
+
+def _room_gauges(managers: Managers, promises: Promises) -> Iterator[tuple[Series, int]]:
+    cpu, topology = managers.providers.of(CpuResource).manager, managers.topology
+    free = free_cpus(promises, cpu.grantable) if cpu.static else CpuSet()
+    for node in topology.numa if cpu.static else ():
+        label = ("numa_node", str(node.id))
+        yield Series(names.FREE_CPUS, (label,)), len(free & topology.nodes.get(node.id, CpuSet()))
+        cores = topology.cores_of_nodes.get(node.id, ())
+        yield Series(names.FREE_CORES, (label,)), sum(core <= free for core in cores)
+    for books in memory_accounts(promises):
+        for resource, table in books.tables:
+            labels = (("numa_node", str(books.id)), ("resource", resource))
+            yield Series(names.MEMORY_ALLOCATED, labels), table.reserved
+            yield Series(names.MEMORY_FREE, labels), max(0, table.free)
 
 
 def _container_info_series(promises: Promises, pod: Pod, container: str) -> Series:

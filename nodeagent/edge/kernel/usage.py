@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from nodeagent.formats.kernel.pressure import PRESSURES
+
 
 class UsageText(Struct, frozen=True):
     """Texts of two files of a cgroup. None means that the file can't be read, for instance because its controller is off."""
@@ -32,6 +34,20 @@ def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
 
 def _read_usage(cgroup: str) -> UsageText:
     return UsageText(_read(f"{cgroup}/cpu.stat"), _read(f"{cgroup}/memory.numa_stat"))
+
+
+class PressureText(Struct, frozen=True):
+    """Texts of a cgroup's throttling and pressure. Files that can't be read are None or missing."""
+
+    cpu_stat: str | None
+    by_resource: Mapping[str, str]
+    """Pressure files by resource: cpu, memory, irq."""
+
+
+def read_pressure(cgroup: str) -> PressureText:
+    """Read the throttling and the pressure of a cgroup, given its directory."""
+    texts = {resource: _read(f"{cgroup}/{resource}.pressure") for resource in dict(PRESSURES)}
+    return PressureText(_read(f"{cgroup}/cpu.stat"), {name: text for name, text in texts.items() if text is not None})
 
 
 class JobUsageText(Struct, frozen=True):

@@ -24,7 +24,7 @@ _CACHE_SECONDS = 1.0
 _TOTAL = "_total"
 
 
-Read = Callable[[], Mapping[Series, int]]
+Read = Callable[[], Mapping[Series, float]]
 """Function that reads series from the kernel. It is called in the thread that asks for the text."""
 
 
@@ -47,7 +47,7 @@ class _Published(Collector):
         self.process = process
 
     def collect(self) -> Iterable[Metric]:
-        samples = defaultdict[str, list[tuple[Series, int]]](list)
+        samples = defaultdict[str, list[tuple[Series, float]]](list)
         for one, value in (
             *self.snapshot.counters.items(),
             *self.snapshot.gauges.items(),
@@ -64,7 +64,7 @@ class _Published(Collector):
         yield from self.process.collect()
 
 
-def _make_family(spec: MetricSpec, name: str, samples: list[tuple[Series, int]]) -> Metric:
+def _make_family(spec: MetricSpec, name: str, samples: list[tuple[Series, float]]) -> Metric:
     if spec.kind == "counter" and name.endswith(_TOTAL):
         family = Metric(name.removesuffix(_TOTAL), spec.help, "counter")
     else:

@@ -64,6 +64,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "logDirectory": config.log_directory,
         "metricsBindAddress": config.metrics_bind_address,
         "metricsAliases": config.metrics_aliases,
+        "metricsContainers": config.metrics_containers,
         "podResourcesSocket": config.pod_resources_socket,
         "devicePluginSocket": config.device_plugin_socket,
         "nriSocket": config.nri_socket,

@@ -171,6 +171,7 @@ class _ConfigReader:
             log_directory=self._read_path("logDirectory") or default.log_directory,
             metrics_bind_address=self._read_metrics_address(default.metrics_bind_address),
             metrics_aliases=self._read_flag("metricsAliases", default.metrics_aliases),
+            metrics_containers=self._read_flag("metricsContainers", default.metrics_containers),
             pod_resources_socket=self._read_socket("podResourcesSocket") or default.pod_resources_socket,
             device_plugin_socket=self._read_socket("devicePluginSocket") or default.device_plugin_socket,
             nri_socket=self._read_socket("nriSocket") or default.nri_socket,

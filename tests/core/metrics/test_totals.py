@@ -16,6 +16,8 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.pod import QosClass
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.state import Phase
 
 BY_NAME = {spec.name: spec for spec in METRICS}
@@ -27,7 +29,13 @@ def test_names_are_unique_with_and_without_aliases() -> None:
     assert len(names) == len(set(names))
 
 
-OF_CONTAINERS = {m.CONTAINER_INFO, m.EXCLUSIVE_CPU_INTERRUPTS, m.EXCLUSIVE_CPU_SOFTIRQS}
+OF_CONTAINERS = {
+    m.CONTAINER_INFO,
+    m.EXCLUSIVE_CPU_INTERRUPTS,
+    m.EXCLUSIVE_CPU_SOFTIRQS,
+    m.THROTTLED_PERIODS,
+    m.PRESSURE,
+}
 """Their series go with the pod that they name."""
 
 
@@ -75,7 +83,8 @@ def test_ours_have_no_old_names() -> None:
 def test_every_metric_but_those_of_the_machine_and_of_what_is_served_has_series_from_the_start() -> None:
     begun = {one.name for kind in ("counter", "gauge") for one in list_start_series(kind)} | set(m.BUCKETS)
     served = {spec.name for spec in m.POD_RESOURCES_METRICS}
-    of_machine = {"kubelet_cpu_manager_allocation_per_numa", "nodeagent_build_info"}
+    of_machine = {"kubelet_cpu_manager_allocation_per_numa", m.BUILD_INFO, m.CONFIG_INFO}
+    of_machine |= {m.FREE_CPUS, m.FREE_CORES, m.MEMORY_ALLOCATED, m.MEMORY_FREE}
     assert set(BY_NAME) - begun == {*of_machine, *served, *OF_CONTAINERS}
 
 
@@ -145,7 +154,8 @@ def test_label_values_are_a_closed_set(name: str, value: str, counted_as: str) -
 def test_closed_sets_cover_the_types_they_come_from() -> None:
     gauges = {str(one) for one in list_start_series("gauge")}
     counters = {str(one) for one in list_start_series("counter")}
-    assert {f'nodeagent_pods{{phase="{phase.value}"}}' for phase in Phase} <= gauges
+    assert {f'nodeagent_pods{{phase="{phase.value}",qos="{q.value}"}}' for phase in Phase for q in QosClass} <= gauges
+    assert {f'nodeagent_problems{{kind="{kind.value}"}}' for kind in ProblemKind} <= gauges
     assert {f'nodeagent_drift_corrected_total{{attribute="{a.value}"}}' for a in Attribute} <= counters
 
 

@@ -136,6 +136,7 @@ cgroupRoot: /sys/fs/cgroup/x.service
 launcherSocket: /r/l.sock
 metricsBindAddress: unix:/r/m.sock
 metricsAliases: false
+metricsContainers: false
 podResourcesSocket: /r/p.sock
 nriSocket: /r/n.sock
 kubeletPodsSocket: /r/k.sock
@@ -164,6 +165,7 @@ featureGates: {CustomCPUCFSQuotaPeriod: true}
         launcher_socket="/r/l.sock",
         metrics_bind_address="unix:/r/m.sock",
         metrics_aliases=False,
+        metrics_containers=False,
         pod_resources_socket="/r/p.sock",
         nri_socket="/r/n.sock",
         kubelet_pods_socket="/r/k.sock",
