@@ -95,8 +95,11 @@ def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str |
     ends = [number for number, line in enumerate(lines) if line[:3] in {"---", "..."}]
     end = next((number for number in ends if number > begins[-1]), len(lines))
     head = lines[: begins[0]]
-    if any(line.strip() and not line.startswith(("#", "---")) for line in head):
-        head = head[max(number for number in ends if number < begins[0]) :]
+    if any(line.strip() and not line.lstrip().startswith(("#", "---")) for line in head):
+        before = [number for number in ends if number < begins[0]]
+        if not before:
+            return None
+        head = head[before[-1] :]
     result = [line for line in head if line.strip() != "---"]
     result.append(f"kind: {KIND}")
     for entry, start, stop in zip(root, begins, [*begins[1:], end], strict=True):

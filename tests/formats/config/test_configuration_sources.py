@@ -218,3 +218,10 @@ def test_every_flag_makes_a_field_that_is_known() -> None:
     for flag, value in values.items():
         findings = judge_config(f"kubelet --{flag}={value}".encode(), "f")[1]
         assert not [finding for finding in findings if "unknown field" in str(finding)], flag
+
+
+def test_a_comment_before_the_fields_is_kept_however_it_is_indented() -> None:
+    assert (
+        migrate_config(b"  # of this node\nmaxPods: 7\n", "f").text
+        == "  # of this node\nkind: NodeAgentConfiguration\nmaxPods: 7\n"
+    )
