@@ -252,6 +252,10 @@ class Replay:
         decision = core.admit(managers, self.promises, pod)
         self.promises = decision.promises
         self.add_deltas(decision.deltas)
+        if isinstance(decision, Rejected) and not managers.quirks:
+            # The pod may hold something from the files, which nobody else could get.
+            self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
+            self.add_deltas(deltas)
         if isinstance(decision, Admitted):
             self.pods = (*self.pods, pod)
         return decision
