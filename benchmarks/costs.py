@@ -22,7 +22,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 
-from benchmarks import ROOT, agent_costs
+from benchmarks import ROOT, agent_costs, turn_costs
 from benchmarks.goals import Row, timed
 from benchmarks.inspected import rest_agent, serve_node
 from benchmarks.timing import Clock
@@ -146,8 +146,13 @@ def child_ms(command: Sequence[str]) -> float:
     return (used.ru_utime + used.ru_stime) * 1000
 
 
-COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (modules, inspection_calls, *agent_costs.COUNTERS)
-TIMERS: tuple[Callable[[Clock], Iterator[Row]], ...] = (client, inspection, memory)
+COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (
+    modules,
+    inspection_calls,
+    *agent_costs.COUNTERS,
+    turn_costs.turn_calls,
+)
+TIMERS: tuple[Callable[[Clock], Iterator[Row]], ...] = (client, inspection, memory, turn_costs.turns)
 
 
 def costs(clock: Clock, only: str = "") -> Iterator[Row]:

@@ -1,0 +1,89 @@
+"""Costs of a turn beside many pods: at rest, and for one pod more, by the agent's whole turn on plain files (plain_node.py)."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.agent_costs import calls
+from benchmarks.goals import Row, timed
+from benchmarks.plain_node import PlainDaemon, manifest, plain_agent, settle
+from benchmarks.timing import Clock
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.daemon.turn.wakeups import WakeUpReason
+from tests.support.builders import GIB
+from tests.support.world import node
+
+MACHINE = Topology.of(
+    [Cpu(id=core + 32 * t, core=core, socket=core // 16, numa=core // 16) for t in range(2) for core in range(32)],
+    [NumaNode(n, 128 * GIB, (), tuple(10 if a == n else 21 for a in range(2))) for n in range(2)],
+)
+"""2 sockets of 16 cores of 2 threads."""
+SHARED, EXCLUSIVE = "10m", "2"
+_TIMER = frozenset({WakeUpReason.TIMER})
+
+
+@contextmanager
+def beside(pods: int) -> Iterator[tuple[PlainDaemon, Path]]:
+    """Run an agent that has so many shared pods and rests, and yield it with its manifest directory."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        plain_agent(node(MACHINE), Path(directory)) as daemon,
+    ):
+        manifests = Path(directory, "manifests")
+        settle(daemon, WakeUpReason.START)
+        for number in range(pods):
+            (manifests / f"{number:04}.yaml").write_text(manifest(number, SHARED))
+        settle(daemon, WakeUpReason.MANIFESTS)
+        assert len(daemon.launcher.runs) == pods, daemon.agent.view.problems[:3]
+        add_pod(daemon, manifests, 8000)  # whatever is done for the first time is done now
+        while daemon.agent.memory.settled is None:
+            settle(daemon, WakeUpReason.TIMER)
+        yield daemon, manifests
+
+
+def add_pod(daemon: PlainDaemon, manifests: Path, number: int) -> None:
+    (manifests / f"{number}.yaml").write_text(manifest(number, EXCLUSIVE))
+    settle(daemon, WakeUpReason.MANIFESTS)
+
+
+def turn_calls() -> Iterator[Row]:
+    """Count calls of the program's functions in a turn of the timer at rest, and in the turns of one exclusive pod more."""
+    for pods, compared in ((10, ("", "")), (100, ("", ""))):
+        with beside(pods) as (daemon, manifests):
+            with calls() as made:
+                daemon.agent.turn(_TIMER)
+            yield counted(f"calls of functions in a turn of the timer beside {pods} pods", sum(made), compared[0])
+            with calls() as made:
+                add_pod(daemon, manifests, 9000)
+            yield counted(f"calls of functions for one exclusive pod more beside {pods} pods", sum(made), compared[1])
+
+
+def turns(clock: Clock) -> Iterator[Row]:
+    """Processor time of the whole turn."""
+    former = ((0, "0.9 ms", 8, "8 ms"), (100, "48.7 ms", 10, "123 ms"), (400, "190 ms", 12, "455 ms"))
+    for pods, timer, goal, one_more in former:
+        with beside(pods) as (daemon, manifests):
+
+            def rest(daemon: PlainDaemon = daemon) -> list[float]:
+                began = time.process_time()
+                daemon.agent.turn(_TIMER)
+                return [(time.process_time() - began) * 1000]
+
+            yield timed("turns", f"turn of the timer beside {pods} pods", clock.time_runs(rest, 15), 1.5, timer)
+            numbers = iter(range(9000, 9100))
+
+            def add(
+                daemon: PlainDaemon = daemon, manifests: Path = manifests, numbers: Iterator[int] = numbers
+            ) -> list[float]:
+                began = time.process_time()
+                add_pod(daemon, manifests, next(numbers))
+                return [(time.process_time() - began) * 1000]
+
+            name = f"one exclusive pod more beside {pods} pods, all its turns"
+            yield timed("turns", name, clock.time_runs(add, 9), goal, one_more)
+
+
+def counted(name: str, count: int, compared: str) -> Row:
+    return Row("counts", name, count, count, None, compared, unit="")
