@@ -69,12 +69,13 @@ def container_placements(
     return (last or ContainerPlacements()).follow(
         (node, pool),
         (
-            (path, (entry, state.promises.of_pod(entry.pod.uid), container.name, cgroups[path]))
+            (path, (entry, container.name, path))
             for entry in state.entries
             if entry.is_active
             for container in entry.pod.containers
             if (path := entry.container_path(container.name)) in cgroups and cpuset_path(path) in cgroups
         ),
+        lambda item: (item[0], state.promises.of_pod(item[0].pod.uid), item[1], cgroups[item[2]]),
         make,
     )
 

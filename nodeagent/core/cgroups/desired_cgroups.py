@@ -112,14 +112,8 @@ def pod_cgroups(
 
     return (last or PodCgroups()).follow(
         (config, node, kernel),
-        (
-            (
-                entry.pod.uid,
-                (entry, state.promises.of_pod(entry.pod.uid), bool(pool) if entry.is_pooled else default),
-            )
-            for entry in state.own_entries()
-            if entry.is_active
-        ),
+        [(entry.pod.uid, entry) for entry in state.own_entries() if entry.is_active],
+        lambda entry: (entry, state.promises.of_pod(entry.pod.uid), bool(pool) if entry.is_pooled else default),
         make,
     )
 

@@ -1,10 +1,11 @@
 """Derived values that outlive a turn. Each value is stored with its inputs, and computed again only when one of the inputs changes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
+T = TypeVar("T")
 V = TypeVar("V")
 Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
@@ -18,21 +19,30 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
     """Inputs and value by key."""
 
     def follow(
-        self, common: tuple[object, ...], inputs: Iterable[tuple[str, Inputs]], make: Callable[[Inputs], V]
+        self,
+        common: tuple[object, ...],
+        items: Iterable[tuple[str, T]],
+        find_inputs: Callable[[T], Inputs],
+        make: Callable[[Inputs], V],
+        unchanged: AbstractSet[str] = frozenset(),
     ) -> "Derived[Inputs, V]":
-        """Return the values for these inputs, in the order of the keys. Values with unchanged inputs are reused.
+        """Return the values for these items, in their order. Values with unchanged inputs are reused.
 
         Args:
             common: inputs of all values. Equal common inputs count as unchanged.
-            inputs: further inputs of each value, by key.
-            make: function that computes a value from its own inputs and the common ones.
+            items: what the values are derived from, by key.
+            find_inputs: finds the further inputs of an item's value.
+            make: computes a value from its own inputs and the common ones.
+            unchanged: keys of items whose inputs are known to be unchanged.
         """
         old = self.kept if common == self.common else {}
         kept = {}
-        for key, own in inputs:
+        for key, item in items:
             before = old.get(key)
-            if before is None or tuple(map(id, before[0])) != tuple(map(id, own)):
-                before = (own, make(own))
+            if before is None or key not in unchanged:
+                own = find_inputs(item)
+                if before is None or any(a is not b for a, b in zip(before[0], own, strict=True)):
+                    before = (own, make(own))
             kept[key] = before
         return Derived(common, kept)
 

@@ -131,9 +131,16 @@ class MetricsRecorder:
         self._totals.count(names.STATE_SAVE_ERRORS, names.find_error_label(error))
 
     def publish(
-        self, view: NodeView, managers: Managers, *, decided_something: bool, manifest_problems: int, seconds: float
+        self,
+        view: NodeView,
+        managers: Managers,
+        *,
+        decided_something: bool,
+        manifest_problems: int,
+        seconds: float,
+        quiet: frozenset[str] = frozenset(),
     ) -> None:
-        """Publish the metrics of the current state."""
+        """Publish the metrics of the current state. `quiet` has the UIDs of pods that have not changed since the last call."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
         state = view.state
         values: dict[Series, int] = dict(gauges(managers, state.promises))
@@ -142,8 +149,10 @@ class MetricsRecorder:
         paths: dict[Holder, str] = {}
         self._pods = self._pods.follow(
             (managers, view.node.config),
-            ((entry.pod.uid, (entry, state.promises.of_pod(entry.pod.uid))) for entry in state.entries),
+            [(entry.pod.uid, entry) for entry in state.entries],
+            lambda entry: (entry, state.promises.of_pod(entry.pod.uid)),
             lambda inputs: _measure_pod(managers, view.node.config, state.promises, inputs[0]),
+            quiet,
         )
         for _, pod in self._pods.kept.values():
             for series in pod.counted:

@@ -212,6 +212,7 @@ class Reporter(Struct, frozen=True):
             decided_something=done is not None and bool(done.saved.turn.events),
             manifest_problems=len({source for source, _ in manifests}),
             seconds=time.monotonic() - began,
+            quiet=frozenset() if done is None else done.world.quiet,
         )
         return TurnReport(memory, view, pause_seconds)
 

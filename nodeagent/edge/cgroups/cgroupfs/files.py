@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -144,7 +145,7 @@ class CgroupFiles:
                     if err.errno not in _GONE:
                         raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
                 else:
-                    found[name] = text.decode()
+                    found[name] = sys.intern(text.decode())  # most cgroups have the same texts
         finally:
             os.close(place)
         return found

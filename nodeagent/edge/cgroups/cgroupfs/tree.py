@@ -69,6 +69,8 @@ class CgroupTree:
         self.processes = CgroupProcesses(self._files)
         self.watch = watch
         self._readings = CgroupReadings(self._read_one, self._files.list_children)
+        self._read_texts: dict[str, tuple[tuple[str | None, ...], ObservedCgroup]] = {}
+        """Texts of the files of each cgroup, and what they say, as of the last reading."""
         self._has_partitions = False
         """Whether a partition has been seen. The kernel may then fail to move threads off a CPU that goes offline."""
         self._begin_partition, self._gather_threads = begin_partition, gather
@@ -227,7 +229,11 @@ class CgroupTree:
         files = self._files
         texts = files.read_all(path, _READ)
         if "cgroup.controllers" not in texts:
+            self._read_texts.pop(path, None)
             return None
+        content, known = tuple(map(texts.get, _READ)), self._read_texts.get(path)
+        if known is not None and known[0] == content and not self._has_partitions:
+            return known[1]
         attributes = tuple(
             (attribute, files.parse(path, attribute, text))
             for attribute in Attribute
@@ -247,7 +253,7 @@ class CgroupTree:
         if self._has_partitions and is_populated and is_container and self._find_outside(path):
             # CPUs may have come or gone meanwhile, so only the CPUs of a second reading count
             cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
-        return ObservedCgroup(
+        observed = ObservedCgroup(
             path=path,
             controllers=frozenset(texts["cgroup.controllers"].split()),
             subtree_control=frozenset(texts.get(SUBTREE_CONTROL, "").split()),
@@ -259,6 +265,8 @@ class CgroupTree:
             oom_kills=max(memory.get("oom_kill", 0) - group_kills, group_kills),
             elsewhere=elsewhere,
         )
+        self._read_texts[path] = (content, observed)
+        return observed
 
     def _find_outside(self, path: str) -> CpuSet:
         """Return the CPUs outside of a cgroup's effective CPUs on which threads of the cgroup or its descendants may run."""
