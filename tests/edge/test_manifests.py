@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, strategies as st
 
 from nodeagent.edge.files import manifests
 from nodeagent.edge.files.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.files.manifests import (
     MAX_FILE_BYTES,
     MAX_READINGS,
+    KnownManifests,
     ManifestDirectoryError,
     ManifestFile,
     scan_manifests,
@@ -573,3 +576,44 @@ def test_a_watch_that_the_kernel_refuses_names_the_way_out_and_is_tried_again(wa
     assert "max_user_instances" in caught.value.hint
     assert watch.renew()
     assert wakes.during((directory / "a").touch)
+
+
+@given(st.data())
+def test_what_is_known_of_unchanged_files_is_what_another_scan_finds(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        directory, known = Path(place), KnownManifests()
+        names = st.sampled_from(("a.yaml", "b.yaml", "c.json", ".hidden.yaml", "other.txt"))
+        for _ in range(data.draw(st.integers(1, 6))):
+            for _ in range(data.draw(st.integers(0, 3))):
+                file, content = directory / data.draw(names), data.draw(st.sampled_from((b"x", b"y", b"long")))
+                match data.draw(st.sampled_from(("write", "remove", "rename", "link"))):
+                    case "write" if not file.is_symlink():
+                        file.write_bytes(content)
+                    case "remove":
+                        file.unlink(missing_ok=True)
+                    case "rename" if file.exists():
+                        file.rename(directory / data.draw(names))
+                    case "link" if not os.path.lexists(file):
+                        file.symlink_to(directory / data.draw(names))
+            assert scan_manifests(place, known) == scan_manifests(place)
+
+
+def test_a_scan_in_parts_finds_new_files_at_once_and_each_other_change_in_time(tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}.outside"
+    outside.write_bytes(b"1")
+    for number in range(10):
+        (tmp_path / f"{number}.yaml").write_bytes(b"1")
+    (tmp_path / "link.yaml").symlink_to(outside)
+    long_ago = time.time_ns() - 10**10
+    known = KnownManifests()
+    with patch.object(time, "time_ns", lambda: long_ago + 2 * 10**10):  # nothing was changed just now
+        first = scan_manifests(str(tmp_path), known)
+        assert scan_manifests(str(tmp_path), known, 0.0) is first
+        (tmp_path / "new.yaml").write_bytes(b"1")
+        assert {file.name for file in scan_manifests(str(tmp_path), known, 0.0).files} >= {"new.yaml", "0.yaml"}
+        outside.write_bytes(b"22")
+        found = {file.name: file.content for file in scan_manifests(str(tmp_path), known, 0.0).files}
+        assert found["link.yaml"] == b"22", "no watch tells of what a link leads to"
+        (tmp_path / "7.yaml").write_bytes(b"333")
+        seen = [scan_manifests(str(tmp_path), known, 0.25) for _ in range(5)]
+        assert {file.name: file.content for file in seen[-1].files}["7.yaml"] == b"333"

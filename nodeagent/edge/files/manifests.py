@@ -282,7 +282,7 @@ def _list(directory_fd: int) -> _Listing:
                 names.append(name)
                 if len(names) == 2 * MAX_FILES:  # saves memory in a directory with millions of files
                     names, unread = heapq.nsmallest(MAX_FILES, names, key=os.fsencode), unread + MAX_FILES
-            elif len(others) < MAX_FILES and not name.endswith("~") and not entry.is_dir():
+            elif len(others) < MAX_FILES and not name.endswith("~") and not _leads_to_directory(entry):
                 others.append(_make_printable(name))
     names.sort(key=None if all(map(str.isascii, names)) else os.fsencode)
     unread += len(names[MAX_FILES:])
@@ -294,6 +294,13 @@ def _list(directory_fd: int) -> _Listing:
         (changed_ns, entries_hash),
         _is_certain(changed_ns),
     )
+
+
+def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a symbolic link that leads back to itself
 
 
 def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManifests) -> tuple[list[ManifestFile], bool]:
