@@ -16,6 +16,7 @@ from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.cgroup_layout import PAYLOAD
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs.readings import SUBTREE_CONTROL
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 from nodeagent.edge.files.manifest_watch import ManifestWatch
@@ -58,11 +59,18 @@ class PlainTree(CgroupTree):
     def make(self, path: str) -> None:
         (self.root / path).mkdir(parents=True, exist_ok=True)
         for name, text in _FILES.items():
-            (self.root / path / name).write_text(text)
-        above = self.root / path / ".."
+            if not name.startswith("cpuset"):
+                (self.root / path / name).write_text(text)
+        if not path or "cpuset" in (self.root / path / ".." / SUBTREE_CONTROL).read_text():
+            self.give_cpuset(self.root / path)
+
+    def give_cpuset(self, directory: Path) -> None:
+        for name, text in _FILES.items():
+            if name.startswith("cpuset"):
+                (directory / name).write_text(text)
         for name, text in self._granted.items():
-            file = above / name
-            (self.root / path / name).write_text(file.read_text() if path and file.exists() else f"{text}\n")
+            above = directory.parent / name
+            (directory / name).write_text(above.read_text() if directory != self.root else f"{text}\n")
 
     def apply(self, change: Change) -> None:
         match change:
@@ -75,7 +83,10 @@ class PlainTree(CgroupTree):
                 shutil.rmtree(self.root / path)
                 return
             case EnableControllers(path, controllers):
-                (self.root / path / "cgroup.subtree_control").write_text(" ".join(controllers))
+                (self.root / path / SUBTREE_CONTROL).write_text(" ".join(controllers))
+                for child in (self.root / path).iterdir() if "cpuset" in controllers else ():
+                    if child.is_dir():
+                        self.give_cpuset(child)
                 return
             case SetAttribute(path, Attribute.CPUSET_CPUS, cpus):
                 (self.root / path / EFFECTIVE_CPUS).write_text(f"{cpus}\n")
@@ -140,11 +151,11 @@ class PlainDaemon(Daemon):
         return self.launcher
 
 
-def manifest(number: int, cpus: str) -> str:
+def manifest(number: int, resources: str) -> str:
     """Return the manifest of a pod with one container."""
     return (
         f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number:04}}}\nspec:\n  containers:\n"
-        f"  - {{name: main, command: [run], resources: {{limits: {{cpu: {cpus}, memory: 1Mi}}}}}}\n"
+        f"  - {{name: main, command: [run], resources: {{{resources}}}}}\n"
     )
 
 

@@ -20,7 +20,7 @@ MACHINE = Topology.of(
     [NumaNode(n, 128 * GIB, (), tuple(10 if a == n else 21 for a in range(2))) for n in range(2)],
 )
 """2 sockets of 16 cores of 2 threads."""
-SHARED, EXCLUSIVE = "10m", "2"
+SHARED, EXCLUSIVE = "requests: {cpu: 10m, memory: 1Mi}", "limits: {cpu: 2, memory: 1Mi}"
 _TIMER = frozenset({WakeUpReason.TIMER})
 
 

@@ -618,7 +618,7 @@ class Daemon:
         memory = self.agent.memory
         inputs: Any = memory.pod_cgroups.common
         if inputs:
-            config, managers, kernel = inputs
+            config, managers, kernel, _ = inputs
             assert memory.pod_cgroups.by_key() == pod_cgroups(config, managers, kernel, memory.state).by_key()
             placed = container_placements(managers, memory.state, memory.in_sync)
             assert memory.placements.by_key() == placed.by_key()

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.node_rules import NodeRules, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
-from nodeagent.core.model.cgroup_layout import POOL, cpuset_path, is_pooled
+from nodeagent.core.model.cgroup_layout import POOL, cpuset_path
 from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -34,8 +34,20 @@ class ContainerPlacement(Struct, frozen=True):
     """Answers of device plugins to Allocate, by resource."""
 
 
-ContainerPlacements = Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup], ContainerPlacement]
-"""Placement of each container, by the path of its cgroup."""
+class ContainerPlacements(Struct, frozen=True):
+    """Placements of containers."""
+
+    of_pool: ContainerPlacement | None = None
+    """Placement of the containers that have just what the shared pool has. None means that the pool's cgroup isn't ready."""
+    pooled: tuple[str, ...] = ()
+    """Paths of these containers' cgroups."""
+    others: Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup, object], ContainerPlacement] = Derived()
+    """Placements of all others, by the paths of their cgroups."""
+
+    def by_key(self) -> dict[str, ContainerPlacement]:
+        """Return each placement by the path of the container's cgroup, and the pool's by the path of the pool's."""
+        pooled = {} if self.of_pool is None else dict.fromkeys((POOL, *self.pooled), self.of_pool)
+        return pooled | self.others.by_key()
 
 
 def container_placements(
@@ -52,10 +64,8 @@ def container_placements(
     pool = cgroups.get(POOL)
     of_pool = None if pool is None else ContainerPlacement(CpuSet(), pool.cpus(), _find_memory_nodes(pool))
 
-    def make(inputs: tuple[PodEntry, PodPromises, str, DesiredCgroup]) -> ContainerPlacement:
-        entry, held, name, cgroup = inputs
-        if of_pool is not None and is_pooled(cgroup.path) and held.of(DeviceHoldings) == DeviceHoldings():
-            return of_pool
+    def make(inputs: tuple[PodEntry, PodPromises, str, DesiredCgroup, object]) -> ContainerPlacement:
+        entry, held, name, cgroup, _ = inputs
         cgroup = cgroups[cpuset_path(cgroup.path)]
         cpus, nodes = cgroup.cpus(), _find_memory_nodes(cgroup)
         exclusive = CpuSet()
@@ -66,17 +76,33 @@ def container_placements(
         answers = next((own for key, own in devices.answers if key == name), ())
         return ContainerPlacement(exclusive, cpus - exclusive, nodes, devices.devices_of(name), answers)
 
-    return (last or ContainerPlacements()).follow(
-        (node, pool),
-        (
-            (path, (entry, container.name, path))
-            for entry in state.entries
-            if entry.is_active
-            for container in entry.pod.containers
-            if (path := entry.container_path(container.name)) in cgroups and cpuset_path(path) in cgroups
+    pooled, others = list[str](), list[tuple[str, tuple[PodEntry, str, str]]]()
+    for entry in state.entries:
+        if not entry.is_active:
+            continue
+        for name, path in entry.container_paths.items():
+            if path not in cgroups:
+                continue
+            if entry.is_placed_as_pool:
+                pooled.append(path)
+            elif cpuset_path(path) in cgroups:
+                others.append((path, (entry, name, path)))
+    before = (last or ContainerPlacements()).others
+    return ContainerPlacements(
+        of_pool,
+        tuple(pooled),
+        before.follow(
+            (node,),
+            others,
+            lambda item: (
+                item[0],
+                state.promises.of_pod(item[0].pod.uid),
+                item[1],
+                cgroups[item[2]],
+                cgroups[cpuset_path(item[2])],
+            ),
+            make,
         ),
-        lambda item: (item[0], state.promises.of_pod(item[0].pod.uid), item[1], cgroups[item[2]]),
-        make,
     )
 
 

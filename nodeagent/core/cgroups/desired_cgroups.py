@@ -3,7 +3,9 @@
 This module knows neither the kernel's file formats nor the order of writes (see write_order.py).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set as AbstractSet
+from itertools import chain
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -84,7 +86,12 @@ PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[DesiredCgroup, 
 
 
 def pod_cgroups(
-    config: Config, node: NodeRules, kernel: Kernel, state: NodeState, last: PodCgroups | None = None
+    config: Config,
+    node: NodeRules,
+    kernel: Kernel,
+    state: NodeState,
+    last: PodCgroups | None = None,
+    quiet: AbstractSet[str] = frozenset(),
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
@@ -97,9 +104,9 @@ def pod_cgroups(
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
         last: the result of an earlier call, which is reused for unchanged pods.
+        quiet: UIDs of pods that are known to be as they were at that call.
     """
     controllers = CONTROLLERS | kernel.extra_controllers
-
     pool, default = shared_pool(node, state.promises, kernel.online), default_set(state.promises)
 
     def make(inputs: tuple[PodEntry, PodPromises, object]) -> tuple[DesiredCgroup, ...]:
@@ -111,10 +118,11 @@ def pod_cgroups(
         return _make_pod_cgroups(config, node, kernel, state, entry, controllers)
 
     return (last or PodCgroups()).follow(
-        (config, node, kernel),
+        (config, node, kernel, bool(pool)),
         [(entry.pod.uid, entry) for entry in state.own_entries() if entry.is_active],
-        lambda entry: (entry, state.promises.of_pod(entry.pod.uid), bool(pool) if entry.is_pooled else default),
+        lambda entry: (entry, state.promises.of_pod(entry.pod.uid), None if entry.is_pooled else default),
         make,
+        {entry.pod.uid for entry in state.entries if entry.is_pooled} & quiet,
     )
 
 
@@ -138,11 +146,15 @@ def desired_cgroups(
     burstable_milli = {True: 0, False: 0}
     for (entry, *_), _ in pods.kept.values():
         if entry.qos is QosClass.BURSTABLE:
-            amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
-            burstable_milli[entry.is_pooled] += amounts.cpu_request_milli
-    of_pods = tuple(want for _, wants in pods.kept.values() for want in wants)
+            key = ("pod_cgroup_request", gate)
+            if key not in entry.pod.derived:
+                amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
+                entry.pod.derived[key] = amounts.cpu_request_milli
+            burstable_milli[entry.is_pooled] += cast("int", entry.pod.derived[key])
+    of_pods = tuple(chain.from_iterable(wants for _, wants in pods.kept.values()))
+    unpooled = chain.from_iterable(wants for (entry, *_), wants in pods.kept.values() if not entry.is_pooled)
     return (
-        *_make_cgroups_above_pods(kernel, controllers, of_pods),
+        *_make_cgroups_above_pods(kernel, controllers, unpooled),
         _make_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli[False]),
         _make_class_cgroup(BEST_EFFORT, kernel, controllers, 0),
         *_make_pool_cgroups(node, kernel, state.promises, controllers, burstable_milli[True]),

@@ -278,10 +278,16 @@ class PodEntry(Struct, frozen=True, dict=True):
 
         For a pinned unit, the path leads to the unit's cgroup. For a container runtime's container, the path is absolute.
         """
-        return self._container_paths[name]
+        return self.container_paths[name]
 
     @cached_property
-    def _container_paths(self) -> Mapping[str, str]:
+    def is_placed_as_pool(self) -> bool:
+        """Whether the containers have the shared pool's CPUs and memory nodes, and nothing else to be told."""
+        return self.is_pooled and not self.pod.asks_for_devices and not self.pod.claims
+
+    @cached_property
+    def container_paths(self) -> Mapping[str, str]:
+        """Return the path of each container's cgroup, by the container's name."""
         if self.pins_units:
             return {container.name: f"{self.pod_path}/{container.unit}" for container in self.pod.containers}
         own = pod_path(self.qos, self.pod.uid, is_pooled=self.is_pooled)

@@ -5,8 +5,8 @@ that a change of the pool is one write.
 from collections.abc import Callable, Mapping
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.model.cgroup_layout import POOL
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.pod import Container
 from nodeagent.core.model.rotation import Rotation
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.daemon.turn.problem import Problem
@@ -14,21 +14,18 @@ from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.manifest.placement_variables import placement_text
 
+_POOL_FILE = "_shared/pool"
+"""No UID begins with `_`."""
+
 
 def placement_directory(config: Config) -> str:
     """Return the directory of the placement files."""
     return f"{config.runtime_directory}/placement"
 
 
-def placement_file(config: Config, entry: PodEntry, container: Container) -> str:
-    """Return the path of the file that a container's processes read and watch."""
-    return f"{placement_directory(config)}/{_find_name(entry, container)}"
-
-
-def _find_name(entry: PodEntry, container: Container) -> str:
-    """Return the name of a container's file below the directory. Legal UIDs and names are legal file names, and no UID begins with `_`."""
-    is_as_pool = entry.is_pooled and not container.devices and not container.claims
-    return "_shared/pool" if is_as_pool else f"{entry.pod.uid}/{container.name}"
+def placement_file(config: Config, entry: PodEntry, container: str) -> str:
+    """Return the path of the file that a container's processes read and watch. Legal UIDs and names are legal file names."""
+    return f"{placement_directory(config)}/{_POOL_FILE if entry.is_placed_as_pool else f'{entry.pod.uid}/{container}'}"
 
 
 class Placements:
@@ -70,10 +67,13 @@ class Placements:
         """
         wanted: dict[str, ContainerPlacement | None] = {}
         for entry in state.entries:
-            for container in entry.pod.containers if entry.is_active else ():
-                placement = placed.get(entry.container_path(container.name))
-                name = _find_name(entry, container)
-                wanted[name] = wanted.get(name) or placement
+            if not entry.is_active:
+                continue
+            if entry.is_placed_as_pool:
+                wanted[_POOL_FILE] = placed.get(POOL)
+                continue
+            for name, path in entry.container_paths.items():
+                wanted[f"{entry.pod.uid}/{name}"] = placed.get(path)
         if rescan or self._known is None:
             self._known = None
             try:

@@ -28,7 +28,7 @@ def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     """
     assert world.kernel is not None
     node, state = memory.node, memory.state
-    pods = pod_cgroups(node.config, node.managers, world.kernel, state, memory.pod_cgroups)
+    pods = pod_cgroups(node.config, node.managers, world.kernel, state, memory.pod_cgroups, world.quiet)
     wanted = desired_cgroups(node.config, node.managers, world.kernel, state, pods)
     wanted += tuple(cgroup for domain in edges.domains for cgroup in domain.desired(world.observed))
     conditions = (describe_units_without_cpus(wanted), describe_lost_pods(state.promises.unrecovered))

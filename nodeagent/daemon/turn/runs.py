@@ -79,7 +79,7 @@ class Runner:
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Problem | None:
         pod, container = launch.entry.pod, launch.container
-        file = placement_file(config, launch.entry, container)
+        file = placement_file(config, launch.entry, container.name)
         unprepared = self._prepare(launch.placement.devices) if launch.placement.devices else None
         if unprepared is not None and unprepared.is_postponed:
             return None

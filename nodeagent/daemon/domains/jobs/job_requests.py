@@ -107,7 +107,7 @@ class JobRequests:
         if isinstance(placement, JobRefusal):
             return {"refused": {"reason": placement.reason, "message": placement.message}}
         entry = new_entry(Manifest(pod, Origin(pod.full_name, JOBS)), 0, pod_level_resources=False)
-        file = placement_file(self._agent.node.config, entry, pod.container(JOB_CONTAINER))
+        file = placement_file(self._agent.node.config, entry, JOB_CONTAINER)
         return {
             "pod": pod.full_name,
             "coreClass": pod.core_class,
