@@ -286,6 +286,11 @@ class PodEntry(Struct, frozen=True, dict=True):
         return self.is_pooled and not self.pod.asks_for_devices and not self.pod.claims
 
     @cached_property
+    def paths_of_runs(self) -> Mapping[str, str]:
+        """Return the path of each container's cgroup, by the run ID of its current attempt."""
+        return {run_id(self, status): self.container_path(status.name) for status in self.containers}
+
+    @cached_property
     def container_paths(self) -> Mapping[str, str]:
         """Return the path of each container's cgroup, by the container's name."""
         if self.pins_units:
@@ -355,9 +360,12 @@ class NodeState(Struct, frozen=True):
         """Return the entries of the active pods whose containers another program requests one by one."""
         return tuple(e for e in self.entries if e.is_active and e.is_requested_per_container)
 
-    def by_run(self) -> dict[str, tuple[PodEntry, ContainerStatus]]:
-        """Return each container with its pod, by the run ID of its current attempt."""
-        return {run_id(entry, status): (entry, status) for entry in self.entries for status in entry.containers}
+    def by_run(self) -> dict[str, str]:
+        """Return the path of each container's cgroup, by the run ID of its current attempt."""
+        found: dict[str, str] = {}
+        for entry in self.entries:
+            found.update(entry.paths_of_runs)
+        return found
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.domains.domain import TurnDone
+from nodeagent.core.model.state import run_id
 from nodeagent.core.turn.actions import (
     Forget,
     KillCgroup,
@@ -72,12 +73,15 @@ def _reattach(
         The number of moved processes, and the problems with others.
     """
     moved_back, problems = 0, []
-    known = memory.state.by_run() if strays else {}
-    for stray in sorted(strays):
-        run, found = (world.runs or {}).get(stray), known.get(stray)
-        if run is None or run.pid is None or run.start_ticks is None or found is None:
+    known = {
+        run_id(entry, status): (entry, status)
+        for entry in (memory.state.entries if strays else ())
+        for status in entry.containers
+    }
+    for stray in sorted(strays & known.keys()):
+        run, (entry, status) = (world.runs or {}).get(stray), known[stray]
+        if run is None or run.pid is None or run.start_ticks is None:
             continue
-        entry, status = found
         path = entry.container_path(status.name)
         if path not in ready or status.stop_by_ms is not None:
             continue

@@ -72,8 +72,9 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         seen_room=memory.seen_room,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )
+    world = replace(world, quiet=find_quiet(memory.left_alone, state, world))
     memory, managers = _with_devices(edges, seen, memory, state, world)
-    world = replace(world, managers=managers, quiet=find_quiet(memory.left_alone, state, world))
+    world = replace(world, managers=managers)
     watch = Stopwatch(alive=edges.alive)
     stepped = step(state, world, watch.decide)
     turn = decide_all(edges.domains, stepped, world)
@@ -90,12 +91,16 @@ def _with_devices(
     due = {
         one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER
     }  # a runtime's domain has its own scan
-    is_new = needs_device_scan(list_manifests(seen.sources), state, world.retried | due, gives=gives)
+    manifests = tuple(one for one in list_manifests(seen.sources) if one.pod.uid not in world.quiet)
+    is_new = bool(manifests) and needs_device_scan(manifests, state, world.retried | due, gives=gives)
     # Some requests may become due within the turn.
     is_used = (
         is_new
         or gives
-        or any((entry.pod.near or entry.pod.claims) and any(list_unmet(entry, world)) for entry in state.entries)
+        or any(
+            (entry.pod.near or entry.pod.claims) and any(list_unmet(entry, world))
+            for entry in world.awake(state.entries)
+        )
     )
     if is_new or (is_used and (seen.rescan or memory.devices is None)):
         memory = replace(memory, devices=edges.machine.devices(world.managers.topology))

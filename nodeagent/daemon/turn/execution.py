@@ -142,12 +142,12 @@ def execute(
                 progress.occupied |= change.vacates
         else:
             progress.written.append(change)
-    ready = frozenset(
-        want.path
-        for want in desired
-        if want.is_leaf and not want.is_starved and not want.exclusive_cpus & progress.occupied
-        if want.path not in progress.unusable and not _is_below_unusable(want.path, progress)
-    )
+    leaves = [want for want in desired if want.is_leaf and not want.is_starved]
+    if progress.occupied:
+        leaves = [want for want in leaves if not want.exclusive_cpus & progress.occupied]
+    ready = frozenset([want.path for want in leaves])
+    if progress.unusable:
+        ready = frozenset(path for path in ready - progress.unusable if not _is_below_unusable(path, progress))
     return ExecutionResult(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
 
 

@@ -10,7 +10,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import OWN
 from nodeagent.core.model.rotation import Rotation
-from nodeagent.core.model.state import ContainerStatus, PodEntry
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
@@ -37,7 +37,8 @@ class OwnDomain(PassiveDomain):
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
         self._entries: tuple[PodEntry, ...] = ()
-        self._by_run: Mapping[str, tuple[PodEntry, ContainerStatus]] = {}
+        self._by_run: Mapping[str, str] = {}
+        """Path of each container's cgroup, by the run ID of its current attempt."""
         self._runs: Runs = {}
         self._rotation = Rotation()
         self._strays: frozenset[str] = frozenset()
@@ -58,8 +59,8 @@ class OwnDomain(PassiveDomain):
         if look.state.entries is not self._entries:
             self._entries, self._by_run = look.state.entries, look.state.by_run()
         for attempt, run in runs.items() if runs is not self._runs else ():
-            if run.exit is not None and run != self._runs.get(attempt) and (found := self._by_run.get(attempt)):
-                self._tree.doubt(found[0].container_path(found[1].name))  # the kernel counts its OOM kills
+            if run.exit is not None and run != self._runs.get(attempt) and (path := self._by_run.get(attempt)):
+                self._tree.doubt(path)  # the kernel counts its OOM kills
         self._runs = runs
         cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
         changed = frozenset[str]()
@@ -76,18 +77,14 @@ class OwnDomain(PassiveDomain):
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
         if changed:
-            checked |= {
-                attempt
-                for attempt, (entry, status) in self._by_run.items()
-                if entry.container_path(status.name) in changed
-            }
+            checked |= {attempt for attempt, path in self._by_run.items() if path in changed}
         strays = set()
         for attempt in checked & self._runs.keys() & self._by_run.keys():
-            run, (entry, status) = self._runs[attempt], self._by_run[attempt]
-            if run.exit is None and run.pid is not None and run.start_ticks is not None:
-                path = entry.container_path(status.name)
-                if self._tree.processes.has_left(path, run.pid, run.start_ticks):
-                    strays.add(attempt)
+            run, path = self._runs[attempt], self._by_run[attempt]
+            if run.exit is not None or run.pid is None or run.start_ticks is None:
+                continue
+            if self._tree.processes.has_left(path, run.pid, run.start_ticks):
+                strays.add(attempt)
         self._strays = frozenset(strays)
         return self._strays
 
