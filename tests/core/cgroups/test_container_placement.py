@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
-from nodeagent.core.model.cgroup_layout import POOL, cpuset_path
+from nodeagent.core.model.cgroup_layout import POOL, cpuset_path, is_pooled
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase
@@ -28,7 +28,10 @@ def placed(agent: Agent, *, online: CpuSet | None = None) -> dict[str, Container
     of = agent.machine.node
     kernel = of.kernel if online is None else replace(of.kernel, online=online)
     wanted = desired_cgroups(of.config, of.managers, kernel, agent.state)
-    return container_placements(of.managers, agent.state, {want.path: want for want in wanted}).by_key()
+    found = container_placements(of.managers, agent.state, {want.path: want for want in wanted}).by_key()
+    pool = found.pop(POOL, None)
+    assert all(found[path] == pool for path in found if is_pooled(path))
+    return found
 
 
 def at(exclusive: str = "", shared: str = "", nodes: str = "0") -> ContainerPlacement:
@@ -100,11 +103,11 @@ def test_only_containers_whose_cgroups_are_named_and_of_active_pods_are_there() 
     agent = agent_with(pod("a", app(cpu="1")), pod("b", init(), sidecar(), app()))
     of = agent.machine.node
     wanted = {want.path: want for want in agent.desired_cgroups() if "uid-a" not in want.path}
-    assert set(container_placements(of.managers, agent.state, wanted).kept) == {
+    assert container_placements(of.managers, agent.state, wanted).by_key().keys() - {POOL} == {
         f"shared/pool/payload/besteffort/poduid-b/{name}" for name in ("init", "side", "app")
     }
     over = replace(agent.state, entries=tuple(replace(e, outcome=Phase.FAILED) for e in agent.state.entries))
-    assert container_placements(of.managers, over, wanted).kept == {}
+    assert container_placements(of.managers, over, wanted).by_key().keys() <= {POOL}
 
 
 SHAPES: tuple[Any, ...] = (
