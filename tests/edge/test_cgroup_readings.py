@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis.strategies import DataObject, data, integers, sampled_from, sets
 
 from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, PartitionKind
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, PAYLOAD
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, PAYLOAD, POOL, POOL_PAYLOAD, SHARED
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.cgroups.cgroupfs.readings import SUBTREE_CONTROL, CgroupReadings
 
@@ -29,6 +29,8 @@ class Kernel:
     def __init__(self) -> None:
         self.listed = {"": CpuSet(), "burstable": CpuSet(), "besteffort": CpuSet()}
         self.partitions: set[str] = set()
+        self.without_cpuset = "nowhere"
+        """Cgroup below which no cgroup has a cpuset."""
         self.reads: list[str] = []
         self.readings = CgroupReadings(self.read, self.list_children)
 
@@ -51,8 +53,9 @@ class Kernel:
             return None
         kind = ISOLATED if path in self.partitions else MEMBER
         attributes = ((Attribute.CPUSET_CPUS, self.listed[path]), (Attribute.CPUSET_CPUS_PARTITION, kind))
+        cpus = None if path.startswith(f"{self.without_cpuset}/") else self.effective(path)
         return ObservedCgroup(
-            path, frozenset(), frozenset(), attributes, self.effective(path), None, is_populated=False, is_frozen=False
+            path, frozenset(), frozenset(), attributes if cpus else (), cpus, None, is_populated=False, is_frozen=False
         )
 
     def do(self, draw: DataObject) -> None:
@@ -124,6 +127,28 @@ def test_a_change_costs_the_same_beside_any_number_of_pods() -> None:
         kernel.readings.refresh(OWN_DIRECTORIES, 0.0)
         costs.append(sorted(set(kernel.reads)))
     assert costs == [["pod1", "pod1/app", "pod2/app"]] * 2
+
+
+def test_a_change_of_the_pool_is_read_at_the_pool_alone() -> None:
+    """The cgroups below its payload have no cpuset."""
+    below = f"{POOL_PAYLOAD}/burstable/podS"
+    kernel = make_pods(2)
+    kernel.listed |= dict.fromkeys(
+        (SHARED, POOL, POOL_PAYLOAD, f"{POOL_PAYLOAD}/burstable", below, f"{below}/app"), CPUS
+    )
+    kernel.without_cpuset = POOL_PAYLOAD
+    kernel.readings.doubt(SHARED)
+    assert f"{below}/app" in kernel.readings.refresh(OWN_DIRECTORIES, 0.0)
+    kernel.reads.clear()
+    kernel.listed[POOL] = CpuSet.of(1)
+    kernel.readings.doubt(POOL, Attribute.CPUSET_CPUS.value)
+    kernel.readings.doubt(POOL_PAYLOAD, Attribute.CPUSET_CPUS.value)
+    assert kernel.readings.refresh(OWN_DIRECTORIES, 0.0)[POOL].cpus_effective == CpuSet.of(1)
+    assert set(kernel.reads) == {POOL, POOL_PAYLOAD}
+    kernel.reads.clear()
+    kernel.readings.doubt(POOL_PAYLOAD, SUBTREE_CONTROL)
+    kernel.readings.refresh(OWN_DIRECTORIES, 0.0)
+    assert f"{below}/app" in kernel.reads
 
 
 def test_a_new_controller_changes_the_files_below() -> None:
