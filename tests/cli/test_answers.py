@@ -11,11 +11,14 @@ import pytest
 import yaml
 
 from nodeagent.cli.main import main
+from nodeagent.cli.parser import COMMANDS, build_parser
+from nodeagent.cli.support.definitions import extract_command
+from nodeagent.cli.support.exit_status import OUTCOMES
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.start.startup import EX_CONFIG, STATE_FILE
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
-from scripts.reference import ANSWERS
+from scripts.reference import ANSWERS, exit_statuses
 from tests.support import json_schema
 from tests.support.described_nodes import golden
 from tests.support.inspected_nodes import World
@@ -128,6 +131,15 @@ def test_its_document_is_as_its_schema_says_and_the_same_in_yaml(command: str, r
     assert list(document) == sorted(document), "keys are sorted"
     again, as_yaml, _ = run(command, *GIVEN[command], "-o", "yaml")
     assert (again, yaml.safe_load(as_yaml)) == (status, document)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_status_that_a_command_tells_of_is_a_kind_of_outcome_that_all_share(name: str) -> None:
+    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+    told = exit_statuses(extract_command(found.parser))
+    of_its_own = {"run": {str(EX_CONFIG)}, "exec": {"own", "125", "126", "127"}, "job": {"own", "125", "126", "127"}}
+    assert told.keys() - of_its_own.get(name, set()) <= {str(status) for status in OUTCOMES}
+    assert told["64"] == "wrong arguments"
 
 
 @pytest.mark.parametrize("command", FAILING)
