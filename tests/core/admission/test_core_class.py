@@ -310,6 +310,7 @@ def test_the_kernel_keeps_those_who_share_on_their_class() -> None:
     state = NodeState(admitted(node, new), (entry,), 1)
     cgroups = desired_cgroups(Config(placement=node.placement), node, Kernel.of(node.topology, 4096, {}), state)
     leaves = {one.path.rpartition("/")[2]: one for one in cgroups if one.is_leaf}
+    assert str(leaves.pop("pool").get(Attribute.CPUSET_CPUS)) == "8-11"
     cpus = {name: str(one.get(Attribute.CPUSET_CPUS)) for name, one in leaves.items()}
     assert cpus == {"app": "1,8-11", "helper": "8-11"}
 

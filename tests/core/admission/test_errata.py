@@ -630,9 +630,9 @@ def test_18_shared_containers_leave_first(errata: Errata) -> None:
         for change in diff(desired_by_path[1], seen).changes
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
     ]
-    assert ("s", "0,2-8,10-15") in writes
+    assert ("pool", "0,2-8,10-15") in writes
     assert ("a", "1,9") in writes
-    assert writes.index(("s", "0,2-8,10-15")) < writes.index(("a", "1,9"))
+    assert writes.index(("pool", "0,2-8,10-15")) < writes.index(("a", "1,9"))
 
 
 def seen_as(want: DesiredCgroup) -> ObservedCgroup:

@@ -8,6 +8,7 @@ from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, build, initial, readmit, violations
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.cgroup_layout import POOL
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -192,5 +193,5 @@ def test_the_kernel_gives_it_memory_of_no_other_node(books: dict[int, str] | Non
     entry = PodEntry(new, QosClass.BURSTABLE, Origin("new.yaml"), 0)
     state = NodeState(admitted(node, new), (entry,), 1)
     cgroups = desired_cgroups(Config(), node, Kernel.of(node.topology, 4096, {}), state)
-    leaves = [one for one in cgroups if one.is_leaf]
+    leaves = [one for one in cgroups if one.is_leaf and one.path != POOL]
     assert [one.get(Attribute.CPUSET_MEMS) for one in leaves] == [NumaSet.of(1)] * 2

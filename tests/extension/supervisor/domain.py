@@ -80,7 +80,7 @@ class SupervisorDomain(PassiveDomain):
         rows = answer["processes"].items()
         self._told = tuple(Told(name, wanted, CpuSet.parse(cpus)) for name, (wanted, cpus) in rows)
 
-    def bring(self, *, rescan: bool) -> tuple[PodSource, ...]:
+    def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:
         try:
             self._ask({})
         except OSError as err:

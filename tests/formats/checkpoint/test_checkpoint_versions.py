@@ -278,7 +278,7 @@ def test_verify_says_what_it_is_in_one_line(tmp_path: Path, run: Run) -> None:
     assert run("verify", str(tmp_path / "none"))[0] == 1
     file.write_bytes(OWN.replace(b'"generation":0', b'"generation":1'))
     status, out, err = run("verify", str(file))
-    assert (status, err) == (1, "")
+    assert (status, err) == (2, "")
     assert "DAMAGED" in out
 
 
@@ -317,7 +317,7 @@ def test_a_damaged_file_as_a_document_says_what_is_wrong(tmp_path: Path, run: Ru
         status, out, err = run(action, str(file), "-o", "json")
         document = json.loads(out)
         json_schema.check(document, "checkpoint")
-        assert (status, err, document["whole"]) == (1, "", False)
+        assert (status, err, document["whole"]) == (2, "", False)
         assert "checksum" in document["problem"]
 
 

@@ -145,9 +145,9 @@ def test_the_command_draws_a_described_machine_without_owners(capsys: pytest.Cap
     assert "reserved" not in out
     assert main(["topology", "--topology", "2s.1n.2c.2t", "-o", "json"]) == 0
     assert topology_from_document(json.loads(capsys.readouterr().out)) == topology_from_spec("2s.1n.2c.2t")
-    assert main(["topology", "--topology", "2x"]) == 2
+    assert main(["topology", "--topology", "2x"]) == 64
     assert "write --topology 2s.2n.8c.2t" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match="64"):
         main(["topology", "--topology", "2s.1n.2c.2t", "--root", "/"])
 
 

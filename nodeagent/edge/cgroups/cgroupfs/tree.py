@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nodeagent.core.cgroups.write_order import (
     Change,
@@ -23,7 +24,6 @@ from nodeagent.core.model.kernel_limits import MOST_CPUS
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, MemoryInUseError, is_cgroup, make_error
 from nodeagent.edge.cgroups.cgroupfs.processes import CgroupProcesses
 from nodeagent.edge.cgroups.cgroupfs.readings import SUBTREE_CONTROL, CgroupReadings
-from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
@@ -32,6 +32,9 @@ from nodeagent.formats.kernel.cgroup_values import (
     format_value,
     parse_flat_keyed,
 )
+
+if TYPE_CHECKING:
+    from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
 _READ = (
@@ -62,7 +65,7 @@ class CgroupTree:
         root: str,
         begin_partition: Callable[[Path, str], None] | None = None,
         gather: Callable[[Path], None] | None = None,
-        watch: CgroupWatch | None = None,
+        watch: "CgroupWatch | None" = None,
     ) -> None:
         self.root = Path(root)
         self._files = CgroupFiles(self.root)
