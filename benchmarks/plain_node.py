@@ -1,10 +1,12 @@
 """A node on plain files: the agent's whole turn, with real state files, a real manifest directory, and directories in the place of cgroups.
 
 A plain file takes what is written to it. This kernel adds what a real one does by itself: the files of a new cgroup, and effective values.
+`spent_seconds` is the processor time of that, which no figure contains.
 """
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +49,22 @@ _FILES = {
 }
 
 
+_spent: list[float] = []
+
+
+@contextmanager
+def spending() -> Iterator[None]:
+    """Count the processor time of what isn't the agent's."""
+    began = time.process_time()
+    yield
+    _spent.append(time.process_time() - began)
+
+
+def spent_seconds() -> float:
+    """Return the processor time of this kernel so far."""
+    return sum(_spent)
+
+
 class PlainTree(CgroupTree):
     """Directories as cgroups. Each change is made by the real tree, after or before what the kernel would add."""
 
@@ -73,28 +91,33 @@ class PlainTree(CgroupTree):
             (directory / name).write_text(above.read_text() if directory != self.root else f"{text}\n")
 
     def apply(self, change: Change) -> None:
+        with spending():
+            is_done = self._act_as_kernel(change)
+        if not is_done:
+            super().apply(change)
+
+    def _act_as_kernel(self, change: Change) -> bool:
+        """Do the kernel's part of a change, and return whether that is all of it."""
         match change:
             case MakeCgroup(path, has_payload):
                 self.make(path)
                 if has_payload:
                     self.make(f"{path}/{PAYLOAD}")
-                return
             case RemoveCgroup(path):
                 shutil.rmtree(self.root / path)
-                return
             case EnableControllers(path, controllers):
                 (self.root / path / SUBTREE_CONTROL).write_text(" ".join(controllers))
                 for child in (self.root / path).iterdir() if "cpuset" in controllers else ():
                     if child.is_dir():
                         self.give_cpuset(child)
-                return
-            case SetAttribute(path, Attribute.CPUSET_CPUS, cpus):
-                (self.root / path / EFFECTIVE_CPUS).write_text(f"{cpus}\n")
-            case SetAttribute(path, Attribute.CPUSET_MEMS, mems):
-                (self.root / path / EFFECTIVE_MEMS).write_text(f"{mems}\n")
-        if isinstance(change, SetAttribute):
-            os.truncate(self.root / change.path / change.attribute.value, 0)
-        super().apply(change)
+            case SetAttribute(path, attribute, value):
+                if attribute is Attribute.CPUSET_CPUS:
+                    (self.root / path / EFFECTIVE_CPUS).write_text(f"{value}\n")
+                if attribute is Attribute.CPUSET_MEMS:
+                    (self.root / path / EFFECTIVE_MEMS).write_text(f"{value}\n")
+                os.truncate(self.root / path / attribute.value, 0)
+                return False
+        return True
 
 
 @dataclass
@@ -116,7 +139,8 @@ class PlainLauncher:
     def start(self, request: StartRequest) -> RunStatus:
         run = self.runs[request.id] = Running(request.id, 4_000_000 + len(self.runs), 1, "boot", None, 1)
         self.changed.append(request.id)
-        self._populate(Path(str(request.cgroup)), populated=True)
+        with spending():
+            self._populate(Path(str(request.cgroup)), populated=True)
         return run
 
     def signal(self, run_id: str, _number: int) -> bool:
