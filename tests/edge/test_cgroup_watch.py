@@ -65,8 +65,11 @@ def test_a_units_cgroup_wakes_when_it_is_made_and_nothing_else_beside_the_pods(
     watch.renew(units)
     (slice_ / "other.service").mkdir()
     (slice_ / "cpuset.cpus").write_text("1\n")
+    assert watch.take_changes() is None, "anything may have changed before"
     assert wakes.during((slice_ / "db.service").mkdir)
     assert wakes.count == 1
+    assert watch.has_changes, "otherwise nobody would look"
+    assert watch.take_changes()
     (slice_ / "db.service").rmdir()
     assert wakes.during((root.parent / "a.slice").mkdir), "where it will be"
     watch.renew(units)
@@ -156,3 +159,32 @@ def test_stopping_leaves_no_thread(root: Path, wakes: Wakes) -> None:
     watch.stop()
     watch.stop()
     assert threading.active_count() == before
+
+
+def test_it_says_what_has_changed_and_holds_back_the_wakes_of_own_writes(
+    root: Path, watch: CgroupWatch, wakes: Wakes
+) -> None:
+    assert watch.take_changes() is None, "nothing is watched yet"
+    watch.renew()
+    assert watch.take_changes() is None, "anything may have changed before"
+    assert watch.take_changes() == frozenset()
+    with watch.held():
+        (root / "poda" / "app" / "cpuset.cpus").write_text("2\n")
+        (root / "podb").mkdir()
+        (root / "poda" / "app" / "memory.current").write_text("1\n")
+        assert watch.take_changes() == {("poda/app", "cpuset.cpus"), ("podb", "")}
+    assert not watch.has_changes
+    (root / "podb" / "cgroup.events").write_text("populated 0\n")
+    assert wakes.during(lambda: (root / "podb" / "cgroup.events").write_text("populated 1\n"))
+    assert watch.take_changes() == {("podb", "cgroup.events")}
+
+
+def test_what_a_full_queue_has_lost_may_be_anything(root: Path, watch: CgroupWatch, wakes: Wakes) -> None:
+    watch.renew()
+    watch.take_changes()
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    with watch.held():
+        for number in range(most + 100):
+            (root / f"pod{number % 100}").mkdir() if number % 200 < 100 else (root / f"pod{number % 100}").rmdir()
+        assert watch.take_changes() is None
+    assert wakes.during((root / "last").mkdir)

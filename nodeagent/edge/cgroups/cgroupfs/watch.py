@@ -213,7 +213,9 @@ class _Watching:
             return True
         if watch in self._outside:
             is_wanted = bool(mask & (_CREATE | _MOVED_TO | _MODIFY)) and name in self._outside[watch]
-            if is_wanted and not name:
+            if is_wanted and name:
+                self._note(self._root, _EVENTS)  # of ours, nothing has changed; but the agent has to look
+            elif is_wanted:
                 self.changes = None
             return is_wanted
         parent = self._paths.get(watch)
