@@ -375,8 +375,11 @@ class NodeState(Struct, frozen=True):
         return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
 
     def with_entry(self, entry: PodEntry) -> "NodeState":
-        """Replace the entry of the same pod, at the same position."""
-        return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))
+        """Replace the entry of the same pod, at the same position. New pods, which change most, are found first."""
+        for place in range(len(self.entries) - 1, -1, -1):
+            if self.entries[place].pod.uid == entry.pod.uid:
+                return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
+        return self
 
 
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
