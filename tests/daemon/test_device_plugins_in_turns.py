@@ -130,9 +130,9 @@ def test_slow_plugins_hold_up_no_other_pod_and_serve_a_large_pod_in_the_end(
             while len(daemon.requests) < 10:
                 agent.wakeups.wait(daemon.turn())
             daemon.rest()
-    assert Counter(kind for kind, _ in made.asked) == {"preferred": 9, "allocate": 9, "prepare": 9}, (
-        "no question is asked again"
-    )
+    asked = Counter(kind for kind, _ in made.asked)
+    assert (asked["allocate"], asked["prepare"]) == (9, 9), "no question is asked again"
+    assert 9 <= asked["preferred"] <= 17, "a preference is asked again only if another pod has taken a device meanwhile"
     assert sorted(one.identifier for one in daemon.requests) == sorted(
         [*(f"slow/c{n}" for n in range(8)), "late/app", "plain/app"]
     )
