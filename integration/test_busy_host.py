@@ -56,7 +56,7 @@ def counted(node: Node, seconds: int) -> tuple[int, Document]:
     done = node.run(
         f"nodeagent interference quiet -o json --seconds {seconds}", check=False, timeout_seconds=seconds + 60
     )
-    assert done.returncode in {0, 3}, done.stderr
+    assert done.returncode in {0, 2}, done.stderr
     found: Document = json.loads(done.stdout)
     (claim,) = found["cpus"]
     return done.returncode, claim

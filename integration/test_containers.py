@@ -269,7 +269,7 @@ def test_processes_know_their_cpus_and_are_told_of_changes(node: Node) -> None:
     file = "/run/nodeagent/placement/uid-{}/{}".format
     pool, pid = state["promises"]["default"], min(node.pids(node.cgroup("follower", "app", qos="besteffort")))
     wait_followed()
-    given = sorted([*lines(shared=pool), f"NODEAGENT_PLACEMENT_FILE={file('follower', 'app')}"])
+    given = sorted([*lines(shared=pool), "NODEAGENT_PLACEMENT_FILE=/run/nodeagent/placement/_shared/pool"])
     assert node.run("cat /run/told/env").stdout.splitlines() == given
     assert node.run("stat -c %U /run/told/env").stdout == "nobody\n"
 

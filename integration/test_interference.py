@@ -62,7 +62,7 @@ def test_who_ran_there_is_named_and_an_owners_short_lived_children_are_not(node:
     status, found = counted(node, "--seconds 1")
 
     worked, idle = found["cpus"]
-    assert (status, found["alone"], worked["pod"], worked["cpus"]) == (3, False, "default/worked", cpus["worked"])
+    assert (status, found["alone"], worked["pod"], worked["cpus"]) == (2, False, "default/worked", cpus["worked"])
     (intruder,) = (one for one in worked["tasks"] if one["of"] == "/system.slice/intruder.service")
     assert (intruder["name"], intruder["kind"], intruder["cpus"]) == ("bash", "process", cpu)
     assert intruder["times"] > 0

@@ -156,7 +156,7 @@ def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_that_is_said
         daemon.start()
         daemon.rest()
         machine.groups["poduid-a/app"].elsewhere = CpuSet.of(0)
-        daemon.turn(WakeUpReason.HOTPLUG)
+        daemon.turn(WakeUpReason.TIMER)
         assert not machine.groups["poduid-a/app"].elsewhere
         (line,) = reported(daemon, "processes_gathered")
         assert about_whom(line) == ("default/a", "uid-a", "app")

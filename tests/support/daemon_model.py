@@ -257,6 +257,8 @@ class Tree:
                 self._readings.doubt(path, "cgroup.events")
         if part >= 1:
             self._readings.doubt_all()
+        if part and self.machine.has_partitions:
+            self._readings.doubt_containers()
         return self._readings.refresh(own, part)
 
     def writing(self) -> AbstractContextManager[None]:

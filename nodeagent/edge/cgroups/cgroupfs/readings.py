@@ -62,6 +62,14 @@ class CgroupReadings:
         else:
             self._in_doubt.add(path)
 
+    def doubt_containers(self) -> None:
+        """Read each container's cgroup with processes again at the next refresh. The kernel doesn't tell of a thread's affinity."""
+        self._in_doubt.update(
+            path
+            for path, cgroup in self._known.items()
+            if cgroup.is_populated and cgroup.get(Attribute.FALLBACK_CPUS) is not None
+        )
+
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
         """Read the cgroups in doubt again, and a part of the others. Unchanged readings stay the same objects, or the same mapping.
 

@@ -109,6 +109,8 @@ class CgroupTree:
             self._readings.doubt_all()
         for path, file in changes or ():
             self._readings.doubt(path, file)
+        if part and self._has_partitions:
+            self._readings.doubt_containers()
         return self._readings.refresh(own, part)
 
     def writing(self) -> AbstractContextManager[None]:
