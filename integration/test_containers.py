@@ -307,4 +307,4 @@ def test_processes_know_their_cpus_and_are_told_of_changes(node: Node) -> None:
     node.delete("alone")
     node.wait_gone("alone")
     wait_followed()
-    assert node.run("ls /run/nodeagent/placement").stdout.split() == ["uid-follower", "uid-slot"]
+    assert node.run("ls /run/nodeagent/placement").stdout.split() == ["_shared", "uid-slot"]

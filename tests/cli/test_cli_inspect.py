@@ -1006,14 +1006,14 @@ def test_retry_as_json_is_as_its_schema_says(live, run, refusal, status, admitte
     assert (document["refusal"] or {}).get("message") == (None if refusal is None else "none left")
 
 
-def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, run):
+def test_retry_as_yaml_of_a_pod_that_is_decided_as_before(live, run):
     live.refuse()
     status, out, err = run("retry", "default/big", "--socket", str(live.socket), "-o", "yaml")
     document = yaml.safe_load(out)
     json_schema.check(document, "retry")
-    assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
-    assert "the agent has not decided on pod default/big yet" in failed(
-        run("retry", "default/big", "--socket", str(live.socket))
+    assert (status, err, document["admitted"]) == (4, "", False)
+    assert "pod default/big is refused again" in failed(
+        run("retry", "default/big", "--socket", str(live.socket)), status=4
     )
 
 

@@ -54,17 +54,16 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
     """
     try:
-        before = frozenset(map(_decision_key, _read_entries(options.socket)))
         answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)
         uid, name = str(answer["uid"]), str(answer["pod"])
+        # the answer comes once a turn has decided, perhaps as before
         decided = (e for e in _read_entries(options.socket) if e.pod.full_name == name and not e.is_undecided)
-        after = (e for e in decided if _decision_key(e) not in before)
     except ApiUnavailable as err:
         raise RetryError(
             f"the agent does not answer: {err.message}",
             hint="start it with `systemctl start nodeagent`; then retry again",
         ) from err
-    entry = next(after, None)
+    entry = next(decided, None)
     if options.output != "text":
         sys.stdout.write(format_document(_describe_decision(name, uid, entry), options.output))
         return EXIT_ERROR if entry is None else 0 if _find_refusal(entry) is None else EXIT_REFUSED
@@ -107,11 +106,6 @@ def _describe_decision(full_name: str, uid: str, entry: PodEntry | None) -> Docu
 
 def _find_refusal(entry: PodEntry) -> Waiting | None:
     return entry.refusal or entry.change_refusal
-
-
-def _decision_key(entry: PodEntry) -> tuple[object, ...]:
-    """Return the parts of an entry that a new decision changes."""
-    return entry.pod.uid, entry.decided_at_ms, entry.change_refusal, entry.deleting_since_ms
 
 
 def _read_entries(socket_path: str) -> tuple[PodEntry, ...]:
