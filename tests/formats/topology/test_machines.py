@@ -14,6 +14,7 @@ import pytest
 
 from nodeagent.cli.commands import topology as command
 from nodeagent.cli.main import main
+from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.core.model.devices import find_node_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
@@ -407,7 +408,7 @@ def test_pods_are_simulated_on_the_hybrid_machine(tmp_path: Path, capsys: pytest
     ]
     pods.write_text("".join(CLASSED % each for each in asked))
     words = ["simulate", "-f", str(pods), "--root", str(tmp_path / HYBRID), "--config", str(config), "-o", "json"]
-    assert main(words) == 0
+    assert main(words) == EXIT_REFUSED
     document = json.loads(capsys.readouterr().out)
     json_schema.check(document, "simulation")
     given = {p["name"]: [(c["cpus"], c["coreClasses"]) for c in p["containers"]] for p in document["pods"]}
