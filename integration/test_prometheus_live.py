@@ -108,7 +108,14 @@ def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server
     alerts = {rule.expression for rule in rules() if rule.is_alert}
     queries = [rule.expression for rule in rules()] + [filled_in(query.expression) for query in panel_queries()]
     lines = {query for query in queries if query not in alerts and "> 0" not in query}
-    node.wait(lambda _: not lines & server.without_result(queries), "every rule and panel to have a line")
+    missing = set[str]()
+
+    def each_has_a_line() -> bool | None:
+        missing.clear()
+        missing.update(lines & server.without_result(queries))
+        return not missing or None
+
+    node.until(each_has_a_line, lambda: f"rules and panels have no line: {sorted(missing)}")
     node.wait(lambda _: set(server.rule_health()) == {rule.name for rule in rules()}, "every rule to be loaded")
     node.wait(lambda _: set(server.rule_health().values()) == {"ok"}, "every rule to be evaluated")
 

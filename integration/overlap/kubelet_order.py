@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.write_order import Change, Plan, SetAttribute, diff
+from nodeagent.core.cgroups.write_order import Change, InPlace, Plan, SetAttribute, diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import service
@@ -32,8 +32,8 @@ class KubeletOrder:
         self._resizes_first = resizes_first
         self._reconciled_seconds = time.monotonic()
 
-    def __call__(self, desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
-        plan = replace(diff(desired, observed), occupied=CpuSet())
+    def __call__(self, desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: InPlace) -> Plan:
+        plan = replace(diff(desired, observed, in_place), occupied=CpuSet())
         if time.monotonic() - self._reconciled_seconds >= _RECONCILE_SECONDS:
             self._reconciled_seconds = time.monotonic()
             return plan

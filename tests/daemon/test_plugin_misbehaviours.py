@@ -58,6 +58,10 @@ def hostile(directory: Path) -> Iterator[Callable[[int], None]]:
         process.kill()
 
 
+def _plugin_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("devices ", "plugin-"))]
+
+
 def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder
 ) -> None:
@@ -86,25 +90,27 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
 
     with watched(monkeypatch, machine, daemon.steps):
         daemon.start()
-        with serving(daemon, plugins, tmp_path), hostile(tmp_path) as play:
+        with serving(daemon, plugins, tmp_path):
             before = [do_round(f"before-{n}") for n in range(20)]
             during, bytes_then = [], 0
-            for number in range(COUNT):
-                play(number)
-                for _ in range(10):  # some never report anything
-                    pools = {one.resource: one for one in plugins.pools()}
-                    if pools[resource_of(number)].healthy or resource_of(number) in "".join(plugins.problems()):
-                        break
-                    daemon.agent.wakeups.wait(0.05)
-                during.append(do_round(str(number), resource_of(number)))
-                if number == len(KINDS):  # each kind has been there, and what they need for ever is loaded
-                    bytes_then = resident_bytes()
+            with hostile(tmp_path) as play:
+                for number in range(COUNT):
+                    play(number)
+                    for _ in range(10):  # some never report anything
+                        pools = {one.resource: one for one in plugins.pools()}
+                        if pools[resource_of(number)].healthy or resource_of(number) in "".join(plugins.problems()):
+                            break
+                        daemon.agent.wakeups.wait(0.05)
+                    during.append(do_round(str(number), resource_of(number)))
+                    if number == len(KINDS):  # each kind has been there, and what they need for ever is loaded
+                        bytes_then = resident_bytes()
+                assert len(_plugin_threads()) <= RESOURCES
             while any(entry.is_undecided for entry in daemon.agent.view.state.entries):
                 daemon.agent.wakeups.wait(0.1)
                 daemon.turn()
+            while _plugin_threads():  # what they are reading is not kept
+                daemon.agent.wakeups.wait(0.1)
             grown_bytes = resident_bytes() - bytes_then
-            names = [thread.name for thread in threading.enumerate() if thread.name.startswith(("devices ", "plugin-"))]
-            assert len(names) <= RESOURCES, names
     refusals = [line for line in daemon.said() if line["event"] == "pod_refused"]
     assert len(refusals) > COUNT // 2
     for line in refusals:
