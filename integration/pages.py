@@ -12,6 +12,7 @@ ON_NODE = frozenset(
         "capture.md",
         "explain.md",
         "how-to/benchmark.md",
+        "how-to/certificate.md",
         "how-to/claims.md",
         "how-to/fleet.md",
         "how-to/huge-pages.md",

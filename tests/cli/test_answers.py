@@ -45,10 +45,22 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "fleet capacity": (CAPTURED, "-f", MANIFEST),
     "fleet diff": (CAPTURED, CAPTURED),
 }
-ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "interference", "probe", "cpus", "retry", "pin", "unpin"}
+ASKED_ELSEWHERE = {
+    "apply",
+    "diff",
+    "delete",
+    "capture",
+    "interference",
+    "probe",
+    "cpus",
+    "retry",
+    "pin",
+    "unpin",
+    "job",
+}
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
 (test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
-memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), systemd (test_pin.py)."""
+memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), systemd (test_pin.py), a run (test_run_report.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity", "fleet diff"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"
@@ -137,7 +149,11 @@ def test_its_document_is_as_its_schema_says_and_the_same_in_yaml(command: str, r
 def test_each_status_that_a_command_tells_of_is_a_kind_of_outcome_that_all_share(name: str) -> None:
     (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
     told = exit_statuses(extract_command(found.parser))
-    of_its_own = {"run": {str(EX_CONFIG)}, "exec": {"own", "125", "126", "127"}, "job": {"own", "125", "126", "127"}}
+    of_its_own = {
+        "run": {str(EX_CONFIG)},
+        "exec": {"own", "125", "126", "127"},
+        "job": {"own", "123", "125", "126", "127"},
+    }
     assert told.keys() - of_its_own.get(name, set()) <= {str(status) for status in OUTCOMES}
     assert told["64"] == "wrong arguments"
 

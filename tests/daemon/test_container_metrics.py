@@ -11,8 +11,8 @@ from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.daemon.reports import container_pressure
 from nodeagent.daemon.reports.container_pressure import ContainerPressure
 from nodeagent.daemon.reports.cpu_counters import Holder
-from nodeagent.daemon.reports.metrics_recorder import hash_config
 from nodeagent.edge.kernel.usage import PressureText
+from nodeagent.formats.config.config_text import hash_config
 from tests.daemon.test_memory_changes import MEMORY, with_memory
 from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps, watched

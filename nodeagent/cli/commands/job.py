@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789"
+_REPORT_LINE = "-"
+"""Value of --report without a file: a line on stderr."""
 _LONGEST_STEM = 40
 """Limit on the command's part of a generated name. With the process id, the name is well below a pod's 253 characters."""
 
@@ -50,7 +52,7 @@ class PlainOptions:
     name: str = ""
     socket: str | None = None
     core_class: None = None
-    report = False
+    report: str | None = None
 
     def __init__(self) -> None:
         self.device: list[str] = []
@@ -90,13 +92,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     import argparse
 
     from nodeagent.cli.support.named_files import named_path
+    from nodeagent.cli.support.numeric_arguments import whole_number
 
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
                      [--core-class CLASS] [--near DEVICES]
                      [--device RESOURCE] [--name NAME] [--user USER]
-                     [--report] [--socket PATH] -- COMMAND [ARG ...]"""
+                     [--report [FILE]] [--require-clean] [--repeat N]
+                     [--until-clean N] [--socket PATH]
+                     -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
         "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"
@@ -106,28 +111,51 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     )
     parser.add_argument(
         "--report",
-        action="store_true",
+        nargs="?",
+        const=_REPORT_LINE,
+        type=named_path,
+        metavar="FILE",
         help="at the end, write one line to stderr: its CPUs, CPU time and throttling, its memory and how much was on other NUMA "
-        "nodes, and how long other tasks ran on its CPUs",
+        "nodes, and how long other tasks ran on its CPUs; with FILE, write all that the kernel has counted, and whether the run was "
+        "disturbed, to this file as JSON",
+    )
+    parser.add_argument(
+        "--require-clean",
+        action="store_true",
+        help="exit with 123 if the command succeeds, but its run was disturbed; needs --report FILE",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=whole_number,
+        metavar="N",
+        help="run the command up to N times, as long as it succeeds; the reports of several runs are FILE with a number before the "
+        "suffix; needs --report FILE",
+    )
+    parser.add_argument(
+        "--until-clean", type=whole_number, metavar="N", help="stop once N runs were clean; needs --repeat"
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
     parser.epilog = """\
-exit status: the command's own; 125: not started; 126: command cannot be run; 127: command not found; 64: wrong arguments
+exit status: the command's own; 123: disturbed, with --require-clean; 125: not started; 126: command cannot be run;
+127: command not found; 64: wrong arguments
 
 examples:
   nodeagent job --cpus 2 --memory 4Gi -- make -j2
   nodeagent job --cpus 4 --memory 8Gi --hugepages-2Mi 1Gi --numa 1 -- ./forwarder
   nodeagent job --cpus 2 --memory 1Gi --report -- ./benchmark
+  nodeagent job --cpus 2 --memory 1Gi --report run.json --require-clean -- ./benchmark
+  nodeagent job --cpus 2 --memory 1Gi --report run.json --repeat 10 --until-clean 3 -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user. The job ends
 with the command: processes that are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the
 job. With --report, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
 Needs root, or membership in the group that `jobs:` in the configuration names.
-next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it"""
+next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it, nodeagent report compare FILE FILE compares
+reports"""
     parser.set_defaults(parser=parser)
 
 
@@ -157,16 +185,26 @@ def run(options: argparse.Namespace) -> int:
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:
         options.parser.error("name a command after --, such as: -- make")
+    if options.report in {None, _REPORT_LINE} and (options.require_clean or options.repeat or options.until_clean):
+        options.parser.error("--require-clean, --repeat and --until-clean need --report FILE")
+    if options.until_clean and options.until_clean > (options.repeat or 1):
+        options.parser.error("--until-clean needs --repeat with at least as many runs")
     try:
         user = _find_user(options.user)
         writer = None
-        if options.report:
-            from nodeagent.cli.support.job_report import ReportWriter
+        if options.report is not None:
+            from nodeagent.cli.support.job_report import ReportWriter, RunPlan
 
-            writer = ReportWriter.start()
+            path = None if options.report == _REPORT_LINE else options.report
+            if path is not None:
+                _check_report_file(path)
+            plan = RunPlan(path, options.repeat or 1, options.until_clean, options.require_clean)
+            writer = ReportWriter.start(plan)
         answer = _enter_job(options, command)
         os.environ.update(answer["environment"])
-        status = None if writer is None else writer.attend(answer)
+        status = None
+        if writer is not None:
+            status = writer.attend(answer, command, options.socket or DEFAULT_JOB_SOCKET)
         if status is None and user is not None:
             _become_user(user)
         if status is None:
@@ -174,6 +212,19 @@ def run(options: argparse.Namespace) -> int:
     except NodeAgentError as err:
         raise explain_failure(err, options) from None
     return status
+
+
+def _check_report_file(path: str) -> None:
+    """Check that a report can be written, before anything runs.
+
+    Raises:
+        JobError: there is no such directory, or no file can be made there.
+    """
+    directory = os.path.dirname(path) or "."  # noqa: PTH120 - of a name
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise JobError(
+            f"cannot write {path}: no file can be made in {directory}", hint="name another file with --report"
+        )
 
 
 def _generate_name(command: str) -> str:
@@ -192,6 +243,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     asked = {"name": options.name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
     asked |= {} if options.near is None else {"near": options.near}
+    asked |= {} if options.report is None else {"report": True}
     try:
         answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
     except ApiError as err:
@@ -215,7 +267,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise JobError("the agent doesn't support --core-class", hint=_OLD_AGENT_HINT)
     if options.near is not None and not answer.get("near"):
         raise JobError("the agent doesn't support --near", hint=_OLD_AGENT_HINT)
-    if options.report and "cgroup" not in answer:
+    if options.report is not None and "cgroup" not in answer:
         raise JobError("the agent doesn't support --report", hint=_OLD_AGENT_HINT)
     found: Mapping[str, Any] = answer
     return found

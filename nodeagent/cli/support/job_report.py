@@ -2,8 +2,12 @@
 
 The calling process stays the job's owner and sleeps until its child, the command, has ended. The job's cgroup therefore exists until the
 report is written, and the end of the owner ends the job.
+
+The owner sends the agent's answer to the observer, and then the result of each run. The observer answers with a byte once it has begun to
+count, and with the first letter of each run's verdict. The observer of a line answers only once.
 """
 
+import hashlib
 import json
 import os
 import resource
@@ -11,8 +15,10 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -27,66 +33,136 @@ _SI_KERNEL = 0x80
 """`si_code` of a signal that the kernel has sent, for instance after Ctrl-C."""
 
 
+class RunPlan(NamedTuple):
+    """Runs of the command, as the caller wants them."""
+
+    path: str | None = None
+    """File for the report, as JSON. None means a line on stderr."""
+    repeats: int = 1
+    """Largest number of runs."""
+    clean: int | None = None
+    """Number of clean runs after which no other one follows. None means that all runs are made."""
+    requires_clean: bool = False
+    """Whether disturbed runs change the exit status."""
+
+
 class ReportWriter:
     """Handle of the process that writes the report."""
 
-    def __init__(self, pid: int, facts: int, ready: int) -> None:
+    def __init__(self, plan: RunPlan, pid: int, facts: int, ready: int) -> None:
+        self._plan = plan
         self._pid = pid
         self._facts = facts
         self._ready = ready
 
     @classmethod
-    def start(cls) -> "ReportWriter":
+    def start(cls, plan: RunPlan) -> "ReportWriter":
         """Start the observing process, which stays in the caller's cgroup."""
         (facts, to_facts), (ready, to_ready) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(to_facts)
             os.close(ready)
-            _observe_job(facts, to_ready)
+            _observe_job(plan, facts, to_ready)
         os.close(facts)
         os.close(to_ready)
-        return cls(pid, to_facts, ready)
+        return cls(plan, pid, to_facts, ready)
 
-    def attend(self, answer: Mapping[str, Any]) -> int | None:
-        """Fork the command's process, and wait for it. In the child this returns None; in the parent it returns the command's exit status.
+    def attend(self, answer: Mapping[str, Any], command: Sequence[str], socket: str) -> int | None:
+        """Fork the command's process, and wait for it. In the child this returns None; in the parent it returns the exit status.
 
-        If a signal ends the command, the parent ends itself by the same signal.
+        The command runs again as planned, unless it fails. If a signal ends the command, the parent ends itself by the same signal.
 
         Args:
             answer: the agent's answer.
+            command: the command's words.
+            socket: the agent's socket for jobs.
         """
-        os.write(self._facts, json.dumps({name: answer[name] for name in _FACTS}).encode() + b"\n")
-        os.read(self._ready, 1)  # the first observation is over, or the observer has ended and there will be no report
+        facts = {name: answer[name] for name in _FACTS if name in answer}
+        self._send({**facts, "commandSha256": _hash_command(command), "socket": socket})
+        clean = runs = status = 0
+        wanted = self._plan.clean or self._plan.repeats
         before = signal.signal(signal.SIGCHLD, signal.SIG_DFL), signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGCHLD, before[0])
-            signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
-            return None
-        _close_input_and_output()
-        status = _wait_for_child(child)
+        while status == 0 and runs < self._plan.repeats and clean < wanted:
+            os.read(
+                self._ready, 1
+            )  # the first observation is over, or the observer has ended and there will be no report
+            if runs and signal.sigpending().intersection(_PASSED_ON):
+                break
+            started_ms = time.time_ns() // 1_000_000
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGCHLD, before[0])
+                signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
+                return None
+            runs += 1
+            if runs == self._plan.repeats:
+                _close_input_and_output()
+            status, result = _wait_for_child(child)
+            self._send({**result, "startedAtMs": started_ms, "endedAtMs": time.time_ns() // 1_000_000})
+            clean += os.read(self._ready, 1) == CLEAN
         os.close(self._facts)
         os.waitpid(self._pid, 0)
         if os.WIFSIGNALED(status):
             _end_by_signal(os.WTERMSIG(status))
+        if status == 0 and self._plan.requires_clean and clean < wanted:
+            return EXIT_DISTURBED
         return os.waitstatus_to_exitcode(status)
 
+    def _send(self, message: Mapping[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # the observer has ended, and has said why
+            os.write(self._facts, json.dumps(message).encode() + b"\n")
 
-_FACTS = ("pod", "cgroup", "exclusiveCPUs", "sharedCPUs", "numaNodes")
+
+CLEAN = b"c"
+EXIT_DISTURBED = 123
+"""Exit status of a command that succeeded, but not often enough without disturbance, with `--require-clean`."""
+_FACTS = ("pod", "cgroup", "exclusiveCPUs", "sharedCPUs", "numaNodes", "configurationHash", "environment")
 _WAITED = frozenset({*_PASSED_ON, signal.SIGCHLD})
 
 
-def _wait_for_child(child: int) -> int:
-    """Wait for the child's end, and pass on signals sent to this process."""
+def _hash_command(command: Sequence[str]) -> str:
+    """Return the SHA-256 of a command's words, by which reports can be compared without their arguments."""
+    return hashlib.sha256(b"\0".join(map(os.fsencode, command))).hexdigest()
+
+
+def _wait_for_child(child: int) -> tuple[int, Mapping[str, Any]]:
+    """Wait for the child's end, and pass on signals sent to this process.
+
+    Returns:
+        Wait status, and the result of the run as the report has it.
+    """
     while True:
         got = signal.sigwaitinfo(_WAITED)
         if got.si_signo == signal.SIGCHLD:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid == child:
-                return status
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                sched = ""
+                with suppress(OSError):  # not every kernel has it
+                    sched = Path(f"/proc/{child}/sched").read_text(encoding="utf-8", errors="replace")
+                _, status, used = os.wait4(child, 0)
+                return status, {"sched": sched, **_describe_end(status, used)}
         elif got.si_code != _SI_KERNEL:
             os.kill(child, got.si_signo)
+
+
+def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any]:
+    """Describe the exit and the resource usage of the command with its waited-for descendants (getrusage(2))."""
+    is_signal = os.WIFSIGNALED(status)
+    return {
+        "exit": {
+            "status": None if is_signal else os.WEXITSTATUS(status),
+            "signal": os.WTERMSIG(status) if is_signal else None,
+        },
+        "resources": {
+            "userMicroseconds": round(used.ru_utime * 1_000_000),
+            "systemMicroseconds": round(used.ru_stime * 1_000_000),
+            "maxResidentBytes": used.ru_maxrss * 1024,
+            "minorPageFaults": used.ru_minflt,
+            "majorPageFaults": used.ru_majflt,
+            "voluntarySwitches": used.ru_nvcsw,
+            "involuntarySwitches": used.ru_nivcsw,
+        },
+    }
 
 
 def _end_by_signal(number: int) -> None:
@@ -106,7 +182,7 @@ def _close_input_and_output() -> None:
     os.close(nothing)
 
 
-def _observe_job(facts: int, ready: int) -> NoReturn:
+def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
     """Observe the job until the other end of the pipe is closed, and write the report. Ends its own process."""
     try:
         for number in _PASSED_ON:
@@ -115,13 +191,19 @@ def _observe_job(facts: int, ready: int) -> NoReturn:
         with os.fdopen(facts, "rb", buffering=0) as pipe:
             line = pipe.readline()
             if line:  # an empty line means that there is no job
-                write_error(
-                    watch_job(
-                        _decode_place(json.loads(line)),
-                        begun=lambda: os.close(ready),
-                        is_over=lambda: bool(select.select([pipe], [], [], _INTERVAL_SECONDS)[0]),
+                answer = json.loads(line)
+                if plan.path is None:
+                    write_error(
+                        watch_job(
+                            _decode_place(answer),
+                            begun=lambda: os.close(ready),
+                            is_over=lambda: bool(select.select([pipe], [], [], _INTERVAL_SECONDS)[0]),
+                        )
                     )
-                )
+                else:
+                    from nodeagent.cli.support.run_report import write_reports
+
+                    write_reports(plan, answer, _decode_place(answer), pipe, ready)
     except Exception:  # noqa: BLE001 - a bug is to be seen, and this process to end here
         sys.excepthook(*sys.exc_info())
     finally:

@@ -1,6 +1,5 @@
 """Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -32,7 +31,7 @@ from nodeagent.daemon.reports.container_pressure import ContainerPressure
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.turn.execution import ExecutionResult
 from nodeagent.edge.observability.metrics import Exposition
-from nodeagent.formats.config.config_text import config_fields, config_text
+from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import promised_fields
 
@@ -218,11 +217,6 @@ def _measure_pod(managers: Managers, config: Config, promises: Promises, entry: 
             if devices := config.claimed_devices(container):
                 claims[holder] = devices
     return _PodMetrics(tuple(counted), held, claims, paths)
-
-
-def hash_config(config: Config) -> str:
-    """Return a short hash of all fields of a configuration, in whatever form and order its file has them."""
-    return hashlib.sha256(config_text(config_fields(config)).encode()).hexdigest()[:12]
 
 
 def _room_gauges(managers: Managers, promises: Promises) -> Iterator[tuple[Series, int]]:

@@ -101,6 +101,25 @@ def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
     return found
 
 
+class LastRun(Struct, frozen=True):
+    """Run time of a thread, and the CPU on which it ran last."""
+
+    cpu: int
+    run_ns: int
+    """Nanoseconds that it has run since its start, on all CPUs."""
+
+
+def read_last_runs() -> dict[int, LastRun]:
+    """Read the last CPU and the run time of every thread, by id. Threads that end meanwhile are left out."""
+    found = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            for tid in _list_threads(pid):
+                run_ns = int(_read_proc(tid, "schedstat").split()[0])
+                found[tid] = LastRun(_read_stat(tid).cpu, run_ns)
+    return found
+
+
 def leave_cpus(cpus: CpuSet) -> None:
     """Remove CPUs from the affinity of this process, unless no CPU would be left."""
     others = CpuSet.from_ids(os.sched_getaffinity(0)) - cpus

@@ -1,5 +1,6 @@
 """Formats a Config as the fields of a configuration file. `parse_config` reads the fields back as the same Config."""
 
+import hashlib
 from typing import Any
 
 from nodeagent.core.model.config import Config, Placement
@@ -104,6 +105,11 @@ def config_text(fields: Document) -> str:
         first, *rest = yaml_lines({name: value}, is_utf8=False)
         lines += [f"{first} # default" if default.get(name) == value else first, *rest]
     return "\n".join(lines) + "\n"
+
+
+def hash_config(config: Config) -> str:
+    """Return a short hash of all fields of a configuration, in whatever form and order its file has them."""
+    return hashlib.sha256(config_text(config_fields(config)).encode()).hexdigest()[:12]
 
 
 def _format_amounts(resources: Resources) -> dict[str, str]:

@@ -126,7 +126,7 @@ def _describe_tasks(
         thread = seen.threads.get(run.task)
         if (run.task if thread is None else thread.pid) not in seen.callers:
             name = run.name or ("" if thread is None else thread.name)
-            groups[name, *_find_origin(thread, containers)].append(run)
+            groups[name, *find_origin(thread, containers)].append(run)
     found = [
         {
             "name": name,
@@ -141,7 +141,7 @@ def _describe_tasks(
     return sorted(found, key=lambda one: (not one["movable"], -one["microseconds"], one["name"], one["kind"]))
 
 
-def _find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tuple[str, str | None]:
+def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tuple[str, str | None]:
     """Return the kind of a task and its origin: the container, or a host process's cgroup. `containers` has each
     container by its cgroup.
     """

@@ -21,6 +21,7 @@ from nodeagent.daemon.turn.placements import placement_file
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
@@ -117,6 +118,7 @@ class JobRequests:
             "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),
             "cgroup": f"{self._agent.edges.tree.root}/{entry.container_path(JOB_CONTAINER)}",
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
+            **({} if asked.optional("report") is None else {"configurationHash": hash_config(self._agent.node.config)}),
         }
 
     async def _wait_for_bounds(self, pod: Pod, user: int) -> None:

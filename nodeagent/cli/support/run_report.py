@@ -1,0 +1,212 @@
+"""The document of `nodeagent job --report FILE`, observed by a process outside of the job."""
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from nodeagent.cli.support.counting import Counted, count_interference
+from nodeagent.cli.support.documents import format_document, write_out
+from nodeagent.cli.support.job_report import RunPlan
+from nodeagent.cli.support.node.this_node import read_this_node
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
+from nodeagent.cli.support.standard_streams import write_error
+from nodeagent.edge.kernel.host_settings import HostSettingsFiles
+from nodeagent.edge.kernel.interrupts import is_bound
+from nodeagent.edge.kernel.run_files import RunFiles
+from nodeagent.edge.processes.host_processes import LastRun, describe_threads, leave_cpus, read_last_runs
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.placement_variables import DEVICES
+from nodeagent.formats.node_view import NodeView
+from nodeagent.views.certificate.run_report import Document, OtherTasks, RunObservation, describe_run
+from nodeagent.views.certificate.samples import Samples, add_sample
+from nodeagent.views.certificate.words import summarise_run
+from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
+from nodeagent.views.interference.document import describe_interference, find_origin
+from nodeagent.views.job_report import JobLocation
+
+_FIRST_INTERVAL_SECONDS = 0.02
+_LAST_INTERVAL_SECONDS = 1.0
+_LONGEST = "others.longestMicroseconds"
+_NO_LONGEST = "the kernel's histograms have the sum of all times of a task, and not the longest"
+_ONLY_ROOT = "only root may have the kernel count each task; the tasks are those that ran last on these CPUs"
+
+
+def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocation, pipe: IO[bytes], ready: int) -> None:
+    """Observe each run of the command until the pipe ends, and write its report to the planned file.
+
+    The first letter of each verdict is written to `ready`. A file that can't be written has the verdict `unwritten`.
+    """
+    socket = str(Path(answer["socket"]).with_name(Path(DEFAULT_SOCKET).name))
+    runs = ReportedRuns(answer, location, partial(_begin_others, location, socket))
+
+    def await_end(seconds: float) -> Mapping[str, Any] | None:
+        if not select.select([pipe], [], [], seconds)[0]:
+            return None
+        line = pipe.readline()
+        if not line:
+            raise EOFError
+        return {**json.loads(line), "commandSha256": answer["commandSha256"]}
+
+    with suppress(EOFError, BrokenPipeError):  # the owner has ended, and with it the job
+        for number in range(1, plan.repeats + 1):
+            document = runs.observe(begun=lambda: os.write(ready, b"b"), await_end=await_end)
+            verdict = document["verdict"]
+            try:
+                write_out(
+                    number_path(plan.path or "", number, plan.repeats),
+                    format_document(document, "json").encode(),
+                    mode=0o644,
+                )
+                write_error(f"nodeagent: {summarise_run(document)}\n")
+            except NodeAgentError as err:
+                verdict = "unwritten"
+                write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
+            os.write(ready, verdict[:1].encode())
+
+
+def number_path(path: str, number: int, repeats: int) -> str:
+    """Return the path of a run's report. Each of several runs has its number before the file's suffix."""
+    file = Path(path)
+    return path if repeats == 1 else str(file.with_name(f"{file.stem}-{number}{file.suffix}"))
+
+
+class ReportedRuns:
+    """Source of the reports of a job's runs."""
+
+    def __init__(
+        self,
+        answer: Mapping[str, Any],
+        location: JobLocation,
+        begin_others: Callable[[ExitStack], Callable[[], OtherTasks]],
+        root: Path = Path("/"),
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Prepare the reports.
+
+        Args:
+            answer: the agent's answer to the request for the job.
+            location: the same, decoded.
+            begin_others: function that starts to observe other tasks, and returns a function that ends it.
+            root: directory that contains proc/ and sys/.
+            clock: nanoseconds of a monotonic clock.
+        """
+        self._answer, self._location, self._begin_others, self._root = answer, location, begin_others, root
+        self._cpus = location.exclusive_cpus or location.shared_cpus
+        self._files = RunFiles(location.cgroup, self._cpus, root, clock)
+        self._environment = self._files.read_environment()
+        self._runs = 0
+
+    def observe(
+        self, *, begun: Callable[[], object], await_end: Callable[[float], Mapping[str, Any] | None]
+    ) -> Document:
+        """Observe one run of the command, and return its report.
+
+        Args:
+            begun: function called once everything counts.
+            await_end: function that waits for at most some seconds, and returns the result of the command once it has ended.
+        """
+        with ExitStack() as counting:
+            find_others = self._begin_others(counting)
+            before = first = self._files.read_counters()
+            begun()
+            samples, interval, result = Samples(), _FIRST_INTERVAL_SECONDS, None
+            while result is None:
+                result = await_end(interval)
+                now = self._files.read_sample() if result is None else self._files.read_counters()
+                samples = add_sample(samples, before, now, self._cpus, self._location.nodes)
+                before, interval = now, min(_LAST_INTERVAL_SECONDS, 2 * interval)
+            others = find_others()
+        self._runs += 1
+        return describe_run(
+            RunObservation(
+                self._location,
+                first,
+                before,
+                samples,
+                self._environment,
+                result,
+                others,
+                self._find_bound_interrupts(),
+                self._find_own_interrupts(),
+                self._answer.get("configurationHash"),
+                is_first_run=self._runs == 1,
+            )
+        )
+
+    def _find_bound_interrupts(self) -> frozenset[str]:
+        irqs = self._root / "proc/irq"
+        numbers = (path.name for path in irqs.iterdir()) if irqs.is_dir() else ()
+        return frozenset(number for number in numbers if number.isdecimal() and is_bound(int(number), self._root))
+
+    def _find_own_interrupts(self) -> frozenset[str]:
+        devices = self._answer["environment"].get(DEVICES, "").split(",")
+        files = HostSettingsFiles(str(self._root))
+        return frozenset(str(number) for device in devices if device for number in files.find_interrupt_numbers(device))
+
+
+def _begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Callable[[], OtherTasks]:
+    """Start to observe other tasks on the job's CPUs, by the kernel's counters or else by the tasks' run times.
+
+    The returned function ends it.
+    """
+    reason = _ONLY_ROOT
+    if location.exclusive_cpus and os.geteuid() == 0:
+        try:
+            view = read_this_node(DEFAULT_CONFIG, socket)
+            held = tuple(one for one in find_exclusive_owners(view) if one.pod == location.pod)
+            return partial(_describe_counted, view, held, counting.enter_context(count_interference(view, held)))
+        except NodeAgentError as err:
+            reason = err.message
+    leave_cpus(location.exclusive_cpus or location.shared_cpus)
+    return partial(_find_last_runners, location, read_last_runs(), reason)
+
+
+def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], reason: str) -> OtherTasks:
+    """Find the tasks outside of the job that ran last on its CPUs. Their times are at most the increases of their run times."""
+    cpus = location.exclusive_cpus or location.shared_cpus
+    after = read_last_runs()
+    ran_ns = {
+        tid: run.run_ns - (before[tid].run_ns if tid in before else 0) for tid, run in after.items() if run.cpu in cpus
+    }
+    found: list[Document] = [
+        {
+            "name": thread.name,
+            "kind": kind,
+            "of": origin,
+            "movable": kind != "bound-kernel-thread",
+            "tasks": 1,
+            "cpus": str(after[tid].cpu),
+            "times": None,
+            "microseconds": None,
+            "atMostMicroseconds": ran_ns[tid] // 1000,
+        }
+        for tid, thread in describe_threads(tid for tid, ns in ran_ns.items() if ns > 0).items()
+        for kind, origin in (find_origin(thread, {}),)
+        if not location.cgroup.endswith(thread.cgroup or "/")
+    ]
+    found.sort(key=lambda one: (not one["movable"], -one["atMostMicroseconds"], one["name"]))
+    return OtherTasks(found, is_complete=False, reasons={"others.tasks": reason, _LONGEST: reason})
+
+
+def _describe_counted(view: NodeView, held: tuple[ExclusiveCpus, ...], end: Callable[[], Counted]) -> OtherTasks:
+    """Describe the tasks that the kernel has counted."""
+    try:
+        document = describe_interference(view, held, *end())
+    except NodeAgentError as err:
+        return OtherTasks(None, is_complete=False, reasons={"others.tasks": err.message, _LONGEST: err.message})
+    reasons = {_LONGEST: _NO_LONGEST}
+    if document["dropped"]:
+        reasons["others.tasks"] = f"{document['dropped']} events did not fit into the kernel's tables"
+    tasks = [
+        {name: value for name, value in task.items() if name != "millicores"}
+        | {"atMostMicroseconds": task["microseconds"]}
+        for one in document["cpus"]
+        for task in one["tasks"]
+    ]
+    return OtherTasks(tasks, is_complete=not document["dropped"], reasons=reasons)

@@ -1,0 +1,148 @@
+"""Kinds of disturbances of a run, with their thresholds, and the judgement of measured quantities.
+
+A quantity disturbs if its rate is above the threshold and its amount isn't too small to measure. The size of a disturbance is the
+multiple of the threshold, which makes all kinds comparable.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+PER_MILLE, PER_SECOND = "perMille", "perSecond"
+MICROSECONDS, BYTES, TIMES, KILOHERTZ = "microseconds", "bytes", "times", "kilohertz"
+
+
+class MeasuredRate(Struct, frozen=True):
+    """Measured quantity of one kind during a run."""
+
+    rate: int
+    """Share in thousandths, number per second and CPU, or number of times, as the kind's threshold says."""
+    amount: int
+    """Absolute amount, in the unit that the kind's threshold says."""
+    source: str = ""
+    """Name of its largest cause. Empty means unknown."""
+
+
+class Threshold(Struct, frozen=True):
+    unit: str
+    """Unit of the rate: `perMille`, `perSecond` or `times`."""
+    most: int
+    """Largest rate of a clean run."""
+    amount_unit: str
+    least: int
+    """Smallest amount that can disturb. Smaller amounts are within the precision of the counters."""
+    remedy: str
+    """What keeps the disturbance away."""
+
+
+THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
+    {
+        "other-tasks": Threshold(
+            PER_MILLE,
+            10,
+            MICROSECONDS,
+            2_000,
+            "request whole CPUs (`--cpus 2`), and keep the host off them: `hostIsolation` in the configuration",
+        ),
+        "sibling": Threshold(
+            PER_MILLE,
+            10,
+            MICROSECONDS,
+            2_000,
+            "request whole cores: the CPU manager's option full-pcpus-only, and an even number of `--cpus`",
+        ),
+        "remote-memory": Threshold(
+            PER_MILLE,
+            50,
+            BYTES,
+            8 * 2**20,
+            "bind it to one NUMA node: `--numa N`, or memoryManagerPolicy Static",
+        ),
+        "throttling": Threshold(
+            PER_MILLE,
+            1,
+            MICROSECONDS,
+            1_000,
+            "request more `--cpus`, or a whole number, which has no quota",
+        ),
+        "thermal-throttling": Threshold(
+            TIMES,
+            0,
+            TIMES,
+            1,
+            "cool the machine, lower its load, or fix a frequency that it can hold",
+        ),
+        "steal": Threshold(
+            PER_MILLE,
+            10,
+            MICROSECONDS,
+            20_000,
+            "run it on bare metal, or have the virtual CPUs pinned on the host",
+        ),
+        "interrupts": Threshold(
+            PER_SECOND,
+            100,
+            TIMES,
+            50,
+            "move them to other CPUs: interruptIsolation in the configuration",
+        ),
+        "frequency": Threshold(
+            PER_MILLE,
+            100,
+            KILOHERTZ,
+            1,
+            "fix the frequency: governor performance, and no turbo (see `nodeagent check --for benchmark`)",
+        ),
+        "frequency-limit": Threshold(
+            PER_MILLE,
+            0,
+            KILOHERTZ,
+            1,
+            "find who lowers it: a thermal daemon, a power profile, or the firmware",
+        ),
+        "memory-pressure": Threshold(
+            PER_MILLE,
+            10,
+            MICROSECONDS,
+            2_000,
+            "request more `--memory`",
+        ),
+    }
+)
+"""Kinds of disturbances by stable name."""
+
+ESSENTIAL = "other-tasks"
+"""Kind without which no verdict is possible."""
+
+
+class Disturbance(Struct, frozen=True):
+    name: str
+    quantity: MeasuredRate
+    threshold: Threshold
+
+    @property
+    def size(self) -> float:
+        """Rate as a multiple of the threshold. A threshold of 0 counts as 1."""
+        return self.quantity.rate / max(1, self.threshold.most)
+
+
+def find_disturbances(measured: Mapping[str, MeasuredRate | None]) -> tuple[Disturbance, ...]:
+    """Find the quantities that disturb, the biggest first.
+
+    Args:
+        measured: quantities by the names of `THRESHOLDS`. None means unknown.
+    """
+    found = [
+        Disturbance(name, quantity, THRESHOLDS[name])
+        for name, quantity in measured.items()
+        if quantity is not None and quantity.amount >= THRESHOLDS[name].least and quantity.rate > THRESHOLDS[name].most
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.size, one.name)))
+
+
+def find_verdict(measured: Mapping[str, MeasuredRate | None]) -> str:
+    """Return `clean`, `disturbed`, or `unknown` if nothing disturbed but other tasks couldn't be measured."""
+    if find_disturbances(measured):
+        return "disturbed"
+    return "unknown" if measured.get(ESSENTIAL) is None else "clean"

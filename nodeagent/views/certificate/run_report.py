@@ -1,0 +1,461 @@
+"""The report of one run: differences of the kernel's counters from its first to its last instruction, and the verdict on them."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.certificate.disturbances import (
+    THRESHOLDS,
+    MeasuredRate,
+    find_disturbances,
+    find_verdict,
+)
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.cpu_counts import CpuCounts, Increase, count_increases, interrupt_kind, parse_cpu_counts
+from nodeagent.formats.kernel.pressure import parse_pressure_us
+from nodeagent.formats.kernel.run_counters import (
+    COMMAND_LINE,
+    CPU_INFO,
+    CPU_STAT,
+    INTERRUPTS,
+    KERNEL,
+    MEMORY_PEAK,
+    MEMORY_STAT,
+    MITIGATIONS,
+    PRESSURE_RESOURCES,
+    SCHEDSTAT,
+    SOFTIRQ_COUNTS,
+    STAT,
+    FileTexts,
+    frequency_file,
+    parse_cpu_times_us,
+    parse_idle_states,
+    parse_microcode,
+    parse_siblings,
+    parse_task_switches,
+    pressure_file,
+    thermal_file,
+)
+from nodeagent.formats.kernel.settings import ASLR, BOOST, NO_TURBO, THP, remove_unknown_parameters
+from nodeagent.formats.kernel.usage import parse_job_usage
+from nodeagent.views.certificate.samples import Samples
+from nodeagent.views.job_report import JobLocation
+
+KIND = "RunReport"
+VERSION = 1
+"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
+_TICK_US = 20_000
+"""Error of a difference of two times of /proc/stat, which have a precision of 10 ms."""
+
+Document = dict[str, Any]
+
+
+class OtherTasks(Struct, frozen=True):
+    """Other tasks on the job's CPUs, as far as the caller may know them."""
+
+    tasks: list[Document] | None
+    """Tasks as documents, sorted by time. None means unknown."""
+    is_complete: bool
+    """Whether the kernel counted every task on these CPUs."""
+    reasons: Mapping[str, str] = {}
+    """Reasons by field for values that are unknown."""
+
+
+class RunObservation(Struct, frozen=True):
+    """Everything observed of one run."""
+
+    location: JobLocation
+    first: FileTexts
+    last: FileTexts
+    samples: Samples
+    environment: FileTexts
+    result: Mapping[str, Any]
+    """What the process that waited for the command reports: times, exit and resource usage."""
+    others: OtherTasks
+    bound_interrupts: frozenset[str]
+    """Labels of the interrupts that the kernel forbids moving."""
+    own_interrupts: frozenset[str]
+    """Labels of the interrupts of the job's own devices."""
+    configuration_hash: str | None
+    is_first_run: bool = True
+    """Whether no other command has run in this cgroup before."""
+
+
+def describe_run(seen: RunObservation) -> Document:
+    """Describe a run. Unknown values are None, and `unknown` has the reasons."""
+    unknown: dict[str, str] = dict(seen.others.reasons)
+    cpus = seen.location.exclusive_cpus or seen.location.shared_cpus
+    elapsed_us = max(1, (seen.last.at_ns - seen.first.at_ns) // 1000)
+    times = _subtract_cpu_times(seen)
+    cgroup = _describe_cgroup(seen, unknown)
+    memory = _describe_memory(seen, unknown)
+    interrupts = _describe_interrupts(seen, cpus, unknown)
+    frequency = _describe_frequency(seen, cpus, unknown)
+    thermal = _describe_thermal(seen, cpus, unknown)
+    siblings = parse_siblings(seen.environment, cpus)
+    steal_us = None if times is None else sum(times.get(cpu, {}).get("steal", 0) for cpu in cpus)
+    used_us = cgroup["cpuMicroseconds"]
+    others_us = None if used_us is None else _find_busy_us(seen, times, cpus, elapsed_us, used_us)
+    sibling_us = None if siblings is None else _find_busy_us(seen, times, siblings, elapsed_us, 0)
+    reasons = {
+        "siblings.cpus": (siblings, "the kernel doesn't show the cores' threads"),
+        "stealMicroseconds": (steal_us, seen.last.reasons.get(STAT, "the kernel's file has an unknown form")),
+        "others.microseconds": (others_us, seen.last.reasons.get(SCHEDSTAT, "the job's own CPU time is unknown")),
+    }
+    unknown |= {name: reason for name, (value, reason) in reasons.items() if value is None}
+    pressure = _describe_pressure(seen, unknown)
+    whole_us = elapsed_us * max(1, len(cpus))
+    measured = {
+        "other-tasks": _judge_others(seen.others, others_us, whole_us),
+        "sibling": None if sibling_us is None else MeasuredRate(_share(sibling_us, elapsed_us), sibling_us),
+        "remote-memory": None
+        if memory["remoteBytes"] is None
+        else MeasuredRate(memory["remotePerMille"], memory["remoteBytes"]),
+        "throttling": None
+        if cgroup["throttledMicroseconds"] is None
+        else MeasuredRate(_share(cgroup["throttledMicroseconds"], elapsed_us), cgroup["throttledMicroseconds"]),
+        "thermal-throttling": None if thermal["times"] is None else MeasuredRate(thermal["times"], thermal["times"]),
+        "steal": None if steal_us is None else MeasuredRate(_share(steal_us, whole_us), steal_us),
+        "interrupts": _judge_interrupts(interrupts, elapsed_us),
+        "frequency": _judge_drop(frequency["highestKilohertz"], frequency["lowestKilohertz"]),
+        "frequency-limit": _judge_drop(frequency["limitAtStartKilohertz"], frequency["limitAtEndKilohertz"]),
+        "memory-pressure": None
+        if pressure["memory"] is None
+        else MeasuredRate(_share(pressure["memory"]["full"], elapsed_us), pressure["memory"]["full"]),
+    }
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "verdict": find_verdict(measured),
+        "disturbances": [
+            {
+                "name": one.name,
+                "value": one.quantity.rate,
+                "unit": one.threshold.unit,
+                "threshold": one.threshold.most,
+                "sizePerMille": round(1000 * one.size),
+                "amount": one.quantity.amount,
+                "amountUnit": one.threshold.amount_unit,
+                "source": one.quantity.source or None,
+                "remedy": one.threshold.remedy,
+            }
+            for one in find_disturbances(measured)
+        ],
+        "measures": [
+            {
+                "name": name,
+                "value": None if quantity is None else quantity.rate,
+                "unit": THRESHOLDS[name].unit,
+                "threshold": THRESHOLDS[name].most,
+                "amount": None if quantity is None else quantity.amount,
+                "amountUnit": THRESHOLDS[name].amount_unit,
+                "source": None if quantity is None else quantity.source or None,
+            }
+            for name, quantity in measured.items()
+        ],
+        "pod": seen.location.pod,
+        "exclusiveCPUs": str(seen.location.exclusive_cpus),
+        "sharedCPUs": str(seen.location.shared_cpus),
+        "numaNodes": str(seen.location.nodes),
+        "microseconds": elapsed_us,
+        **{name: seen.result.get(name) for name in ("commandSha256", "startedAtMs", "endedAtMs", "exit", "resources")},
+        "cgroup": cgroup,
+        "memory": memory,
+        "others": {
+            "microseconds": others_us,
+            "longestMicroseconds": None,
+            "complete": seen.others.is_complete,
+            "tasks": seen.others.tasks,
+        },
+        "siblings": {"cpus": None if siblings is None else str(siblings), "busyMicroseconds": sibling_us},
+        "interrupts": interrupts,
+        "softirqs": _describe_softirqs(seen, cpus, unknown),
+        "interruptMicroseconds": None
+        if times is None
+        else sum(times.get(cpu, {}).get(name, 0) for cpu in cpus for name in ("irq", "softirq")),
+        "stealMicroseconds": steal_us,
+        "mainThread": _describe_main_thread(seen, unknown),
+        "pressure": pressure,
+        "frequency": frequency,
+        "idleStates": _describe_idle_states(seen, cpus, unknown),
+        "thermalThrottling": thermal,
+        "node": _describe_node(seen, cpus, unknown),
+        "unknown": [{"field": field, "reason": reason} for field, reason in sorted(unknown.items())],
+    }
+
+
+def _share(part: int, whole: int) -> int:
+    return min(1000, round(1000 * part / max(1, whole)))
+
+
+def _subtract_cpu_times(seen: RunObservation) -> dict[int, dict[str, int]] | None:
+    """Return the increase of each column of /proc/stat, by CPU. None means unknown."""
+    was, now = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (seen.first, seen.last))
+    if not was or not now:
+        return None
+    return {
+        cpu: {name: max(0, us - was[cpu].get(name, 0)) for name, us in times.items()}
+        for cpu, times in now.items()
+        if cpu in was
+    }
+
+
+def _find_busy_us(
+    seen: RunObservation, times: Mapping[int, Mapping[str, int]] | None, cpus: CpuSet, elapsed_us: int, own_us: int
+) -> int | None:
+    """Return for how long tasks, except the job's own, ran on some CPUs. None means unknown.
+
+    Run times of the scheduler are exact, but lack a task that never left its CPU. The time that wasn't idle has such a task, but is
+    coarse. So the latter counts only if it is larger by more than its error.
+    """
+    was, now = (
+        parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (seen.first, seen.last)
+    )
+    found = []
+    if was is not None and now is not None:
+        found.append(sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000 - own_us)
+    if times is not None and all(cpu in times for cpu in cpus):
+        no_task = ("idle", "iowait", "irq", "softirq", "steal")
+        busy_us = sum(elapsed_us - _TICK_US - sum(times[cpu].get(name, 0) for name in no_task) for cpu in cpus)
+        found.append(busy_us - own_us)
+    return max(0, *found) if found else None
+
+
+def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> MeasuredRate | None:
+    """Judge other tasks. If the kernel counted each of them, those that can't run elsewhere don't count."""
+    tasks = others.tasks or []
+    movable = [one for one in tasks if one["movable"]]
+    source = movable[0]["name"] if movable else ""
+    if others.is_complete:
+        others_us = sum(one["microseconds"] for one in movable)
+    return None if others_us is None else MeasuredRate(_share(others_us, whole_us), others_us, source)
+
+
+def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:
+    """Judge the interrupts of devices on the CPU that got most of them."""
+    if interrupts is None:
+        return None
+    by_cpu: dict[int, int] = {}
+    disturbing = [one for one in interrupts if one["kind"] == "device"]
+    for one in disturbing:
+        for item in one["byCpu"]:
+            by_cpu[item["cpu"]] = by_cpu.get(item["cpu"], 0) + item["times"]
+    most = max(by_cpu.values(), default=0)
+    source = f"IRQ {disturbing[0]['label']} {disturbing[0]['source']}".strip() if disturbing else ""
+    return MeasuredRate(most * 1_000_000 // elapsed_us, most, source)
+
+
+def _judge_drop(high_khz: int | None, low_khz: int | None) -> MeasuredRate | None:
+    if high_khz is None or low_khz is None:
+        return None
+    drop_khz = max(0, high_khz - low_khz)
+    return MeasuredRate(_share(drop_khz, high_khz), drop_khz)
+
+
+def _describe_cgroup(seen: RunObservation, unknown: dict[str, str]) -> Document:
+    """Describe what the job's processes used, by the counters of their cgroup."""
+    found: Document = {}
+    for file, fields in (
+        (
+            CPU_STAT,
+            {
+                "cpuMicroseconds": "usage_usec",
+                "throttledMicroseconds": "throttled_usec",
+                "periods": "nr_periods",
+                "throttledPeriods": "nr_throttled",
+            },
+        ),
+        (MEMORY_STAT, {"pageFaults": "pgfault", "majorPageFaults": "pgmajfault"}),
+    ):
+        was, now = seen.first.counters(file), seen.last.counters(file)
+        for field, key in fields.items():
+            found[field] = now[key] - was[key] if key in was and key in now else None
+            if found[field] is None:
+                unknown[f"cgroup.{field}"] = seen.last.reasons.get(file, f"the file has no {key}")
+    found["peakBytes"] = seen.last.number(MEMORY_PEAK) if seen.is_first_run else None
+    if found["peakBytes"] is None:
+        unknown["cgroup.peakBytes"] = (
+            seen.last.reasons.get(MEMORY_PEAK, "the file has no number")
+            if seen.is_first_run
+            else "the kernel's peak includes the earlier runs of this job"
+        )
+    return found
+
+
+def _describe_memory(seen: RunObservation, unknown: dict[str, str]) -> Document:
+    by_node, remote = seen.samples.memory_bytes, seen.samples.remote_bytes
+    if by_node is None:
+        unknown["memory"] = "the memory by NUMA node could not be read while the command ran"
+    return {
+        "byNode": None
+        if by_node is None
+        else [{"numaNode": node, "bytes": size} for node, size in sorted(by_node.items())],
+        "remoteBytes": None if by_node is None else remote,
+        "remotePerMille": None if by_node is None else _share(remote, sum(by_node.values())),
+        "samples": seen.samples.count,
+    }
+
+
+def _count_increases(
+    seen: RunObservation, file: str, cpus: CpuSet, field: str, unknown: dict[str, str]
+) -> list[Increase] | None:
+    was, now = (_parse_counts(texts.files.get(file)) for texts in (seen.first, seen.last))
+    if was is None or now is None:
+        unknown[field] = seen.last.reasons.get(file, "the kernel's file has an unknown form")
+        return None
+    return sorted(count_increases(was, now, cpus), key=lambda row: (-sum(row.by_cpu.values()), row.label))
+
+
+def _parse_counts(text: str | None) -> CpuCounts | None:
+    return None if text is None else parse_cpu_counts(text.encode())
+
+
+def _describe_interrupts(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> list[Document] | None:
+    rows = _count_increases(seen, INTERRUPTS, cpus, "interrupts", unknown)
+    if rows is None:
+        return None
+    return [
+        {
+            "label": row.label,
+            "source": row.source or None,
+            "kind": "claimed"
+            if row.label in seen.own_interrupts
+            else interrupt_kind(row, is_bound=row.label in seen.bound_interrupts),
+            "times": sum(row.by_cpu.values()),
+            "byCpu": [{"cpu": cpu, "times": times} for cpu, times in sorted(row.by_cpu.items())],
+        }
+        for row in rows
+    ]
+
+
+def _describe_softirqs(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> list[Document] | None:
+    rows = _count_increases(seen, SOFTIRQ_COUNTS, cpus, "softirqs", unknown)
+    return None if rows is None else [{"name": row.label, "times": sum(row.by_cpu.values())} for row in rows]
+
+
+def _describe_pressure(seen: RunObservation, unknown: dict[str, str]) -> Document:
+    """Describe for how long some or all of the job's tasks waited (PSI)."""
+    found: Document = {}
+    for resource in PRESSURE_RESOURCES:
+        file = pressure_file(resource)
+        was, now = (parse_pressure_us(texts.files.get(file, "")) for texts in (seen.first, seen.last))
+        found[resource] = {share: now[share] - was[share] for share in now if share in was} if was and now else None
+        if found[resource] is None:
+            unknown[f"pressure.{resource}"] = seen.last.reasons.get(file, "the kernel's file is empty")
+    return found
+
+
+def _describe_frequency(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
+    limits = [
+        [khz for cpu in cpus if (khz := texts.number(frequency_file(cpu, "scaling_max_freq"))) is not None]
+        for texts in (seen.first, seen.last)
+    ]
+    governors = {text.strip() for cpu in cpus if (text := seen.last.files.get(frequency_file(cpu, "scaling_governor")))}
+    drivers = {text.strip() for cpu in cpus if (text := seen.last.files.get(frequency_file(cpu, "scaling_driver")))}
+    if not limits[1]:
+        unknown["frequency"] = next(
+            (reason for name, reason in seen.last.reasons.items() if name.endswith("/scaling_max_freq")),
+            "the kernel's file has an unknown form",
+        )
+    elif seen.samples.lowest_khz is None:
+        unknown["frequency.lowestKilohertz"] = "no CPU was busy long enough for its frequency to be read"
+    return {
+        "lowestKilohertz": seen.samples.lowest_khz,
+        "highestKilohertz": seen.samples.highest_khz,
+        "limitAtStartKilohertz": min(limits[0], default=None),
+        "limitAtEndKilohertz": min(limits[1], default=None),
+        "governors": sorted(governors),
+        "drivers": sorted(drivers),
+    }
+
+
+def _describe_thermal(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
+    """Describe how often and how long heat or a power limit slowed CPUs. The count is of the CPU with most, as threads share it."""
+    found: Document = {}
+    for field, name in (("times", "core_throttle_count"), ("milliseconds", "core_throttle_total_time_ms")):
+        increases = []
+        for cpu in cpus:
+            was, now = (texts.number(thermal_file(cpu, name)) for texts in (seen.first, seen.last))
+            if was is not None and now is not None:
+                increases.append(max(0, now - was))
+            else:
+                unknown.setdefault(
+                    f"thermalThrottling.{field}",
+                    seen.last.reasons.get(thermal_file(cpu, name), "the kernel's file has an unknown form"),
+                )
+        found[field] = max(increases, default=None)
+    return found
+
+
+def _describe_idle_states(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> list[Document] | None:
+    was, now = (parse_idle_states(texts, cpus) for texts in (seen.first, seen.last))
+    if not now:
+        unknown["idleStates"] = "the kernel shows no idle states of these CPUs"
+        return None
+    return [
+        {
+            "name": name,
+            "microseconds": time_us - was.get(name, (time_us, 0))[0],
+            "times": times - was.get(name, (0, times))[1],
+        }
+        for name, (time_us, times) in now.items()
+    ]
+
+
+def _describe_main_thread(seen: RunObservation, unknown: dict[str, str]) -> Document:
+    """Describe the switches of the command's main thread, which the kernel still shows at its end."""
+    found = parse_task_switches(seen.result.get("sched") or "")
+    fields = {
+        "migrations": "se.nr_migrations",
+        "voluntarySwitches": "nr_voluntary_switches",
+        "involuntarySwitches": "nr_involuntary_switches",
+    }
+    if not found:
+        unknown["mainThread"] = "/proc/PID/sched of the command could not be read at its end"
+    return {field: found.get(key) for field, key in fields.items()}
+
+
+def _describe_node(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
+    """Describe the properties of the node that the speed of a run depends on."""
+    texts = seen.environment
+    model, microcode = parse_microcode(texts.files.get(CPU_INFO, ""), next(iter(cpus), 0))
+    cmdline = texts.files.get(COMMAND_LINE)
+    found: Document = {
+        "kernel": _strip(texts.files.get(KERNEL)),
+        "model": model,
+        "microcode": microcode,
+        "mitigations": {
+            name.removeprefix(f"{MITIGATIONS}/"): text.strip()
+            for name, text in sorted(texts.files.items())
+            if name.startswith(f"{MITIGATIONS}/")
+        },
+        "bootParameters": None if cmdline is None else remove_unknown_parameters(cmdline).strip(),
+        "bootCommandLineSha256": None if cmdline is None else hashlib.sha256(cmdline.encode()).hexdigest(),
+        "configurationHash": seen.configuration_hash,
+        "transparentHugePages": _strip(texts.files.get(THP)),
+        "addressSpaceRandomisation": texts.number(ASLR),
+        "noTurbo": texts.number(NO_TURBO),
+        "boost": texts.number(BOOST),
+    }
+    for field, file in (
+        ("kernel", KERNEL),
+        ("model", CPU_INFO),
+        ("microcode", CPU_INFO),
+        ("bootParameters", COMMAND_LINE),
+        ("bootCommandLineSha256", COMMAND_LINE),
+        ("transparentHugePages", THP),
+        ("addressSpaceRandomisation", ASLR),
+        ("noTurbo", NO_TURBO),
+        ("boost", BOOST),
+    ):
+        if found[field] is None:
+            unknown[f"node.{field}"] = texts.reasons.get(file, f"{file} doesn't have it")
+    if seen.configuration_hash is None:
+        unknown["node.configurationHash"] = "the agent is older than this program"
+    return found
+
+
+def _strip(text: str | None) -> str | None:
+    return None if text is None else text.strip()

@@ -1,0 +1,56 @@
+"""Summary of samples that were taken while a command ran, of bounded size however long the run is."""
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.formats.kernel.run_counters import NUMA_STAT, STAT, FileTexts, frequency_file, parse_cpu_times_us
+from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
+
+_BUSY_PER_MILLE = 900
+"""Share of the time between two samples for which a CPU must be busy, for its frequency to count. Idle CPUs may be slow."""
+
+
+class Samples(Struct, frozen=True):
+    count: int = 0
+    memory_bytes: dict[int, int] | None = None
+    """Memory by NUMA node in the sample with the most remote memory. None means that no sample had it."""
+    remote_bytes: int = 0
+    """Remote memory in that sample."""
+    lowest_khz: int | None = None
+    """Lowest frequency of a CPU that was busy. None means unknown."""
+    highest_khz: int | None = None
+
+
+def add_sample(samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet, nodes: NumaSet) -> Samples:
+    """Add a sample to the summary.
+
+    Args:
+        samples: summary of the earlier samples.
+        before: the previous sample.
+        now: the sample to add.
+        cpus: CPUs of the job.
+        nodes: NUMA nodes of these CPUs.
+    """
+    usage = parse_container_usage(None, now.files.get(NUMA_STAT))
+    remote = remote_bytes(usage, nodes)
+    memory = samples.memory_bytes, samples.remote_bytes
+    if usage.memory_bytes is not None and remote is not None:
+        known = samples.memory_bytes or {}
+        rank = remote, sum(usage.memory_bytes.values())
+        if samples.memory_bytes is None or rank > (samples.remote_bytes, sum(known.values())):
+            memory = dict(usage.memory_bytes), remote
+    busy = _find_busy_cpus(before, now) & cpus
+    found = [khz for cpu in busy if (khz := now.number(frequency_file(cpu, "scaling_cur_freq"))) is not None]
+    lows = [*found, *([] if samples.lowest_khz is None else [samples.lowest_khz])]
+    highs = [*found, *([] if samples.highest_khz is None else [samples.highest_khz])]
+    return Samples(samples.count + 1, *memory, min(lows, default=None), max(highs, default=None))
+
+
+def _find_busy_cpus(before: FileTexts, now: FileTexts) -> CpuSet:
+    was, ended = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (before, now))
+    most_idle_us = (1000 - _BUSY_PER_MILLE) * (now.at_ns - before.at_ns) // 1_000_000
+    return CpuSet.from_ids(
+        cpu
+        for cpu, times in ended.items()
+        if cpu in was and sum(times[name] - was[cpu][name] for name in ("idle", "iowait")) <= most_idle_us
+    )

@@ -1,0 +1,43 @@
+"""Sentences about disturbances, for the line at a run's end and for comparisons."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.core.certificate.disturbances import PER_MILLE, PER_SECOND
+
+Document = Mapping[str, Any]
+
+_SENTENCES = {
+    "other-tasks": "other tasks took {} of its CPU time",
+    "sibling": "the sibling was busy {} of the time",
+    "remote-memory": "{} of its memory was remote",
+    "throttling": "its quota kept it off the CPUs {} of the time",
+    "thermal-throttling": "heat or a power limit slowed its CPUs {}",
+    "steal": "the hypervisor took {} of its CPU time",
+    "interrupts": "devices interrupted one of its CPUs {}",
+    "frequency": "the frequency of its busy CPUs fell by {}",
+    "frequency-limit": "the frequency limit of its CPUs fell by {}",
+    "memory-pressure": "all its tasks waited for memory {} of the time",
+}
+"""Sentences by the kinds of disturbances. The gap is for the rate."""
+
+
+def format_measure(measure: Document) -> str:
+    """Format one measure as a sentence without a full stop, with its largest cause."""
+    sentence = _SENTENCES[measure["name"]].format(format_rate(measure["unit"], measure["value"]))
+    return f"{sentence} (mostly {measure['source']})" if measure["source"] else sentence
+
+
+def format_rate(unit: str, rate: int) -> str:
+    """Format a rate in its unit."""
+    if unit == PER_MILLE:
+        return f"{rate / 10:.1f} %" if rate < 100 else f"{round(rate / 10)} %"
+    return f"{rate} times a second" if unit == PER_SECOND else f"{rate} times"
+
+
+def summarise_run(document: Document) -> str:
+    """Summarise a report in a line: the verdict, and the biggest disturbances."""
+    found = [format_measure(one) for one in document["disturbances"]]
+    unknown = [one["name"] for one in document["measures"] if one["value"] is None]
+    said = document["verdict"] + (f": {'; '.join(found)}" if found else "")
+    return f"{document['pod']}: {said}" + (f" (unknown: {', '.join(unknown)})" if unknown else "")

@@ -1,0 +1,270 @@
+"""`nodeagent job --report FILE`: what the document has of a run, and which disturbance it names first."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.certificate.run_report import OtherTasks
+from nodeagent.views.certificate.words import summarise_run
+from tests.support import json_schema
+from tests.support.job_agent import admit_job, answer_jobs
+from tests.support.run_tree import MIB, RunTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> RunTree:
+    return RunTree(tmp_path)
+
+
+def task(name: str, microseconds: int, *, movable: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": "process" if movable else "bound-kernel-thread",
+        "of": "/user.slice" if movable else None,
+        "movable": movable,
+        "tasks": 1,
+        "cpus": "3",
+        "times": 17,
+        "microseconds": microseconds,
+        "atMostMicroseconds": microseconds,
+    }
+
+
+def check_schema(document: Mapping[str, Any]) -> None:
+    rules = json_schema.schema("run-report")
+    assert list(json_schema.faults(json.loads(json.dumps(document)), rules, rules)) == []
+
+
+def test_an_undisturbed_run_is_clean_and_the_report_has_what_it_used(tree: RunTree) -> None:
+    found = tree.report(lambda: tree.run(5), lambda: tree.run(5))
+    check_schema(found)
+    assert (found["verdict"], found["disturbances"]) == ("clean", [])
+    assert {one["name"]: one["value"] for one in found["measures"]} == dict.fromkeys(
+        (
+            "other-tasks",
+            "sibling",
+            "remote-memory",
+            "throttling",
+            "thermal-throttling",
+            "steal",
+            "interrupts",
+            "frequency",
+            "frequency-limit",
+            "memory-pressure",
+        ),
+        0,
+    )
+    assert (found["microseconds"], found["cgroup"]["cpuMicroseconds"]) == (10_000_000, 20_000_000)
+    assert found["siblings"] == {"cpus": "6-7", "busyMicroseconds": 0}
+    assert found["mainThread"] == {"migrations": 2, "voluntarySwitches": 4, "involuntarySwitches": 5}
+    assert found["idleStates"] == [{"name": "C1", "microseconds": 20_000, "times": 20}]
+    node = found["node"]
+    assert (node["kernel"], node["model"], node["microcode"]) == ("6.12.0", "A CPU", "0x1f")
+    assert node["bootParameters"] == "nohz_full=2-3", "the others may be secret"
+    assert node["mitigations"] == {"meltdown": "Not affected"}
+    assert summarise_run(found) == "jobs/one: clean"
+
+
+def test_what_cannot_be_read_is_null_with_a_reason(tree: RunTree) -> None:
+    (tree.root / "proc/cpuinfo").unlink()
+    tree.missing = frozenset({"job/cpu.stat", "job/memory.peak", "proc/schedstat", "proc/stat"})
+    found = tree.report(lambda: tree.run(10))
+    check_schema(found)
+    assert (found["cgroup"]["cpuMicroseconds"], found["others"]["microseconds"]) == (None, None)
+    reasons = {one["field"]: one["reason"] for one in found["unknown"]}
+    assert reasons["cgroup.peakBytes"] == f"cannot read {tree.root}/job/memory.peak: No such file or directory"
+    assert {"cgroup.cpuMicroseconds", "others.microseconds", "stealMicroseconds", "node.microcode"} <= reasons.keys()
+    assert reasons["others.tasks"] == "not root"
+    assert found["verdict"] == "unknown"
+
+
+def put_task(tree: RunTree) -> None:
+    tree.used -= 4
+    tree.others = OtherTasks([task("stress", 4_000_000, movable=True)], is_complete=True)
+
+
+def use_sibling(tree: RunTree) -> None:
+    tree.ran[6] += 3.1
+
+
+def be_remote(tree: RunTree) -> None:
+    tree.memory = (60 * MIB, 40 * MIB)
+
+
+def throttle(tree: RunTree) -> None:
+    tree.throttled += 2
+
+
+def overheat(tree: RunTree) -> None:
+    tree.hot += 3
+
+
+def steal(tree: RunTree) -> None:
+    tree.steal += 1
+    tree.used -= 2
+    for cpu in (2, 3):
+        tree.ran[cpu] -= 1
+
+
+def interrupt(tree: RunTree) -> None:
+    tree.irqs[3] += 20_000
+
+
+def slow_down(tree: RunTree) -> None:
+    tree.khz = 1_500_000
+
+
+def lower_limit(tree: RunTree) -> None:
+    tree.limit_khz = 2_000_000
+
+
+def stall(tree: RunTree) -> None:
+    tree.stalled += 1
+
+
+@pytest.mark.parametrize(
+    ("disturb", "name", "said"),
+    [
+        (put_task, "other-tasks", "other tasks took 20 % of its CPU time (mostly stress)"),
+        (use_sibling, "sibling", "the sibling was busy 31 % of the time"),
+        (be_remote, "remote-memory", "40 % of its memory was remote"),
+        (throttle, "throttling", "its quota kept it off the CPUs 20 % of the time"),
+        (overheat, "thermal-throttling", "heat or a power limit slowed its CPUs 3 times"),
+        (steal, "steal", "the hypervisor took 10 % of its CPU time"),
+        (interrupt, "interrupts", "devices interrupted one of its CPUs 2000 times a second (mostly IRQ 40 eth0-rx)"),
+        (slow_down, "frequency", "the frequency of its busy CPUs fell by 50 %"),
+        (lower_limit, "frequency-limit", "the frequency limit of its CPUs fell by 43 %"),
+        (stall, "memory-pressure", "all its tasks waited for memory 10 % of the time"),
+    ],
+)
+def test_a_disturbance_turns_the_verdict_and_is_named_first(
+    tree: RunTree, disturb: Callable[[RunTree], None], name: str, said: str
+) -> None:
+    def change() -> None:
+        tree.run(5)
+        disturb(tree)
+
+    found = tree.report(lambda: tree.run(5), change)
+    check_schema(found)
+    assert (found["verdict"], found["disturbances"][0]["name"]) == ("disturbed", name)
+    assert summarise_run(found).startswith(f"jobs/one: disturbed: {said}")
+    assert found["disturbances"][0]["remedy"]
+
+
+def test_a_task_that_never_left_a_cpu_is_noticed_although_the_scheduler_has_not_counted_it(tree: RunTree) -> None:
+    def change() -> None:
+        tree.run(10)
+        tree.used -= 5
+        tree.running[3] = 5
+
+    found = tree.report(change)
+    assert found["others"]["microseconds"] == 4_960_000, "by the idle time, less its error"
+    assert found["disturbances"][0]["name"] == "other-tasks"
+
+
+def test_tasks_that_cannot_run_elsewhere_do_not_disturb_if_the_kernel_counted_all(tree: RunTree) -> None:
+    tree.others = OtherTasks([task("migration/3", 4_000_000, movable=False)], is_complete=True)
+
+    def change() -> None:
+        tree.run(10)
+        tree.used -= 4
+
+    found = tree.report(change)
+    assert (found["others"]["microseconds"], found["verdict"]) == (4_000_000, "clean")
+
+
+def test_interrupts_of_the_jobs_own_device_do_not_disturb(tree: RunTree) -> None:
+    device = tree.root / "sys/bus/pci/devices/0000:01:00.0/msi_irqs"
+    device.mkdir(parents=True)
+    (device / "40").write_text("msix\n")
+    tree.answer = {"environment": {"NODEAGENT_DEVICES": "0000:01:00.0"}}
+
+    def change() -> None:
+        tree.run(10)
+        interrupt(tree)
+
+    found = tree.report(change)
+    assert (found["interrupts"][0]["kind"], found["verdict"]) == ("claimed", "clean")
+
+
+# from the outside
+
+
+@contextmanager
+def node(cgroup: Path) -> Iterator[str]:
+    (cgroup / "cpu.stat").write_text("usage_usec 10\n")
+
+    def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        assert arguments["report"] is True
+        return {**admit_job(arguments, peer), "cgroup": str(cgroup), "numaNodes": "0", "configurationHash": "abc"}
+
+    with answer_jobs(answer) as socket:
+        yield socket
+
+
+def run(socket: str, *words: str) -> subprocess.CompletedProcess[str]:
+    asked = ("job", "--socket", socket, "--cpus", "2", "--memory", "1Gi", *words)
+    return subprocess.run((sys.executable, "-m", "nodeagent", *asked), capture_output=True, text=True, check=False)
+
+
+def test_the_file_has_the_report_and_the_command_its_status(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    with node(tmp_path) as socket:
+        done = run(socket, "--report", str(file), "--", "sh", "-c", "echo out; exit 9", "secret")
+    assert (done.returncode, done.stdout) == (9, "out\n")
+    document = json.loads(file.read_text())
+    check_schema(document)
+    assert document["exit"] == {"status": 9, "signal": None}
+    assert document["node"]["configurationHash"] == "abc"
+    assert document["mainThread"]["voluntarySwitches"] is not None
+    assert document["startedAtMs"] <= document["endedAtMs"]
+    assert "secret" not in file.read_text()
+    assert done.stderr == f"nodeagent: {summarise_run(document)}\n"
+
+
+def test_a_run_that_is_not_clean_has_a_status_of_its_own_only_if_it_succeeded(tmp_path: Path) -> None:
+    """CPU 0 is shared with all others here, who disturb by more than a hundredth."""
+    hog = f"{sys.executable} -c 'import time; t = time.time() + 1\nwhile time.time() < t: pass'"
+    with node(tmp_path) as socket:
+        words = ("--report", str(tmp_path / "run.json"), "--require-clean", "--", "sh", "-c")
+        done = run(socket, *words, f"taskset -c 0 {hog}")
+        failed = run(socket, *words, f"taskset -c 0 {hog}; exit 9")
+    assert (done.returncode, failed.returncode) == (123, 9)
+    assert "jobs/one: disturbed: other tasks took " in done.stderr
+
+
+def test_runs_are_repeated_until_one_fails_and_each_has_its_report(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    count.write_text("")
+    with node(tmp_path) as socket:
+        words = ("--report", str(tmp_path / "run.json"), "--repeat", "5", "--", "sh", "-c")
+        done = run(socket, *words, f"echo x >>{count}; cat; test $(wc -l <{count}) -lt 3")
+    assert (done.returncode, count.read_text()) == (1, "x\nx\nx\n")
+    reports = sorted(path.name for path in tmp_path.glob("run*.json"))
+    assert reports == ["run-1.json", "run-2.json", "run-3.json"]
+    exits = [json.loads((tmp_path / name).read_text())["exit"]["status"] for name in reports]
+    assert exits == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--require-clean",), 64, "need --report FILE"),
+        (("--report", "--require-clean"), 64, "need --report FILE"),
+        (("--report", "x", "--until-clean", "2"), 64, "--until-clean needs --repeat"),
+        (("--report", "/nonexistent/x"), 125, "no file can be made in /nonexistent"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_runs(
+    words: tuple[str, ...], status: int, said: str, tmp_path: Path
+) -> None:
+    done = run(str(tmp_path / "none.sock"), *words, "--", "touch", str(tmp_path / "ran"))
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,32 @@
+"""What disturbs a run, by which threshold, and in which order it is named."""
+
+from nodeagent.core.certificate.disturbances import THRESHOLDS, MeasuredRate, find_disturbances, find_verdict
+
+
+def test_the_biggest_multiple_of_its_threshold_is_first() -> None:
+    measured = {
+        "remote-memory": MeasuredRate(400, 2**30),
+        "sibling": MeasuredRate(310, 3_000_000),
+        "thermal-throttling": MeasuredRate(3, 3),
+        "steal": None,
+    }
+    assert [(one.name, one.size) for one in find_disturbances(measured)] == [
+        ("sibling", 31.0),
+        ("remote-memory", 8.0),
+        ("thermal-throttling", 3.0),
+    ]
+
+
+def test_what_is_at_its_threshold_or_too_small_to_measure_does_not_disturb() -> None:
+    for name, threshold in THRESHOLDS.items():
+        enough = threshold.least
+        assert find_disturbances({name: MeasuredRate(threshold.most + 1, enough)})[0].name == name
+        assert find_disturbances({name: MeasuredRate(threshold.most, enough)}) == ()
+        assert find_disturbances({name: MeasuredRate(1000, enough - 1)}) == ()
+        assert threshold.remedy
+
+
+def test_without_the_time_of_other_tasks_no_run_is_clean() -> None:
+    assert find_verdict({"other-tasks": MeasuredRate(0, 0)}) == "clean"
+    assert find_verdict({"other-tasks": None}) == find_verdict({}) == "unknown"
+    assert find_verdict({"other-tasks": None, "steal": MeasuredRate(500, 10**6)}) == "disturbed"
