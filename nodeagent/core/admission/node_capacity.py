@@ -76,13 +76,18 @@ class Insufficient(Struct, frozen=True):
         )
 
 
+_REQUESTS = "list_requests"
+"""Key of a pod's requests in `Pod.derived`. Each decision adds up those of all pods."""
+
+
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
     """Sum the requests of these pods."""
-    count = 0
+    count, key = 0, (_REQUESTS, pod_level_resources)
     amounts: dict[str, int] = {}
     for pod in pods:
         count += 1
-        for name, amount in _list_requests(pod, pod_level_resources):
+        known = cast("NodeAmounts | None", pod.derived.get(key))
+        for name, amount in _list_requests(pod, pod_level_resources) if known is None else known:
             amounts[name] = amounts.get(name, 0) + amount
     return Usage(count, tuple(sorted(amounts.items())))
 
@@ -110,8 +115,8 @@ def insufficient(
 
 
 def _list_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
-    key = ("list_requests", pod_level_resources)
-    if key not in pod.derived:  # each decision adds up those of all pods
+    key = (_REQUESTS, pod_level_resources)
+    if key not in pod.derived:
         pod.derived[key] = _compute_requests(pod, pod_level_resources)
     return cast("NodeAmounts", pod.derived[key])
 

@@ -9,23 +9,22 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
     """Return every violated invariant. A state that is saved or used must not violate any."""
-    uids = Counter(e.pod.uid for e in state.entries)
+    uids = [entry.pod.uid for entry in state.entries]
     # A container runtime's pod may have the same name as another pod.
-    names = Counter(e.pod.full_name for e in state.own_entries())
+    names = [entry.pod.full_name for entry in state.own_entries()]
     found = list(broken_promises(managers, state.promises, state.holding_pods()))
-    for invariant, counts in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
-        twice = sorted(pod for pod, number in counts.items() if number > 1)
-        found += [Violation(invariant=invariant, pod=pod) for pod in twice]
-    for entry in state.entries:
-        expected = () if entry.refusal else tuple(c.name for c in entry.pod.containers)
-        statuses = tuple(c.name for c in entry.containers)
-        if statuses != expected:
-            found.append(
-                Violation(
-                    invariant=Invariant.ONE_STATUS_PER_CONTAINER,
-                    pod=entry.pod.uid,
-                    statuses=statuses,
-                    expected_statuses=expected,
-                )
-            )
+    for invariant, pods in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
+        if len(set(pods)) < len(pods):
+            twice = sorted(pod for pod, number in Counter(pods).items() if number > 1)
+            found += [Violation(invariant=invariant, pod=pod) for pod in twice]
+    found += [
+        Violation(
+            invariant=Invariant.ONE_STATUS_PER_CONTAINER,
+            pod=entry.pod.uid,
+            statuses=tuple(status.name for status in entry.containers),
+            expected_statuses=entry.expected_statuses,
+        )
+        for entry in state.entries
+        if not entry.has_expected_statuses
+    ]
     return tuple(found)

@@ -77,16 +77,14 @@ def container_placements(
         return ContainerPlacement(exclusive, cpus - exclusive, nodes, devices.devices_of(name), answers)
 
     pooled, others = list[str](), list[tuple[str, tuple[PodEntry, str, str]]]()
-    for entry in state.entries:
-        if not entry.is_active:
+    for entry in [entry for entry in state.entries if entry.is_active]:
+        if entry.is_placed_as_pool:
+            pooled += entry.container_paths.values()
             continue
         for name, path in entry.container_paths.items():
-            if path not in cgroups:
-                continue
-            if entry.is_placed_as_pool:
-                pooled.append(path)
-            elif cpuset_path(path) in cgroups:
+            if path in cgroups and cpuset_path(path) in cgroups:
                 others.append((path, (entry, name, path)))
+    pooled = [path for path in pooled if path in cgroups]
     before = (last or ContainerPlacements()).others
     return ContainerPlacements(
         of_pool,

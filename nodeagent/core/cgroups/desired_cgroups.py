@@ -144,15 +144,16 @@ def desired_cgroups(
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
     burstable_milli = {True: 0, False: 0}
-    for (entry, *_), _ in pods.kept.values():
+    for inputs, _ in pods.kept.values():
+        entry = inputs[0]
         if entry.qos is QosClass.BURSTABLE:
             key = ("pod_cgroup_request", gate)
             if key not in entry.pod.derived:
                 amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
                 entry.pod.derived[key] = amounts.cpu_request_milli
             burstable_milli[entry.is_pooled] += cast("int", entry.pod.derived[key])
-    of_pods = tuple(chain.from_iterable(wants for _, wants in pods.kept.values()))
-    unpooled = chain.from_iterable(wants for (entry, *_), wants in pods.kept.values() if not entry.is_pooled)
+    of_pods = tuple(chain.from_iterable([wants for _, wants in pods.kept.values()]))
+    unpooled = chain.from_iterable([wants for inputs, wants in pods.kept.values() if not inputs[0].is_pooled])
     return (
         *_make_cgroups_above_pods(kernel, controllers, unpooled),
         _make_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli[False]),

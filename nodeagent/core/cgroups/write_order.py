@@ -136,32 +136,35 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
         in_place: `in_place` of an earlier plan, which spares the comparison of unchanged cgroups.
     """
     everything = tuple(desired)
-    known, others = dict[str, tuple[DesiredCgroup, ObservedCgroup]](), list[DesiredCgroup]()
-    for want in everything:
-        pair = in_place.get(want.path)
-        if pair is not None and pair[0] is want and pair[1] is observed.get(want.path):
-            known[want.path] = pair
-            continue
+    desired_by_path = {want.path: want for want in everything}
+    changed = [
+        want
+        for want in everything
+        if (pair := in_place.get(want.path)) is None or pair[0] is not want or pair[1] is not observed.get(want.path)
+    ]
+    known, others = dict(in_place), list[DesiredCgroup]()
+    for path in in_place.keys() - desired_by_path.keys():
+        del known[path]
+    for want in changed:
         cgroup = observed.get(want.path)
         if cgroup is not None and _is_in_place(want, cgroup):
             known[want.path] = (want, cgroup)
         else:
+            known.pop(want.path, None)
             others.append(want)
     # Only systemd can create a unit's cgroup.
     wants = tuple(
         want for want in others if want.goes_back_to is None and (want.path in observed or not is_pinned(want.path))
     )
     exclusive = {want.path: want.exclusive_cpus for want in everything if want.is_exclusive} if wants else {}
-    desired_by_path = {want.path: want for want in everything}
-    leftovers = sorted(
-        (path for path in observed if path and path not in desired_by_path and is_ours(path)), reverse=True
-    )
+    undesired = observed.keys() - desired_by_path.keys()
+    leftovers = sorted((path for path in undesired if path and is_ours(path)), reverse=True)
     parents = {parent_of(path) for path in observed if path} if leftovers else set[str]()
     orphans = tuple(path for path in leftovers if observed[path].is_populated and path not in parents)
     occupied = CpuSet()
     for path in orphans:
         occupied |= observed[path].cpus_effective or CpuSet()
-    for cpus in unclear_units(observed).values():
+    for cpus in unclear_units({path: observed[path] for path in undesired}).values():
         occupied |= cpus
     for want in wants:
         occupied |= _find_stuck_cpus(want, observed)

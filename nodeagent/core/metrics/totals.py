@@ -12,6 +12,8 @@ from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, OTHER, list_s
 from nodeagent.core.metrics.deltas import MetricDelta, Series
 
 _SPECS = {spec.name: spec for spec in METRICS}
+_GAUGES = {name for name, spec in _SPECS.items() if spec.kind == "gauge"}
+_START_GAUGES = dict.fromkeys(list_start_series("gauge"), 0)
 
 
 class Distribution(Struct, frozen=True):
@@ -69,9 +71,9 @@ class MetricTotals(Struct):
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
         """Return an immutable snapshot of the totals, with the gauges from the state. Missing gauges are 0."""
-        assert all(one.name not in _SPECS or _SPECS[one.name].kind == "gauge" for one in gauges)
+        assert {one.name for one in gauges} & _SPECS.keys() <= _GAUGES
         return MetricsSnapshot(
             MappingProxyType(dict(self._counters)),
-            MappingProxyType({**dict.fromkeys(list_start_series("gauge"), 0), **gauges}),
+            MappingProxyType({**_START_GAUGES, **gauges}),
             MappingProxyType({n: Distribution(tuple(t.counts), t.total) for n, t in self._histograms.items()}),
         )

@@ -23,6 +23,7 @@ _DOMAIN = "@"
 """Prefix of another domain's name, in the paths of the units that its pods pin. No cgroup name of systemd or the agent begins with this
 prefix.
 """
+_PINNED = (f"{UNITS}/", _DOMAIN)
 UNITS_LEFT = f"{UNITS}/left"
 """Path prefix of units that no pod pins any more, but whose settings have not been restored yet."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
@@ -97,7 +98,7 @@ def is_pinned_by(domain: str, path: str) -> bool:
 
 def is_pinned(path: str) -> bool:
     """Whether the path is that of a pinned unit. Only the program that runs the unit, such as systemd, creates and writes its cgroup."""
-    return path.startswith((f"{UNITS}/", _DOMAIN))
+    return path.startswith(_PINNED)
 
 
 def unit_at(path: str) -> str:

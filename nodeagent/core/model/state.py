@@ -4,6 +4,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -211,6 +212,20 @@ class PodEntry(Struct, frozen=True, dict=True):
         """Whether the pod was admitted and has not finished."""
         return self.refusal is None and self.outcome is None
 
+    @property
+    def expected_statuses(self) -> tuple[str, ...]:
+        """Names of the containers that have a status: all of an admitted pod."""
+        return () if self.refusal else tuple(container.name for container in self.pod.containers)
+
+    @cached_property
+    def has_expected_statuses(self) -> bool:
+        return tuple(status.name for status in self.containers) == self.expected_statuses
+
+    @cached_property
+    def is_conspicuous(self) -> bool:
+        """Whether the pod may need a person's attention: a request is unmet, or a container has ended."""
+        return bool(self.waiting) or any(status.exit is not None for status in self.containers)
+
     @cached_property
     def holds(self) -> bool:
         """Whether the pod has its holdings: it is active and not idle."""
@@ -330,7 +345,7 @@ class NodeState(Struct, frozen=True):
 
     def holding_pods(self) -> tuple[Pod, ...]:
         """Return the pods with holdings."""
-        return tuple(e.pod for e in self.entries if e.holds)
+        return tuple([e.pod for e in self.entries if e.holds])
 
     def idle_pods(self) -> tuple[Pod, ...]:
         """Return the idle pods. They have no holdings, but still pin their units."""
@@ -342,7 +357,7 @@ class NodeState(Struct, frozen=True):
 
     def pinning_entries(self) -> tuple[PodEntry, ...]:
         """Return the entries of the active pods that pin units, including idle pods."""
-        return tuple(e for e in self.entries if e.is_active and e.pins_units)
+        return tuple([e for e in self.entries if e.is_active and e.pins_units])
 
     def pods_of_units(self) -> tuple[Pod, ...]:
         """Return the active pods that pin systemd units, including idle pods."""
@@ -354,7 +369,11 @@ class NodeState(Struct, frozen=True):
 
     def own_entries(self) -> tuple[PodEntry, ...]:
         """Return the entries of the pods that follow a manifest or a job's request."""
-        return tuple(e for e in self.entries if not e.is_requested_per_container)
+        return tuple([e for e in self.entries if not e.is_requested_per_container])
+
+    def conspicuous_entries(self) -> tuple[PodEntry, ...]:
+        """Return the entries of the pods that may need a person's attention."""
+        return tuple([e for e in self.entries if e.is_conspicuous])
 
     def requested_entries(self) -> tuple[PodEntry, ...]:
         """Return the entries of the active pods whose containers another program requests one by one."""
@@ -362,10 +381,7 @@ class NodeState(Struct, frozen=True):
 
     def by_run(self) -> dict[str, str]:
         """Return the path of each container's cgroup, by the run ID of its current attempt."""
-        found: dict[str, str] = {}
-        for entry in self.entries:
-            found.update(entry.paths_of_runs)
-        return found
+        return dict(chain.from_iterable([entry.paths_of_runs.items() for entry in self.entries]))
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

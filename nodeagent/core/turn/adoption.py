@@ -207,11 +207,8 @@ def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
 
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     """Return the paths of the pods with processes. Pods with pinned units are left out, because the agent didn't start their processes."""
-    return frozenset(
-        path.rpartition("/")[0]
-        for path, group in observed.items()
-        if "/" in path and group.is_populated and not is_pinned(path)
-    )
+    populated = [path for path, group in observed.items() if group.is_populated and "/" in path]
+    return frozenset([path.rpartition("/")[0] for path in populated if not is_pinned(path)])
 
 
 def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:

@@ -42,7 +42,8 @@ def _pair_with_manifests(
     entries: Sequence[PodEntry], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[PodEntry, Manifest]]:
     """Return each pod with its effective manifest, found by name or else by UID."""
-    by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()} if entries else {}
+    is_missing = any(entry.pod.full_name not in manifests for entry in entries)
+    by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()} if is_missing else {}
     for entry in entries:
         manifest = manifests.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
         if manifest is not None:

@@ -40,11 +40,12 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
     A pod waits while its cgroup has processes of containers that its manifest lacks.
     """
-    running = find_populated_pods(world.observed) if draft.new else frozenset()
     entries = [
         find_place(new_entry(m, world.now_ms, pod_level_resources=world.pod_level_resources), world.observed)
         for m in draft.new
     ]
+    exists = any(entry.pod_path in world.observed for entry in entries)
+    running = find_populated_pods(world.observed) if exists else frozenset()
     running_entries = [
         entry for entry in entries if entry.pod_path in running or _has_pinned_units(entry, draft.state, world)
     ]

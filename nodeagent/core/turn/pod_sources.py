@@ -1,6 +1,7 @@
 """Pods of each source, and the choice between manifests with the same name or UID (D7)."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from msgspec import Struct
 
@@ -98,7 +99,7 @@ def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple
 
 def list_manifests(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
     """Return the manifests of all readable sources, in order."""
-    return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
+    return tuple(chain.from_iterable([source.pods for source in sources if not source.is_blind]))
 
 
 def needs_device_scan(
@@ -123,7 +124,8 @@ def needs_device_scan(
     def is_tried(entry: PodEntry) -> bool:
         return entry.idle == Idle() or entry.pod.uid in retried
 
-    if any(needs(entry.pod) and is_tried(entry) for entry in state.entries):
+    idle = [entry for entry in state.entries if entry.idle is not None or entry.pod.uid in retried]
+    if any(needs(entry.pod) and is_tried(entry) for entry in idle):
         return True
     if not any(needs(manifest.pod) for manifest in manifests):
         return False

@@ -37,16 +37,15 @@ def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Tur
         turn: the turn, as saved.
     """
     postponed = {entry.pod.uid for entry in turn.postponed}
-    known = {id(entry) for entry in before.entries}
     if world.runs is None or after.promises.unrecovered:
         return LeftAlone(frozenset(), after, world)
-    pods = frozenset(
+    known = {id(entry) for entry in world.awake(before.entries)}
+    settled = {
         entry.pod.uid
-        for entry in after.entries
-        if entry.pod.uid in world.quiet
-        or (id(entry) in known and entry.pod.uid not in postponed and _is_settled(entry, world))
-    )
-    return LeftAlone(pods, after, world)
+        for entry in world.awake(after.entries)
+        if id(entry) in known and entry.pod.uid not in postponed and _is_settled(entry, world)
+    }
+    return LeftAlone(world.quiet | settled, after, world)
 
 
 def _is_settled(entry: PodEntry, world: World) -> bool:

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nodeagent.core.admission.managers import Managers, Report
 from nodeagent.core.admission.node_capacity import Allocatable
@@ -61,10 +61,18 @@ class World(Struct, frozen=True):
     """UIDs of pods for which the turn has nothing to do (quiet.py). Without them, every pod is looked at, with the same result."""
     kernel: Kernel | None = None
     """Features of the kernel's cgroups. None means that no domain needs them."""
+    last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)
+    """Last result of `awake`, with its inputs. Most stages ask for the pods of the same state."""
 
     def awake(self, entries: Sequence[PodEntry]) -> Sequence[PodEntry]:
         """Return the pods that aren't quiet."""
-        return [entry for entry in entries if entry.pod.uid not in self.quiet] if self.quiet else entries
+        if not self.quiet:
+            return entries
+        if self.last_awake and self.last_awake[0][0] is entries and self.last_awake[0][1] is self.quiet:
+            return self.last_awake[0][2]
+        found = [entry for entry in entries if entry.pod.uid not in self.quiet]
+        self.last_awake[:] = [(entries, self.quiet, found)]
+        return found
 
     @property
     def pod_level_resources(self) -> bool:

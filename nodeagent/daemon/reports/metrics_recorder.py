@@ -1,7 +1,7 @@
 """Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -70,6 +70,8 @@ class MetricsRecorder:
         self._totals = MetricTotals()
         self._totals.add(started_deltas(node.managers, promises))
         self._pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
+        self._counted: dict[Series, int] = {}
+        """Sums over `_pods`."""
         self._values: dict[Series, int] = {}
         """Gauges, as of the last whole turn."""
         self._aliases = node.config.metrics_aliases
@@ -142,10 +144,10 @@ class MetricsRecorder:
         """Publish the metrics of the current state. `quiet` has the UIDs of pods that have not changed since the last call."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
         state = view.state
-        values: dict[Series, int] = dict(gauges(managers, state.promises))
         held: dict[Holder, CpuSet] = {}
         claims: dict[Holder, tuple[str, ...]] = {}
         paths: dict[Holder, str] = {}
+        before = self._pods.kept
         self._pods = self._pods.follow(
             (managers, view.node.config),
             [(entry.pod.uid, entry) for entry in state.entries],
@@ -153,9 +155,11 @@ class MetricsRecorder:
             lambda inputs: _measure_pod(managers, view.node.config, state.promises, inputs[0]),
             quiet,
         )
-        for _, pod in self._pods.kept.values():
-            for series in pod.counted:
-                values[series] = values.get(series, 0) + 1
+        now = self._pods.kept
+        self._count_pods([pod for uid, pod in now.items() if before.get(uid) is not pod], 1)
+        self._count_pods([pod for uid, pod in before.items() if now.get(uid) is not pod], -1)
+        values = {**dict(gauges(managers, state.promises)), **self._counted}
+        for pod in [pod for _, pod in now.values() if pod.held]:
             held.update(pod.held)
             claims.update(pod.claims)
             paths.update(pod.paths)
@@ -177,6 +181,16 @@ class MetricsRecorder:
         self._config = view.node.config
         self._values, self._aliases = values, view.node.config.metrics_aliases
         self.exposition.publish(self._snapshot(values), aliases=self._aliases)
+
+    def _count_pods(self, pods: Iterable[tuple[object, _PodMetrics]], by: int) -> None:
+        """Add to the gauges that count pods and containers. A series without any is left out."""
+        for _, pod in pods:
+            for series in pod.counted:
+                count = self._counted.get(series, 0) + by
+                if count:
+                    self._counted[series] = count
+                else:
+                    del self._counted[series]
 
     def count_rest(self, seconds: float) -> None:
         """Count and publish a turn in which nothing had changed."""

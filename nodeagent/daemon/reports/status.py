@@ -28,16 +28,17 @@ def count_wrong(
     is_ready: bool,
 ) -> Mapping[ProblemKind, int]:
     """Count the problems, the pods and the containers that need attention. Kinds without any are left out."""
+    conspicuous = state.conspicuous_entries()
     crash_loops = sum(
         status.exit is not None and (next_start_at_ms(entry, container, status) or 0) > now_ms
-        for entry in state.entries
+        for entry in conspicuous
         if entry.is_active
         for container, status in entry.pairs()
     )
     counts = Counter(problem.kind for problem in problems) + Counter(
         {
             ProblemKind.SYNC: int(not is_ready),
-            ProblemKind.REFUSED: sum(entry.refusal is not None for entry in state.entries),
+            ProblemKind.REFUSED: sum(entry.refusal is not None for entry in conspicuous),
             ProblemKind.DEGRADED: sum(not cpus <= online for _, _, cpus in exclusive_sets(state.promises)),
             ProblemKind.STARVED: _count_starved(managers, state, online),
             ProblemKind.CRASH_LOOP: crash_loops,

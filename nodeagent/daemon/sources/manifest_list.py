@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -39,10 +39,9 @@ class ManifestList:
         self._alive = alive
         """Heartbeat, called after each file, as thousands of new files take time."""
         self._kept = kept
-        self._parsed: Mapping[str, tuple[bytes, Documents]] = {} if kept is None else kept.take()
-        """Content and documents of each file, as of the last read or of an earlier agent."""
-        self._made: Mapping[tuple[str, int], Manifest] = {}
-        """Manifest of each parsed document, by file and identity. An unchanged document keeps the same manifest."""
+        left = {} if kept is None else kept.take()
+        self._parsed = {name: _ParsedFile.of(name, content, documents) for name, (content, documents) in left.items()}
+        """Files as of the last read, or as an earlier agent has parsed them."""
         self._known = KnownManifests()
         self._last: PodSource | None = None
         """None before the first read."""
@@ -80,7 +79,7 @@ class ManifestList:
         is_timeless = self._last is not None and not (self._last.problems or self._last.unreadable or scan.others)
         if self._last is not None and scan is scan_before and is_timeless and not (scan.is_partial or draft.problems):
             return self._last
-        parsed: dict[str, tuple[bytes, Documents]] = {}
+        parsed: dict[str, _ParsedFile] = {}
         self._overdue.update(scan)
         for file in scan.files:
             if file.content is None:
@@ -90,14 +89,15 @@ class ManifestList:
                 elif (overdue := self._overdue.find_open_problem(file.name)) is not None:
                     draft.problems.append(ManifestProblem(file.name, overdue))
                 continue
-            before = self._parsed.get(file.name)
-            if before is not None and before[0] == file.content:
-                parsed[file.name] = before
-            else:
-                parsed[file.name] = (file.content, parse_manifest(file.content, file.name))
+            known = self._parsed.get(file.name)
+            if known is None or known.content != file.content:
+                known = _ParsedFile.of(file.name, file.content, parse_manifest(file.content, file.name))
                 self._alive()
-            draft.add_documents(file.name, parsed[file.name][1], self._made)
-        self._parsed, self._made = parsed, draft.made
+            parsed[file.name] = known
+            draft.pods += known.manifests
+            if known.others:
+                draft.add_others(file.name, known.others)
+        self._parsed = parsed
         draft.resolve_claims()
         if scan.unread:
             draft.problems.append(ManifestProblem(self._directory, f"too many files: {scan.unread} were not read"))
@@ -115,17 +115,28 @@ class ManifestList:
         """Stop watching the directory, and keep the parsed pods for the next agent."""
         self._watch.stop()
         if self._kept is not None:
-            self._kept.leave(dict(_select_pods(self._parsed)))
+            only_pods = {name: (file.content, file.pods) for name, file in self._parsed.items() if not file.others}
+            self._kept.leave(only_pods)
 
 
-def _select_pods(
-    parsed: Mapping[str, tuple[bytes, Documents]],
-) -> Iterator[tuple[str, tuple[bytes, tuple[ManifestPod, ...]]]]:
-    """Return the files that have nothing but valid pods."""
-    for name, (content, documents) in parsed.items():
+class _ParsedFile(Struct, frozen=True):
+    """A file's content, and what it means."""
+
+    content: bytes
+    pods: tuple[ManifestPod, ...]
+    manifests: tuple[Manifest, ...]
+    """Manifest of each of these pods."""
+    others: "tuple[ClaimDocument | RefusedPod, ...]"
+
+    @classmethod
+    def of(cls, name: str, content: bytes, documents: Documents) -> "_ParsedFile":
         pods = tuple(document for document in documents if isinstance(document, ManifestPod))
-        if pods == documents:
-            yield name, (content, pods)
+        return cls(
+            content,
+            pods,
+            tuple(Manifest(pod.pod, Origin(name), pod.unused_fields, pod.notes) for pod in pods),
+            tuple(document for document in documents if not isinstance(document, ManifestPod)),
+        )
 
 
 class _OpenFile(Struct):
@@ -194,23 +205,15 @@ class _OverdueFiles:
 
 class _SourceDraft(Struct):
     pods: list[Manifest] = field(default_factory=list)
-    made: dict[tuple[str, int], Manifest] = field(default_factory=dict)
-    """Manifest of each document, by file and identity."""
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
     claims: "list[tuple[str, ClaimDocument]]" = field(default_factory=list)
     """Claim documents, each with its file."""
 
-    def add_documents(self, source: str, documents: Documents, known: Mapping[tuple[str, int], Manifest]) -> None:
+    def add_others(self, source: str, documents: "tuple[ClaimDocument | RefusedPod, ...]") -> None:
+        """Add the documents of a file that are no valid pods."""
         for document in documents:
-            if isinstance(document, ManifestPod):
-                manifest = known.get((source, id(document)))
-                if manifest is None:
-                    manifest = Manifest(document.pod, Origin(source), document.unused_fields, document.notes)
-                self.made[source, id(document)] = manifest
-                self.pods.append(manifest)
-                continue
             if not isinstance(document, RefusedPod):
                 self.claims.append((source, document))
                 continue

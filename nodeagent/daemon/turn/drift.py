@@ -46,11 +46,13 @@ def cgroups_in_sync(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult)
 
     Cgroups with failed or deferred writes are left out, so that a later correction isn't taken for a foreign change.
     """
+    in_sync = {want.path: want for want in wanted if want.goes_back_to is None}
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]
     of_partitions = {change.path for change in undone if concerns_partition(change)}
     others = {change.path for change in undone if not concerns_partition(change)}
-    done = (want for want in wanted if want.path not in others and want.goes_back_to is None)
-    return {want.path: without_partition(want) if want.path in of_partitions else want for want in done}
+    for path in others & in_sync.keys():
+        del in_sync[path]
+    return in_sync | {path: without_partition(in_sync[path]) for path in of_partitions & in_sync.keys()}
 
 
 def _describe_correction(change: Change, in_sync: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:

@@ -66,9 +66,7 @@ class Placements:
             Problems, one for each cause. The next turn tries again.
         """
         wanted: dict[str, ContainerPlacement | None] = {}
-        for entry in state.entries:
-            if not entry.is_active:
-                continue
+        for entry in [entry for entry in state.entries if entry.is_active]:
             if entry.is_placed_as_pool:
                 wanted[_POOL_FILE] = placed.get(POOL)
                 continue

@@ -31,7 +31,8 @@ def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     pods = pod_cgroups(node.config, node.managers, world.kernel, state, memory.pod_cgroups, world.quiet)
     wanted = desired_cgroups(node.config, node.managers, world.kernel, state, pods)
     wanted += tuple(cgroup for domain in edges.domains for cgroup in domain.desired(world.observed))
-    conditions = (describe_units_without_cpus(wanted), describe_lost_pods(state.promises.unrecovered))
+    units_without_cpus = describe_units_without_cpus(wanted) if state.pinning_entries() else ""
+    conditions = (units_without_cpus, describe_lost_pods(state.promises.unrecovered))
     if world.runs is None:
         wanted = tuple(want for want in wanted if want.path in world.observed)
     changes = diff(wanted, world.observed, memory.in_place)

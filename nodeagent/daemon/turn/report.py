@@ -172,7 +172,7 @@ class Reporter(Struct, frozen=True):
             *known.duplicates,
             *(
                 (entry.origin.name, text)
-                for entry in state.entries
+                for entry in state.conspicuous_entries()
                 if (text := describe_refused_change(entry)) is not None
             ),
         ]

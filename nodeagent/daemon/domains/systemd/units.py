@@ -107,8 +107,8 @@ class SystemdDomain(PassiveDomain):
     def desired(self, observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
         return tuple(
             DesiredCgroup(path, is_leaf=True, goes_back_to=there.unit_before)
-            for path, there in sorted(observed.items())
-            if path.startswith(f"{UNITS_LEFT}/") and there.unit_before is not None
+            for path in sorted(self._left & observed.keys())
+            if (there := observed[path]).unit_before is not None
         )
 
     def owns(self, path: str, /) -> bool:

@@ -86,10 +86,11 @@ class CgroupReadings:
         if "" in self._in_doubt_below:
             wanted += known
         else:
-            if self._in_doubt_below:
-                wanted += [path for path in known if _is_within_any(path, self._in_doubt_below)]
+            tops = self._in_doubt_below & known.keys()  # nothing is known below an unknown cgroup
+            if tops:
+                wanted += [path for path in known if _is_within_any(path, tops)]
             if self._changed_cpusets:
-                having = (path for path, cgroup in known.items() if cgroup.cpus_effective is not None)
+                having = [path for path, cgroup in known.items() if cgroup.cpus_effective is not None]
                 wanted += [path for path in having if _is_within_any(path, self._changed_cpusets)]
             wanted += self._find_beside_partitions(own)
         wanted += self._rotation.take(known, part)
