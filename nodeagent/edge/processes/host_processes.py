@@ -132,11 +132,13 @@ def _read_affinity(pid: int) -> ProcessAffinity | None:
     stat = _read_stat(pid)
     if stat.is_dead:
         return None
-    cpus = CpuSet()
+    cpus = set[int]()
     for tid in _list_threads(pid):
         with contextlib.suppress(ProcessLookupError):  # only this thread has ended
-            cpus |= CpuSet.from_ids(os.sched_getaffinity(tid))
-    return ProcessAffinity(pid, psutil.Process(pid).name(), cpus, _read_cgroup(pid), stat.is_kernel_thread)
+            cpus |= os.sched_getaffinity(tid)
+    return ProcessAffinity(
+        pid, psutil.Process(pid).name(), CpuSet.from_ids(cpus), _read_cgroup(pid), stat.is_kernel_thread
+    )
 
 
 def _list_threads(pid: int) -> Iterator[int]:

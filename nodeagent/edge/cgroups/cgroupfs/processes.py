@@ -39,10 +39,13 @@ class CgroupProcesses:
 
         The kernel allows such a process only while the payload has no processes, and then lets no process enter the payload.
         """
-        if payload_path(path) not in (f"{path}/{child}" for child in self._files.list_children(path)):
+        if payload_path(path) == path:
             return None
         pids = (self._files.read(path, "cgroup.procs") or "").split()
-        return int(pids[0]) if pids else None
+        has_payload = bool(pids) and payload_path(path) in (
+            f"{path}/{child}" for child in self._files.list_children(path)
+        )
+        return int(pids[0]) if has_payload else None
 
     def list_threads(self, path: str) -> frozenset[int]:
         """List the threads of a cgroup and its descendants."""

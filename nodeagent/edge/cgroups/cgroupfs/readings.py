@@ -162,7 +162,8 @@ class CgroupReadings:
                     if cgroup is None:
                         continue
                     known[path], found = cgroup, True
-                pending.append(path)
+                if _is_managed(f"{path}/pod", own):
+                    pending.append(path)
         return found
 
 
