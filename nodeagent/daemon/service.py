@@ -230,7 +230,8 @@ def run_turns(
     unwatched = ""
     while WakeUpReason.STOP not in reasons:
         if WakeUpReason.RELOAD in reasons:
-            reload(agent, config_file, manager)
+            manager.notify_reloading()
+            config_file.reload(agent)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
             unserved, unwatched = publisher.listen(), _renew_watch(watch, agent, unwatched)
             reasons = rescans.add_timer(reasons, agent.node.config.rescan_period_ms / 1000)
@@ -244,9 +245,12 @@ def run_turns(
                 *((Problem(unwatched, kind=ProblemKind.CGROUP),) if unwatched else ()),
             )
             due = time.monotonic() + agent.turn(reasons, problems)
-            manager.set_status(format_status(agent.view))
-            if agent.memory.has_reconciled and not heart.is_ready:
+            is_first = agent.memory.has_reconciled and not heart.is_ready
+            if is_first or WakeUpReason.RELOAD in reasons:
                 manager.notify_ready(format_status(agent.view))
+            else:
+                manager.set_status(format_status(agent.view))
+            if is_first:
                 agent.edges.log.info("ready")
                 heart.is_ready = True
         manager.ping_watchdog()
@@ -267,13 +271,6 @@ def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
             agent.edges.log.warning("cgroups_unwatched", problem=err.message, hint=err.hint)
         return f"{err.message} ({err.hint})"
     return ""
-
-
-def reload(agent: Agent, config_file: ConfigFile, manager: ServiceManager) -> None:
-    """Apply a changed configuration as a whole. A failure changes nothing, and is a problem until the file is mended."""
-    manager.notify_reloading()
-    config_file.reload(agent)
-    manager.notify_ready(format_status(agent.view))
 
 
 def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:

@@ -308,10 +308,10 @@ def test_quiet_says_only_what_is_wrong(run: RunCommand, tmp_path: Path, node: st
 
 def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, tmp_path: Path) -> None:
     file, socket = written(tmp_path, "maxPods: 7\n"), str(tmp_path / "s")
-    asked: list[str] = []
+    asked: list[tuple[str, bool]] = []
 
     async def judge(arguments: Mapping[str, Any]) -> dict[str, str]:
-        asked.append(arguments["config"])
+        asked.append((arguments["config"], arguments["apply"]))
         if len(asked) > 1:
             raise NodeAgentError(
                 "changed fields need a restart: metrics_bind_address", hint="systemctl restart nodeagent"
@@ -326,13 +326,14 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, t
     try:
         assert run("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
         refused = f"nodeagent: {file}: changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
-        assert run("validate", "-q", file, "--running", "--socket", socket) == (2, "", refused)
+        assert run("validate", "-q", file, "--running", "--apply", "--socket", socket) == (2, "", refused)
         wrong = written(tmp_path, "maxPods: many\n")
-        assert "many" in run("validate", wrong, "--running", "--socket", socket)[2]
+        assert "many" in run("validate", wrong, "--running", "--apply", "--socket", socket)[2]
     finally:
         server.close()
         thread.stop()
-    assert (asked, bugs) == ([file] * 3, [])
+    assert (asked, bugs) == ([(file, False), (file, True), (file, False)], [])
+    assert run("validate", file, "--apply")[0] == 64
     assert run("validate", file, "--running", "--alone")[0] == 64
 
 

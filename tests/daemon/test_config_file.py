@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.problem_kinds import ProblemKind
-from nodeagent.daemon import service
 from nodeagent.daemon.reports.status import format_status, report_readiness
 from nodeagent.daemon.start import config_file
 from nodeagent.daemon.start.config_file import ConfigFile
@@ -146,9 +143,7 @@ def test_a_refused_reload_changes_nothing_and_is_told_until_one_is_applied(
 ) -> None:
     file, before = started(daemon, path), daemon.agent.node
     path.write_text("cpuManagerPolicy: dynamic\n")
-    ready: list[str] = []
-    manager: Any = SimpleNamespace(notify_reloading=lambda: None, notify_ready=ready.append)
-    service.reload(daemon.agent, file, manager)
+    file.reload(daemon.agent)
     assert daemon.agent.node is before
     assert [line["event"] for line in daemon.said()][-2:] == ["reload_refused", "configuration_refused"]
     assert "the previous one stays in effect" in told(daemon, file)[0]
@@ -157,7 +152,7 @@ def test_a_refused_reload_changes_nothing_and_is_told_until_one_is_applied(
     assert file.refused_at_seconds == since > 0
     path.write_text(f"{VALID}stateDirectory: {path.parent}\nmetricsBindAddress: '[::]:9753'\n")
     monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
-    service.reload(daemon.agent, file, manager)
+    file.reload(daemon.agent)
     assert (file.problem, file.refused_at_seconds) == (None, 0.0)
     notes = [line["problem"] for line in daemon.said() if line["event"] == "configuration_note"]
     assert "is not a loopback address" in notes[0]

@@ -290,3 +290,17 @@ def test_a_configuration_that_could_not_be_taken_over_is_refused_and_nothing_is_
         call(f"{tmp_path}/{API_SOCKET}", "judge", config="/nonexistent")
     assert WakeUpReason.CONFIGURATION in daemon.agent.wakeups.wait(0), "the agent looks at its own file at once"
     assert daemon.agent.node is before
+
+
+def test_a_reload_is_answered_after_the_turn_that_follows_it(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_operations, "load_node", lambda _: daemon.agent.node)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(call, f"{tmp_path}/{API_SOCKET}", "judge", config="/its/own", apply=True)
+        reasons = frozenset[WakeUpReason]()
+        while WakeUpReason.RELOAD not in reasons:
+            reasons |= daemon.agent.wakeups.wait(1)
+        assert not asked.done()
+        daemon.turn()
+        assert asked.result() == {"config": "/its/own"}

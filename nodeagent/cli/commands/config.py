@@ -29,7 +29,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.start.node_builder import find_unsuited, node_of
 from nodeagent.daemon.start.startup import StartError
-from nodeagent.edge.transport.local_api_client import ApiError, ApiUnavailable, call
+from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import judge_config
@@ -89,6 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also ask the running agent whether it could apply the configuration with its pods",
     )
     made["validate"].add_argument(
+        "--apply",
+        action="store_true",
+        help="with --running: if it could, have it read its own file again, and wait until that is in effect "
+        "(what `systemctl reload nodeagent` does)",
+    )
+    made["validate"].add_argument(
         "--socket",
         type=named_path,
         default=DEFAULT_SOCKET,
@@ -142,6 +148,8 @@ def _validate(options: argparse.Namespace) -> int:
         options.parser.error(
             "--running asks this node's agent about a file: leave out --alone, --root, --machine and -"
         )
+    if options.apply and not options.running:
+        options.parser.error("--apply is for the running agent: add --running")
     topology = None if options.alone else read_topology(options)
     config, findings = judge_config(
         judged.content,
@@ -154,7 +162,7 @@ def _validate(options: argparse.Namespace) -> int:
     if options.running:
         refused = None
         with suppress(StartError) if findings else nullcontext():
-            refused = _ask_agent(options.socket, judged.source)
+            refused = _ask_agent(options.socket, judged.source, apply=options.apply and not findings)
         if refused is not None and not findings:
             findings, hint = (Finding(judged.source, None, "", "", "", refused.message),), refused.hint
     if findings and options.output == "text":
@@ -187,10 +195,16 @@ def _find_warnings(config: Config, topology: Topology) -> list[str]:
     return [f"{verdict.reason}; {verdict.fix}"] if is_waste else []
 
 
-def _ask_agent(socket: str, source: str) -> NodeAgentError | None:
-    """Ask the running agent whether it can apply the configuration. Returns its error, or None."""
+def _ask_agent(socket: str, source: str, *, apply: bool) -> NodeAgentError | None:
+    """Ask the running agent whether it can apply the configuration, or to apply it. Returns its error, or None."""
     try:
-        call(socket, "judge", config=str(Path(source).absolute()))
+        call(
+            socket,
+            "judge",
+            timeout_seconds=TURN_CALL_SECONDS,
+            config=str(Path(source).absolute()),
+            apply=apply,
+        )
     except ApiUnavailable as err:
         raise StartError(
             f"the agent does not answer: {err.message}",

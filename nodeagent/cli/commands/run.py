@@ -22,7 +22,7 @@ examples:
   systemctl enable --now nodeagent
   nodeagent run --config /etc/nodeagent/config.yaml
 
-SIGHUP (systemctl reload nodeagent) reads the configuration again. Stopping the agent stops no pod.
+SIGHUP, or systemctl reload nodeagent, reads the configuration again. Stopping the agent stops no pod.
 next: nodeagent inspect, or journalctl -u nodeagent"""
 
 

@@ -39,7 +39,7 @@ class ApiOperations:
         return self._encoded[1]
 
     async def check_config(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Check whether a configuration could be applied now. Nothing is applied. `systemctl reload` asks this first."""
+        """Check whether a configuration could be applied now. With `apply`, then reload the agent's own file, and wait for that turn."""
         view, path = self._agent.view, str(arguments.get("config"))
         try:
             await asyncio.to_thread(lambda: check_takeover(view.node, view.state, load_node(path)))
@@ -48,6 +48,8 @@ class ApiOperations:
                 WakeUpReason.CONFIGURATION
             )  # if it is the agent's own file, the status line says so at once
             raise
+        if arguments.get("apply") is True:
+            await self._wait_for_turn(TurnRequest(), why=WakeUpReason.RELOAD)
         return {"config": path}
 
     async def retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
@@ -86,7 +88,9 @@ class ApiOperations:
             )
         return {"released": released}
 
-    async def _wait_for_turn(self, request: TurnRequest, wait_seconds: float = inf) -> None:
+    async def _wait_for_turn(
+        self, request: TurnRequest, wait_seconds: float = inf, why: WakeUpReason = WakeUpReason.REQUEST
+    ) -> None:
         """Put a request and wait for the end of its turn. After the time limit, the request is still handled by a later turn."""
         if self._waiting >= _MAX_WAITING:
             raise NodeAgentError(
@@ -94,7 +98,7 @@ class ApiOperations:
                 hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
             )
         self._agent.requests.put(request)
-        self._agent.wakeups.wake(WakeUpReason.REQUEST)
+        self._agent.wakeups.wake(why)
         self._waiting += 1
         try:
             with suppress(TimeoutError):
