@@ -196,6 +196,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
     "completion": "none: it writes a shell script",
     "job": ("run-report",),
+    "report compare": ("run-comparison",),
     "exec": "none: the output is that of the command",
     "cpus": ("cpus",),
     "pin": ("apply",),

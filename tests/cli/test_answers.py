@@ -57,10 +57,11 @@ ASKED_ELSEWHERE = {
     "pin",
     "unpin",
     "job",
+    "report compare",
 }
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
 (test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
-memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), systemd (test_pin.py), a run (test_run_report.py)."""
+memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), systemd (test_pin.py), runs (test_run_report.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity", "fleet diff"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"
@@ -76,6 +77,7 @@ FAILING: dict[str, tuple[str, ...]] = {
     "config migrate-from-kubelet": (NOWHERE,),
     "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
     "job": ("--cpus", "1", "--memory", "1Mi", "--socket", f"{NOWHERE}/s", "--", "true"),
+    "report compare": (NOWHERE, NOWHERE),
     "cpus": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web"),
     "apply": (NOWHERE,),
     "diff": (NOWHERE,),

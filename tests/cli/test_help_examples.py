@@ -45,7 +45,17 @@ def test_examples_are_commands_that_can_be_given(
     lines = examples(capsys.readouterr().out)
     assert lines
     monkeypatch.setattr(importlib.import_module(f"nodeagent.cli.commands.{command}"), "run", lambda _: 0)
-    for name in ("scenarios.jsonl", "web.yaml", "a.yaml", "before.json"):
+    for name in (
+        "scenarios.jsonl",
+        "web.yaml",
+        "a.yaml",
+        "before.json",
+        "good.json",
+        "bad.json",
+        "run-1.json",
+        "run-2.json",
+        "run-3.json",
+    ):
         (shell / name).touch()
     called = 0
     for line in lines:
@@ -76,6 +86,7 @@ SCHEMAS = {
     "diff": ("diff",),
     "delete": ("delete",),
     "unpin": ("delete",),
+    "report": ("run-comparison",),
     "retry": ("retry",),
     "release": ("release",),
     "simulate": ("scenario-result",),

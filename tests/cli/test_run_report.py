@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.cli.main import main
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.certificate.run_report import OtherTasks
 from nodeagent.views.certificate.words import summarise_run
@@ -268,3 +269,63 @@ def test_what_cannot_be_is_said_before_anything_runs(
     done = run(str(tmp_path / "none.sock"), *words, "--", "touch", str(tmp_path / "ran"))
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+# comparison
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> dict[str, str]:
+    """A clean run, one beside a busy sibling with remote memory, and one on another kernel."""
+    found = {}
+    for name in ("good", "bad", "other"):
+        tree = RunTree(tmp_path / name)
+        if name == "other":
+            (tree.root / "proc/sys/kernel/osrelease").write_text("6.1.0\n")
+
+        def change(tree: RunTree = tree, *, is_bad: bool = name == "bad") -> None:
+            tree.run(13.1 if is_bad else 10)
+            if is_bad:
+                be_remote(tree)
+                tree.ran[6] += 4.06
+
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(tree.report(change)))
+        found[name] = str(path)
+    return found
+
+
+def test_differences_are_ranked_in_words(reports: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "compare", reports["good"], reports["bad"], reports["other"]]) == 0
+    assert capsys.readouterr().out.replace(str(Path(reports["good"]).parent), "") == (
+        "good: /good.json: 10.00 s, clean\n"
+        "\n"
+        "/bad.json: 13.10 s, disturbed, 31 % longer\n"
+        "  1. the sibling was busy 31 % of the time; good: 0.0 %\n"
+        "     remedy: request whole cores: the CPU manager's option full-pcpus-only, and an even number of `--cpus`\n"
+        "  2. 40 % of its memory was remote; good: 0.0 %\n"
+        "     remedy: bind it to one NUMA node: `--numa N`, or memoryManagerPolicy Static\n"
+        "\n"
+        "/other.json: 10.00 s, clean, as long\n"
+        "  other kernel: 6.1.0; good: 6.12.0\n"
+    )
+
+
+def test_the_comparison_is_a_document_too(reports: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "compare", reports["good"], reports["bad"], "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rules = json_schema.schema("run-comparison")
+    assert list(json_schema.faults(document, rules, rules)) == []
+    (found,) = document["others"]
+    assert [one["name"] for one in found["differences"]] == ["sibling", "remote-memory"]
+    assert main(["report", "compare", reports["good"], reports["good"]]) == 0
+    assert "no difference was measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"kind": "Interference"}', '{"kind": "RunReport", "node": 1}'])
+def test_what_is_no_report_is_refused(
+    text: str, reports: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "none").write_text(text)
+    assert main(["report", "compare", reports["good"], str(tmp_path / "none")]) == 1
+    assert f"{tmp_path}/none is no report of a run: " in capsys.readouterr().err

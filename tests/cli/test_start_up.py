@@ -133,6 +133,7 @@ def test_a_plain_job_loads_no_parser_and_nothing_that_its_answer_does_not_need(t
     assert {"nodeagent.cli.commands.job", "_socket"} <= modules
     others = {"argparse", "re", "enum", "json", "socket", "typing", "pathlib", "site", "msgspec", "nodeagent.cli.main"}
     assert not modules & others
+    assert not {one for one in modules if "certificate" in one or "report" in one}, "only for --report"
 
 
 def test_inspect_loads_no_more_modules_than_it_has_to() -> None:

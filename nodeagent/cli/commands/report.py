@@ -1,0 +1,67 @@
+"""`nodeagent report`: compares reports of runs."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from nodeagent.cli.support.actions import add_actions
+from nodeagent.cli.support.documents import add_output_argument, render_document
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.syntax.json_values import MisfitError
+from nodeagent.views.certificate.comparison import ReadReport, describe_comparison, read_report, render_comparison
+
+_MOST_BYTES = 16 * 2**20
+_EPILOG = """\
+exit status: 0: compared; 1: a report could not be read; 64: wrong arguments
+
+examples:
+  nodeagent report compare run-1.json run-2.json run-3.json
+  nodeagent report compare good.json bad.json -o json | jq -r '.others[].differences[].sentence'
+
+The differences are ranked by multiples of the thresholds that the verdict of a report uses, followed by properties of the run and the node
+that differ. `nodeagent job --report FILE` writes reports; the files may come from other machines.
+next: nodeagent job --report FILE --repeat 10 --until-clean 3 -- COMMAND"""
+
+
+class ReportError(NodeAgentError):
+    """A report can't be read."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    made = add_actions(
+        parser, {"compare": "rank the differences between a good run and others, by their reports"}, epilog=_EPILOG
+    )
+    compare = made["compare"]
+    compare.add_argument("good", type=NamedFile, metavar="GOOD|-", help="report of a good run; - is stdin")
+    compare.add_argument("bad", type=NamedFile, nargs="+", metavar="BAD|-", help="reports of other runs")
+    add_output_argument(compare)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, and print the differences.
+
+    Raises:
+        NodeAgentError: a report cannot be read.
+    """
+    good, *bad = (read_file(path) for path in (options.good, *options.bad))
+    sys.stdout.write(render_document(describe_comparison(good, bad), options.output, render_comparison))
+    return 0
+
+
+def read_file(path: NamedFile) -> ReadReport:
+    """Read the report in a file.
+
+    Raises:
+        NodeAgentError: there is no such file, or it has no report.
+    """
+    content = path.read(_MOST_BYTES)
+    if content is None:
+        raise ReportError(f"there is no file {path}", hint=f"see `ls -l {shlex.quote(str(Path(path).parent))}`")
+    try:
+        return read_report(content, str(path))
+    except MisfitError as err:
+        raise ReportError(
+            f"{path} is no report of a run: {err}", hint="make one with `nodeagent job --report FILE -- COMMAND`"
+        ) from err

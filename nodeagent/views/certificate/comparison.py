@@ -1,0 +1,174 @@
+"""Comparison of reports with a good one: what was different, ranked by multiples of the thresholds."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.certificate.disturbances import THRESHOLDS
+from nodeagent.formats.syntax.json_values import JsonValue, parse_json
+from nodeagent.views.certificate.run_report import KIND as REPORT_KIND
+from nodeagent.views.certificate.words import format_measure, format_rate
+
+KIND = "RunComparison"
+VERSION = 1
+"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
+
+Document = dict[str, Any]
+
+_FACTS = (
+    ("commandSha256", "the command"),
+    ("exclusiveCPUs", "exclusive CPUs"),
+    ("sharedCPUs", "shared CPUs"),
+    ("numaNodes", "NUMA nodes"),
+)
+_NODE_FACTS = (
+    ("kernel", "kernel"),
+    ("model", "CPU model"),
+    ("microcode", "microcode"),
+    ("bootParameters", "boot parameters"),
+    ("bootCommandLineSha256", "hash of the boot command line"),
+    ("configurationHash", "hash of nodeagent's configuration"),
+    ("transparentHugePages", "transparent huge pages"),
+    ("addressSpaceRandomisation", "address space randomisation"),
+    ("noTurbo", "no_turbo"),
+    ("boost", "boost"),
+)
+
+
+class ReadReport(Struct, frozen=True):
+    """Parts of a report that are compared."""
+
+    name: str
+    """Name of the file."""
+    verdict: str
+    elapsed_us: int
+    status: int | None
+    """Exit status of the command. None means that a signal ended it."""
+    measures: Mapping[str, tuple[int | None, str | None]]
+    """Value and largest cause of each measure, by name. Measures that this version doesn't know are left out."""
+    facts: Mapping[str, Any]
+    """Properties of the run and the node, by their names for people."""
+
+
+def read_report(text: bytes, name: str) -> ReadReport:
+    """Decode a report.
+
+    Raises:
+        MisfitError: the document is no report of a run.
+    """
+    document = parse_json(text)
+    document.field("kind").among((REPORT_KIND,))
+    node = document.field("node")
+    facts = {title: document.read_optional(field, _read_fact, None) for field, title in _FACTS}
+    facts |= {title: node.read_optional(field, _read_fact, None) for field, title in _NODE_FACTS}
+    facts["mitigations"] = "; ".join(
+        f"{name}: {text}" for name, text in node.field("mitigations").by_name(JsonValue.text)
+    )
+    facts["frequency governors"] = ", ".join(document.field("frequency").field("governors").each(JsonValue.text))
+    measures = document.field("measures").each(
+        lambda one: (
+            one.field("name").text(),
+            (one.read_optional("value", JsonValue.whole, None), one.read_optional("source", JsonValue.text, None)),
+        )
+    )
+    return ReadReport(
+        name,
+        document.field("verdict").text(),
+        document.field("microseconds").whole(1),
+        document.field("exit").read_optional("status", JsonValue.whole, None),
+        {name: found for name, found in measures if name in THRESHOLDS},
+        facts,
+    )
+
+
+def _read_fact(value: JsonValue) -> str | int:
+    return value.whole() if isinstance(value.value, int) else value.text()
+
+
+def describe_comparison(good: ReadReport, bad: Iterable[ReadReport]) -> Document:
+    """Describe how reports differ from a good one. The differences of each are sorted, the biggest first."""
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "good": _describe_run(good),
+        "others": [
+            {
+                **_describe_run(one),
+                "durationPerMille": round(1000 * one.elapsed_us / good.elapsed_us),
+                "differences": sorted(_compare_measures(good, one), key=lambda found: -found["sizePerMille"]),
+                "facts": [
+                    {"name": name, "good": value, "value": one.facts[name]}
+                    for name, value in good.facts.items()
+                    if value != one.facts[name]
+                ],
+            }
+            for one in bad
+        ],
+    }
+
+
+def _describe_run(report: ReadReport) -> Document:
+    return {
+        "file": report.name,
+        "verdict": report.verdict,
+        "microseconds": report.elapsed_us,
+        "exitStatus": report.status,
+        "unknown": [name for name in THRESHOLDS if report.measures.get(name, (None, None))[0] is None],
+    }
+
+
+def _compare_measures(good: ReadReport, bad: ReadReport) -> Iterator[Document]:
+    """Yield the measures that are higher than in the good report by more than the threshold."""
+    for name, threshold in THRESHOLDS.items():
+        (was, _), (value, source) = (one.measures.get(name, (None, None)) for one in (good, bad))
+        if was is not None and value is not None and value - was > threshold.most:
+            measure = {"name": name, "unit": threshold.unit, "value": value, "source": source}
+            yield {
+                **measure,
+                "good": was,
+                "sizePerMille": round(1000 * (value - was) / max(1, threshold.most)),
+                "sentence": format_measure(measure),
+                "remedy": threshold.remedy,
+            }
+
+
+def render_comparison(document: Mapping[str, Any]) -> str:
+    """Format a comparison as text."""
+    good = document["good"]
+    lines = [f"good: {good['file']}: {_format_run(good)}"]
+    for one in document["others"]:
+        lines += ["", f"{one['file']}: {_format_run(one)}, {_format_duration(one['durationPerMille'])}"]
+        for number, found in enumerate(one["differences"], 1):
+            before = format_rate(found["unit"], found["good"])
+            lines += [f"  {number}. {found['sentence']}; good: {before}", f"     remedy: {found['remedy']}"]
+        for fact in one["facts"]:
+            value, before = (_shorten(fact["name"], fact[key]) for key in ("value", "good"))
+            lines.append(f"  other {fact['name']}" + (f": {value}; good: {before}" if value != before else ""))
+        if not one["differences"] and not one["facts"]:
+            lines.append("  no difference was measured")
+        unknown = sorted({*good["unknown"], *one["unknown"]})
+        if unknown:
+            lines.append(f"  unknown in one of them: {', '.join(unknown)}")
+    return "\n".join(lines) + "\n"
+
+
+def _format_run(run: Mapping[str, Any]) -> str:
+    end = "" if run["exitStatus"] == 0 else f", exit status {run['exitStatus']}"
+    return f"{run['microseconds'] / 1_000_000:.2f} s, {run['verdict']}" + (
+        ", ended by a signal" if run["exitStatus"] is None else end
+    )
+
+
+def _format_duration(per_mille: int) -> str:
+    if per_mille == 1000:
+        return "as long"
+    difference = format_rate("perMille", abs(per_mille - 1000))
+    return f"{difference} {'longer' if per_mille > 1000 else 'shorter'}"
+
+
+def _shorten(name: str, value: object) -> str:
+    """Format the value of a property. Hashes say nothing to people."""
+    if "hash" in name or name == "the command":
+        return ""
+    return "unknown" if value is None else str(value) or "none"
