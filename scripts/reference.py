@@ -441,13 +441,6 @@ def problems() -> str:
             "`NodeagentForeignCgroupWrites`",
             "end the other program that writes these files; the agent corrects them by itself",
         ),
-        (
-            "processes run in cgroups without a pod",
-            f"{EXIT_WRONG}",
-            "none",
-            "none",
-            "`nodeagent inspect` prints the command that ends them",
-        ),
     ]
     rows = [
         (one.what, f"{EXIT_WRONG}", f'`{PROBLEMS}{{kind="{kind.value}"}}`', f"`{one.alert}`", one.mended_by)
@@ -461,7 +454,8 @@ A node on which nothing needs attention says so in four places, and any one of t
 * `nodeagent inspect` exits with 0. Otherwise its last line counts what is wrong. The statuses are those of [all
   commands](commands.md#exit-status): {EXIT_WRONG} if something is wrong, {EXIT_AWAY} if no agent answers, and with a POD
   {EXIT_REFUSED} if it is refused.
-* `systemctl status nodeagent` ends its `Status:` with `0 problems, 0 refused`. Otherwise it has the first problem.
+* `systemctl status nodeagent` ends its `Status:` with `0 problems, 0 refused`. Otherwise it has the kinds of the problems, as in the
+  metrics, and the first problem: `2 problems (launcher, sync), 0 refused: …`.
 * `/readyz`, at the address of the [metrics](metrics.md), is `ok` alone. Otherwise it lists the problems. Its HTTP status is 200 as long as
   the agent can finish its syncs.
 * `sum(nodeagent_problems)` is 0.
@@ -469,6 +463,12 @@ A node on which nothing needs attention says so in four places, and any one of t
 | problem | status of `inspect` | metric | alert | what mends it |
 | --- | --- | --- | --- | --- |
 {_table([away, *rows, *inspected])}
+
+## A script that names it
+
+`contrib/check/nodeagent-health`, in the source and in `share/nodeagent`, prints the kinds of a node's problems, one a line, and exits with
+0 if there are none and with 2 otherwise. Two of its names are no kinds: `agent_away` is the first row of the table, and `difference` the
+last one. It reads the exit status of `inspect`, the status line and the metrics, as your own script can.
 
 ## A configuration that isn't in use
 

@@ -153,6 +153,66 @@ def test_its_status_is_the_commands(command: tuple[str, ...], status: int) -> No
         assert run(socket, "--", *command).returncode == status
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
+        (("no-such",), 127),
+        (("sh", "-c", "exit 7"), 7),
+        (("true",), 0),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--report",)], ids=["alone", "report"])
+def test_it_returns_when_its_cpus_are_free(
+    tmp_path: Path, command: tuple[str, ...], status: int, options: tuple[str, ...]
+) -> None:
+    """The agent says so at its second answer. Until then the command has ended, and nodeagent has not."""
+    asked: list[tuple[str, bool]] = []
+
+    def admit(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return {**admit_job(arguments, peer), "cgroup": str(tmp_path), "numaNodes": "0"}
+
+    def release(arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        asked.append((arguments["uid"], is_over(child)))
+        return {"isReleased": len(asked) > 1}
+
+    with answer_jobs(admit, release) as socket:
+        words = (sys.executable, "-m", "nodeagent", "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi")
+        child = subprocess.Popen([*words, "--until-free", *options, "--", *command], stderr=subprocess.DEVNULL)
+        assert child.wait(60) == status
+    assert asked == [("uid-one", False), ("uid-one", False)]
+
+
+def is_over(child: subprocess.Popen[bytes]) -> bool:
+    return child.poll() is not None
+
+
+def test_signals_reach_the_command_of_a_job_that_is_waited_for() -> None:
+    with answer_jobs(admit_job) as socket:
+        words = (sys.executable, "-m", "nodeagent", "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi")
+        shell = "trap 'kill $!; exit 9' TERM; sleep 1e6 & echo up; wait"
+        child = subprocess.Popen([*words, "--until-free", "--", "sh", "-c", shell], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        child.terminate()
+        assert child.wait(60) == 9
+        child.stdout.close()
+
+
+def test_an_agent_that_cannot_tell_of_free_cpus_is_told_and_the_status_stays() -> None:
+    def fail(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        raise NodeAgentError("too many wait", hint="try again")
+
+    with answer_jobs(admit_job, fail) as socket:
+        done = run(socket, "--until-free", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    assert done.stderr == "nodeagent: the job's CPUs may not be free yet: too many wait\nhint: try again\n"
+    older = {name: value for name, value in admit_job({}, Peer(0, 0, 0)).items() if name != "uid"}
+    with answer_jobs(lambda _arguments, _peer: older) as socket:
+        done = run(socket, "--until-free", "--", "true")
+    assert (done.returncode, "the agent doesn't support --until-free" in done.stderr) == (125, True)
+
+
 def test_a_refusal_is_told_and_nothing_runs(tmp_path: Path) -> None:
     def refuse(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         return {"refused": {"reason": "OutOfcpu", "message": "not enough"}}

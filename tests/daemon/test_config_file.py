@@ -75,7 +75,10 @@ def test_a_start_with_an_invalid_file_goes_on_with_the_last_valid_one_and_says_s
     assert metrics["nodeagent_config_refused"] == 1
     assert metrics["nodeagent_config_refused_timestamp_seconds"] > 0
     assert [line["event"] for line in daemon.said()].count("configuration_refused") == 1
-    assert (status.count("\n"), status.startswith("0 pods, 0 exclusive CPUs, 1 problem, 0 refused: ")) == (0, True)
+    assert (
+        status.count("\n"),
+        status.startswith("0 pods, 0 exclusive CPUs, 1 problem (configuration_refused), 0 refused: "),
+    ) == (0, True)
 
 
 @pytest.mark.parametrize("content", [None, "kind: [", "- no fields\n"], ids=["gone", "no YAML", "no fields"])

@@ -130,6 +130,27 @@ def test_a_job_is_let_in_when_its_cpus_are_its_own_and_gone_with_its_owner(daemo
     assert not PlacementFiles(job_directory(daemon.agent.node.config)).read()
 
 
+def test_its_release_is_told_when_its_cgroup_is_closed(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("one", "2")
+    daemon.rest()
+    jobs = daemon.jobs
+    before = jobs.watch_release("uid-one")
+    daemon.rest()
+    assert not before.done()
+    owners.ends("one", leaving=True, stubborn=True)
+    daemon.turn(WakeUpReason.JOBS)
+    assert (names(daemon), before.done()) == (["one"], False), "a process is left, and keeps the CPUs"
+    given_up = jobs.watch_release("uid-one")
+    given_up.cancel()
+    daemon.machine.now_ms += 11_000
+    daemon.rest()
+    assert (names(daemon), before.done()) == ([], True)
+    assert path("one") not in daemon.machine.groups
+    after = jobs.watch_release("uid-one")
+    daemon.turn(WakeUpReason.JOBS)
+    assert after.done()
+
+
 def test_a_refused_job_is_forgotten(daemon: Daemon, owners: Owners) -> None:
     answer = owners.asks("large", "99")
     daemon.rest()

@@ -30,8 +30,9 @@ from nodeagent.formats.node_view import Observation
 from nodeagent.views.inspect.document import NodeVerdict, inspect_node
 from tests.support.daemon_model import Client, Daemon, Steps, watched
 from tests.support.machine_tree import Machine as Tree
-from tests.support.node_model import Machine
+from tests.support.node_model import Group, Machine, Process
 from tests.support.pods import app, pod
+from tests.support.status_line import named_kinds
 from tests.support.world import PAGE, SMALL, node
 
 Mend = Callable[[], None]
@@ -126,6 +127,13 @@ def a_cgroup_above_takes_cpus_of_a_pod(daemon: Daemon, _: pytest.MonkeyPatch) ->
     return lambda: setattr(daemon.machine, "withheld", CpuSet())
 
 
+@way(ProblemKind.ORPHAN)
+def somebody_runs_in_a_cgroup_of_their_own(daemon: Daemon, _: pytest.MonkeyPatch) -> Mend:
+    daemon.machine.groups["poduid-mine"] = Group()
+    daemon.machine.groups["poduid-mine/app"] = mine = Group(processes=[Process(None)])
+    return mine.processes.clear
+
+
 @way(ProblemKind.REFUSED)
 def a_pod_asks_for_too_much(daemon: Daemon, _: pytest.MonkeyPatch) -> Mend:
     return with_pods(daemon, pod("huge", app(cpu="99")))
@@ -212,6 +220,7 @@ def test_what_is_wrong_is_told_by_any_one_of_four_and_is_over_once_it_is_mended(
             assert inspect_node(replace(view, observation=machine_observed(daemon)))["verdict"] == NodeVerdict.WRONG
             assert report_readiness(view)[1] != "ok"
             assert not format_status(view).endswith(", 0 problems, 0 refused")
+            assert named_kinds(format_status(view)) == set(counted(daemon))
             mend()
             daemon.files.pods = ()
             daemon.turn(WakeUpReason.TIMER)

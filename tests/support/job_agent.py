@@ -18,20 +18,28 @@ TOLD = {"NODEAGENT_EXCLUSIVE_CPUS": "2-3"}
 
 
 def admit_job(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-    return {"pod": "jobs/one", "exclusiveCPUs": "", "sharedCPUs": "0", "environment": TOLD}
+    return {"pod": "jobs/one", "uid": "uid-one", "exclusiveCPUs": "", "sharedCPUs": "0", "environment": TOLD}
+
+
+def release_job(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+    return {"isReleased": True}
 
 
 @contextmanager
-def answer_jobs(answer: Answers) -> Iterator[str]:
+def answer_jobs(answer: Answers, release: Answers = release_job) -> Iterator[str]:
     """Yields the path of the socket."""
 
     async def job(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         return answer(arguments, peer)
 
+    async def released(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return release(arguments, peer)
+
     thread = ServingThread(lambda *_: None)
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/{JOB_SOCKET}"
-        api = LocalApi(reads={}, writes={}, owner=os.geteuid(), group=None, open_to_all={"job": job})
+        operations = {"job": job, "job-released": released}
+        api = LocalApi(reads={}, writes={}, owner=os.geteuid(), group=None, open_to_all=operations)
         server = thread.serve(listen(UnixAddress(path)), api)
         try:
             yield path

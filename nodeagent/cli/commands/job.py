@@ -53,6 +53,7 @@ class PlainOptions:
     socket: str | None = None
     core_class: None = None
     report: str | None = None
+    until_free = False
 
     def __init__(self) -> None:
         self.device: list[str] = []
@@ -100,7 +101,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--core-class CLASS] [--near DEVICES]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--report [FILE]] [--require-clean] [--repeat N]
-                     [--until-clean N] [--socket PATH]
+                     [--until-clean N] [--until-free] [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
@@ -135,6 +136,11 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         "--until-clean", type=whole_number, metavar="N", help="stop once N runs were clean; needs --repeat"
     )
     parser.add_argument(
+        "--until-free",
+        action="store_true",
+        help="return only when other programs can use its CPUs again: its last process has gone, and the agent has closed its cgroup",
+    )
+    parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
@@ -148,11 +154,12 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --report -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --report run.json --require-clean -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --report run.json --repeat 10 --until-clean 3 -- ./benchmark
+  nodeagent job --cpus 2 --memory 1Gi --until-free -- make
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user. The job ends
 with the command: processes that are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the
-job. With --report, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
+job. With --report or --until-free, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
 Needs root, or membership in the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it, nodeagent report compare FILE FILE compares
 reports"""
@@ -191,7 +198,13 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("--until-clean needs --repeat with at least as many runs")
     try:
         user = _find_user(options.user)
-        writer = None
+        writer, to_uid = None, -1
+        if options.until_free:
+            from nodeagent.cli.support.job_release import stay_until_free
+
+            status, to_uid = stay_until_free(options.socket or DEFAULT_JOB_SOCKET)
+            if status is not None:
+                return status
         if options.report is not None:
             from nodeagent.cli.support.job_report import ReportWriter, RunPlan
 
@@ -201,6 +214,8 @@ def run(options: argparse.Namespace) -> int:
             plan = RunPlan(path, options.repeat or 1, options.until_clean, options.require_clean)
             writer = ReportWriter.start(plan)
         answer = _enter_job(options, command)
+        if to_uid >= 0:
+            os.write(to_uid, answer["uid"].encode())
         os.environ.update(answer["environment"])
         status = None
         if writer is not None:
@@ -269,6 +284,8 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise JobError("the agent doesn't support --near", hint=_OLD_AGENT_HINT)
     if options.report is not None and "cgroup" not in answer:
         raise JobError("the agent doesn't support --report", hint=_OLD_AGENT_HINT)
+    if options.until_free and "uid" not in answer:
+        raise JobError("the agent doesn't support --until-free", hint=_OLD_AGENT_HINT)
     found: Mapping[str, Any] = answer
     return found
 

@@ -20,6 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from nodeagent.cli.support.child_command import (
+    PASSED_ON,
+    block_signals,
+    close_input_and_output,
+    end_as,
+    fork_child,
+    wait_for_end,
+)
 from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.kernel.usage import read_job_usage
@@ -27,10 +35,6 @@ from nodeagent.formats.kernel.usage import JobUsage, parse_job_usage
 from nodeagent.views.job_report import JobLocation, format_report, measure_remote_bytes
 
 _INTERVAL_SECONDS = 1.0
-_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are passed on to the command. Signals of the terminal reach it anyway, because it is in the same process group."""
-_SI_KERNEL = 0x80
-"""`si_code` of a signal that the kernel has sent, for instance after Ctrl-C."""
 
 
 class RunPlan(NamedTuple):
@@ -82,32 +86,28 @@ class ReportWriter:
         self._send({**facts, "commandSha256": _hash_command(command), "socket": socket})
         clean = runs = status = 0
         wanted = self._plan.clean or self._plan.repeats
-        before = signal.signal(signal.SIGCHLD, signal.SIG_DFL), signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+        before = block_signals()
         while status == 0 and runs < self._plan.repeats and clean < wanted:
             os.read(
                 self._ready, 1
             )  # the first observation is over, or the observer has ended and there will be no report
-            if runs and signal.sigpending().intersection(_PASSED_ON):
+            if runs and signal.sigpending().intersection(PASSED_ON):
                 break
             started_ms = time.time_ns() // 1_000_000
-            child = os.fork()
-            if child == 0:
-                signal.signal(signal.SIGCHLD, before[0])
-                signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
+            child = fork_child(before)
+            if child is None:
                 return None
             runs += 1
             if runs == self._plan.repeats:
-                _close_input_and_output()
-            status, result = _wait_for_child(child)
+                close_input_and_output()
+            status, result = _wait_for_result(child)
             self._send({**result, "startedAtMs": started_ms, "endedAtMs": time.time_ns() // 1_000_000})
             clean += os.read(self._ready, 1) == CLEAN
         os.close(self._facts)
         os.waitpid(self._pid, 0)
-        if os.WIFSIGNALED(status):
-            _end_by_signal(os.WTERMSIG(status))
         if status == 0 and self._plan.requires_clean and clean < wanted:
             return EXIT_DISTURBED
-        return os.waitstatus_to_exitcode(status)
+        return end_as(status)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the observer has ended, and has said why
@@ -118,7 +118,6 @@ CLEAN = b"c"
 EXIT_DISTURBED = 123
 """Exit status of a command that succeeded, but not often enough without disturbance, with `--require-clean`."""
 _FACTS = ("pod", "cgroup", "exclusiveCPUs", "sharedCPUs", "numaNodes", "configurationHash", "environment")
-_WAITED = frozenset({*_PASSED_ON, signal.SIGCHLD})
 
 
 def _hash_command(command: Sequence[str]) -> str:
@@ -126,23 +125,14 @@ def _hash_command(command: Sequence[str]) -> str:
     return hashlib.sha256(b"\0".join(map(os.fsencode, command))).hexdigest()
 
 
-def _wait_for_child(child: int) -> tuple[int, Mapping[str, Any]]:
-    """Wait for the child's end, and pass on signals sent to this process.
-
-    Returns:
-        Wait status, and the result of the run as the report has it.
-    """
-    while True:
-        got = signal.sigwaitinfo(_WAITED)
-        if got.si_signo == signal.SIGCHLD:
-            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                sched = ""
-                with suppress(OSError):  # not every kernel has it
-                    sched = Path(f"/proc/{child}/sched").read_text(encoding="utf-8", errors="replace")
-                _, status, used = os.wait4(child, 0)
-                return status, {"sched": sched, **_describe_end(status, used)}
-        elif got.si_code != _SI_KERNEL:
-            os.kill(child, got.si_signo)
+def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:
+    """Wait for the child's end. Return its wait status, and the result of the run as the report has it."""
+    wait_for_end(child)
+    sched = ""
+    with suppress(OSError):  # not every kernel has it
+        sched = Path(f"/proc/{child}/sched").read_text(encoding="utf-8", errors="replace")
+    _, status, used = os.wait4(child, 0)
+    return status, {"sched": sched, **_describe_end(status, used)}
 
 
 def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any]:
@@ -165,29 +155,12 @@ def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any
     }
 
 
-def _end_by_signal(number: int) -> None:
-    """End this process by the signal that ended the command, without a second core dump."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    os.kill(os.getpid(), number)
-
-
-def _close_input_and_output() -> None:
-    """Close stdin and stdout, so that a reader of the command's output gets EOF when the command ends."""
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for stream in (0, 1):
-        os.dup2(nothing, stream)
-    os.close(nothing)
-
-
 def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
     """Observe the job until the other end of the pipe is closed, and write the report. Ends its own process."""
     try:
-        for number in _PASSED_ON:
+        for number in PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
-        _close_input_and_output()
+        close_input_and_output()
         with os.fdopen(facts, "rb", buffering=0) as pipe:
             line = pipe.readline()
             if line:  # an empty line means that there is no job

@@ -5,7 +5,7 @@ containers with exclusive CPUs have label values from pods, and their series are
 """
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from nodeagent.core.metrics.deltas import Series
@@ -288,12 +288,14 @@ def make_series(spec: MetricSpec, *values: str) -> Series:
     return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
 
 
-def list_start_series(kind: str) -> Iterator[Series]:
+def list_start_series(kind: str) -> list[Series]:
     """Return every series of a kind that exists from the start, with the value 0."""
-    for spec in METRICS:
-        if spec.kind == kind:
-            for values in START_VALUES.get(spec.name, () if spec.labels else ((),)):
-                yield make_series(spec, *values)
+    return [
+        make_series(spec, *values)
+        for spec in METRICS
+        if spec.kind == kind
+        for values in START_VALUES.get(spec.name, () if spec.labels else ((),))
+    ]
 
 
 def find_error_label(error: int | None) -> str:

@@ -20,6 +20,7 @@ class ProblemKind(StrEnum):
     SERVICE = "service"
     MANIFEST = "manifest"
     PROMISE = "promise"
+    ORPHAN = "orphan"
     OTHER = "other"
     REFUSED = "refused"
     STARVED = "starved"
@@ -75,6 +76,10 @@ EXPLAINED = {
     ProblemKind.PROMISE: Explained(
         "the machine has less than was allocated, or the pod that holds it is unknown",
         "bring the missing CPUs or memory back, or end the pod",
+    ),
+    ProblemKind.ORPHAN: Explained(
+        "processes run in cgroups without a pod",
+        "`nodeagent inspect` prints the command that ends them",
     ),
     ProblemKind.OTHER: Explained("any other problem", "the problem names the next step"),
     ProblemKind.REFUSED: Explained(

@@ -131,7 +131,7 @@ class Publisher:
 
     def _job_service(self, jobs: Jobs) -> _Unopened:
         """Return the service of jobs. Its own socket separates the right to run jobs from the right to read the state."""
-        configured = self._config.jobs
+        configured, requests = self._config.jobs, JobRequests(jobs, self._agent)
         group = None if configured is None else find_group_id(configured.group)
         if configured is not None and group is None:
             self._group_problem = f"there is no group {configured.group} (jobs.group): only root may run jobs"
@@ -140,7 +140,7 @@ class Publisher:
             writes={},
             owner=os.geteuid(),
             group=group,
-            open_to_all={"job": JobRequests(jobs, self._agent).answer},
+            open_to_all={"job": requests.answer, "job-released": requests.answer_release},
         )
         address = UnixAddress(f"{self._config.runtime_directory}/{JOB_SOCKET}")
         return _Unopened(address, api, "runtimeDirectory", group)

@@ -62,14 +62,16 @@ def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
 
 
 def format_status(view: NodeView) -> str:
-    """Format the numbers of pods, exclusive CPUs, problems and refused pods, and the first problem."""
+    """Format the numbers of pods, exclusive CPUs, problems with their kinds, and refused pods, and the first problem."""
     refused = view.wrong.get(ProblemKind.REFUSED, 0)
+    kinds = [kind.value for kind, count in view.wrong.items() if count and kind is not ProblemKind.REFUSED]
     problems = sum(view.wrong.values()) - refused
+    named = f" ({', '.join(kinds)})" if kinds else ""
     line = ", ".join(
         (
             format_count(sum(entry.is_active for entry in view.state.entries), "pod"),
             format_count(len(exclusive_cpus(view.state.promises)), "exclusive CPU"),
-            format_count(problems, "problem"),
+            f"{format_count(problems, 'problem')}{named}",
             f"{refused} refused",
         )
     )

@@ -12,6 +12,7 @@ from nodeagent.core.host.irq_owners import interrupt_requests
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
 from nodeagent.daemon.host.host_settings import WantedSettings, cpus_to_avoid
@@ -61,7 +62,8 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     orphans = tuple(
         Problem(
             f"processes run in {edges.tree.root / path}, which no pod owns, on CPUs {observed[cpuset_path(path)].cpus_effective} "
-            f"(end them: echo 1 > {edges.tree.root / path}/cgroup.kill)"
+            f"(end them: echo 1 > {edges.tree.root / path}/cgroup.kill)",
+            kind=ProblemKind.ORPHAN,
         )
         for path in planned.changes.orphans
     )

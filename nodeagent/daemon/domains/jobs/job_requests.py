@@ -51,7 +51,7 @@ class JobRequestError(NodeAgentError):
 
 
 class JobRequests:
-    """The operation `job` of the local API, on the socket for all users."""
+    """The operations `job` and `job-released` of the local API, on the socket for all users."""
 
     def __init__(self, jobs: Jobs, agent: Agent, limits: Limits = _LIMITS) -> None:
         self._jobs = jobs
@@ -77,13 +77,7 @@ class JobRequests:
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
-        own, every = self._waiting[peer.uid], self._waiting.total()
-        limits = self._limits
-        if every >= limits.waiting or (own >= limits.waiting_per_user and peer.uid not in limits.unbounded):
-            raise JobRequestError(
-                f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
-                hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
-            )
+        self._check_room(peer)
         owner = open_caller(peer.pid, peer.uid)
         self._waiting[peer.uid] += 1
         try:
@@ -111,6 +105,7 @@ class JobRequests:
         file = placement_file(self._agent.node.config, entry, JOB_CONTAINER)
         return {
             "pod": pod.full_name,
+            "uid": pod.uid,
             "coreClass": pod.core_class,
             "near": list(pod.near),
             "exclusiveCPUs": str(placement.exclusive_cpus),
@@ -120,6 +115,37 @@ class JobRequests:
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
             **({} if asked.optional("report") is None else {"configurationHash": hash_config(self._agent.node.config)}),
         }
+
+    async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
+        """Wait until a job holds nothing, and other programs can use its CPUs. The answer says whether that is so after a minute.
+
+        Raises:
+            NodeAgentError: the request is malformed, or too many requests wait.
+        """
+        try:
+            uid = JsonValue(dict(arguments)).field("uid").text()
+        except MisfitError as err:
+            raise JobRequestError(f"malformed request for a job's end: {err}", hint="use `nodeagent job`") from err
+        self._check_room(peer)
+        self._waiting[peer.uid] += 1
+        try:
+            async with asyncio.timeout(MAX_TURN_SECONDS):
+                await asyncio.wrap_future(self._jobs.watch_release(uid))
+        except TimeoutError:
+            return {"isReleased": False}
+        finally:
+            self._waiting[peer.uid] -= 1
+        return {"isReleased": True}
+
+    def _check_room(self, peer: Peer) -> None:
+        """Refuse a request while too many others wait."""
+        own, every = self._waiting[peer.uid], self._waiting.total()
+        limits = self._limits
+        if every >= limits.waiting or (own >= limits.waiting_per_user and peer.uid not in limits.unbounded):
+            raise JobRequestError(
+                f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
+                hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
+            )
 
     async def _wait_for_bounds(self, pod: Pod, user: int) -> None:
         """Check the user's bounds for another job. Wait while only ended jobs that still hold something exceed them.

@@ -72,6 +72,8 @@ class Jobs:
         """Jobs by UID. None means that the records of an earlier agent process were not read yet."""
         self._ended: dict[str, JobRecord] = {}
         """Records by UID of jobs whose owners have exited and that may still hold CPUs."""
+        self._releases: dict[str, list[Future[None]]] = {}
+        """Answers by UID to those that wait until the job holds nothing."""
         self._watch = OwnerWatch(wake)
         self.follow_owners = self._watch.follow
         """Loop that wakes the deciding thread when an owner exits, for a thread of its own."""
@@ -114,6 +116,14 @@ class Jobs:
             self._watch.add(owner)
         self._wake()
         return answer
+
+    def watch_release(self, uid: str) -> Future[None]:
+        """Return a future that is done once a job holds nothing, and other programs can use its CPUs."""
+        released: Future[None] = Future()
+        with self._lock:
+            self._releases.setdefault(uid, []).append(released)
+        self._wake()
+        return released
 
     def give_up(self, uid: str) -> None:
         """End a job whose owner doesn't wait any longer."""
@@ -173,7 +183,8 @@ class Jobs:
         placed: Mapping[str, ContainerPlacement],
         tree: ProcessTaker,
     ) -> None:
-        """Answer the waiting jobs that a turn has decided. The owners of started jobs are moved into their cgroups.
+        """Answer the waiting jobs that a turn has decided, and those that wait for the end of a job. The owners of started jobs are moved
+        into their cgroups.
 
         Pods that could not be saved are refused in `state`. `ready` has the cgroups in which nothing is missing, and `placed` their
         placements.
@@ -184,6 +195,10 @@ class Jobs:
             )
             holding = {entry.pod.uid for entry in state.entries if entry.is_active}
             self._ended = {uid: record for uid, record in self._ended.items() if uid in holding}
+            for uid in self._releases.keys() - holding - (self._jobs or {}).keys():
+                for released in self._releases.pop(uid):
+                    if released.set_running_or_notify_cancel():
+                        released.set_result(None)
             for uid, job in tuple((self._jobs or {}).items()):
                 if job.answer is None:
                     continue

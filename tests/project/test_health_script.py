@@ -1,0 +1,47 @@
+"""contrib/check/nodeagent-health names the kinds of problems by any one of its sources. A guest shows what they say on a node."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from integration.contrib import CONTRIB
+
+SCRIPT = CONTRIB / "check/nodeagent-health"
+QUIET = "2 pods, 4 exclusive CPUs, 0 problems, 0 refused"
+WRONG = "1 pod, 1 exclusive CPU, 2 problems (launcher, sync), 1 refused: a (b), 3 refused (see: nodeagent inspect)"
+NONE = 'nodeagent_problems{kind="other"} 0.0'
+
+
+def ran(directory: Path, inspect: int, status: str, metrics: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with programs that only answer."""
+    answers = {"nodeagent": f"exit {inspect}", "systemctl": f"echo '{status}'", "curl": f"printf '%s\\n' '{metrics}'"}
+    for name, answer in answers.items():
+        program = directory / name
+        program.write_text(f"#!/bin/sh\n{answer}\n")
+        program.chmod(0o755)
+    path = {"PATH": f"{directory}:{os.defpath}"}
+    return subprocess.run([str(SCRIPT)], capture_output=True, text=True, check=False, env=path)
+
+
+@pytest.mark.parametrize(
+    ("inspect", "status", "metrics", "expected"),
+    [
+        pytest.param(0, QUIET, NONE, [], id="nothing"),
+        pytest.param(3, QUIET, NONE, ["agent_away"], id="an agent that hangs: its last words are of better times"),
+        pytest.param(2, WRONG, "", ["launcher", "refused", "sync"], id="by the status line alone"),
+        pytest.param(2, "", 'nodeagent_problems{kind="crash_loop"} 12.0', ["crash_loop"], id="by the metrics alone"),
+        pytest.param(2, WRONG, 'nodeagent_problems{kind="sync"} 1.0', ["launcher", "refused", "sync"], id="by both"),
+        pytest.param(2, QUIET, NONE, ["difference"], id="only inspect sees it"),
+    ],
+)
+def test_the_kinds_are_named(tmp_path: Path, inspect: int, status: str, metrics: str, expected: list[str]) -> None:
+    done = ran(tmp_path, inspect, status, metrics)
+    assert (done.stdout.split(), done.returncode, done.stderr) == (expected, 2 if expected else 0, "")
+
+
+def test_a_look_that_fails_names_nothing(tmp_path: Path) -> None:
+    done = ran(tmp_path, 1, QUIET, NONE)
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert "could not look" in done.stderr
