@@ -563,7 +563,7 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     monkeypatch.setattr(this_node, "DEFAULT_CONFIG", str(wrong))
     monkeypatch.setattr(this_node, "LAST_CONFIG_PATH", str(last))
     socket = ["--socket", str(host.socket)]
-    assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
+    assert "cpuManagerPolicy" in failed(run("inspect", *socket), status=3), "it never ran"
     valid = parse_config(host.config.read_bytes(), str(host.config))
     ConfigFile(str(wrong), make_log()).keep(replace(valid, state_directory=str(host.directory)))
     last.write_text(last.read_text().replace(f"stateDirectory: {host.directory}\n", f"stateDirectory: {host.state}\n"))
@@ -575,9 +575,11 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
         f"the configuration is invalid, so this uses the one that the agent last ran with: {wrong}:1: cpuMan" in words
     )
     assert "and 1 more (all errors: nodeagent config validate)" in words
-    assert "cpuManagerPolicy" in failed(run("inspect", "--config", str(wrong), *socket)), "what was named counts"
+    assert "cpuManagerPolicy" in failed(run("inspect", "--config", str(wrong), *socket), status=3), (
+        "what was named counts"
+    )
     last.write_text("cpuManagerPolicy: statik\n")
-    assert str(wrong) in failed(run("inspect", *socket))
+    assert str(wrong) in failed(run("inspect", *socket), status=3)
 
 
 def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, monkeypatch):
@@ -643,7 +645,7 @@ def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host,
     ("content", "status", "message"),
     [
         (None, 3, "has saved no state"),
-        (b"nonsense", 1, "the first line is not a nodeagent_state header"),
+        (b"nonsense", 3, "the first line is not a nodeagent_state header"),
     ],
 )
 def test_no_daemon_and_no_usable_state(host, run, content, status, message):
@@ -654,7 +656,7 @@ def test_no_daemon_and_no_usable_state(host, run, content, status, message):
 
 def test_no_daemon_and_no_configuration(host, run):
     host.config.unlink()
-    assert f"no configuration at {host.config}" in failed(run("inspect", *host.options))
+    assert f"no configuration at {host.config}" in failed(run("inspect", *host.options), status=3)
 
 
 @pytest.mark.parametrize("form", ["text", "wide"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -168,23 +169,23 @@ def test_it_returns_when_its_cpus_are_free(
 ) -> None:
     """The agent says so at its second answer. Until then the command has ended, and nodeagent has not."""
     asked: list[tuple[str, bool]] = []
+    children: Queue[subprocess.Popen[bytes]] = Queue()
 
     def admit(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         return {**admit_job(arguments, peer), "cgroup": str(tmp_path), "numaNodes": "0"}
 
     def release(arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-        asked.append((arguments["uid"], is_over(child)))
+        child = children.get(timeout=60)
+        children.put(child)
+        asked.append((arguments["uid"], child.poll() is not None))
         return {"isReleased": len(asked) > 1}
 
     with answer_jobs(admit, release) as socket:
         words = (sys.executable, "-m", "nodeagent", "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi")
         child = subprocess.Popen([*words, "--until-free", *options, "--", *command], stderr=subprocess.DEVNULL)
+        children.put(child)
         assert child.wait(60) == status
     assert asked == [("uid-one", False), ("uid-one", False)]
-
-
-def is_over(child: subprocess.Popen[bytes]) -> bool:
-    return child.poll() is not None
 
 
 def test_signals_reach_the_command_of_a_job_that_is_waited_for() -> None:

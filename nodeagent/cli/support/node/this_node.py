@@ -49,6 +49,14 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
         return _ask_agent(socket or DEFAULT_SOCKET, read)
     except ApiUnavailable as err:
         down = err
+    try:
+        return _read_without_answer(config_path, socket, read, down)
+    except NodeAgentError as err:
+        raise err from down  # the exit status says that no agent answers
+
+
+def _read_without_answer(config_path: str, socket: str | None, read: ViewReader, down: ApiUnavailable) -> NodeView:
+    """Ask the agent at its configured socket, or else read the saved state. `down` is the reason why the default socket doesn't answer."""
     config = load_config(config_path)
     other_socket = socket_path(config)
     if socket is None and other_socket != DEFAULT_SOCKET:
@@ -75,7 +83,7 @@ def read_this_node_for_display(config_path: str | None, socket: str | None, read
     try:
         view = read_this_node(LAST_CONFIG_PATH, socket, read)
     except StartError:  # the last configuration can't be read either
-        raise wrong from None
+        raise wrong from wrong.__cause__
     first, *rest = wrong.message.splitlines()
     problem = f"the configuration is invalid, so this uses the one that the agent last ran with: {first}"
     more = f", and {len(rest)} more" if rest else ""
