@@ -11,6 +11,7 @@ from integration.guest.base import base_of
 from integration.guest.guest import Guest
 from integration.guest.images import guest_image
 from integration.guest.releases import DEBIAN_12
+from integration.guest.settings import quiet_configuration
 from integration.guest.trees import in_copy_of
 from integration.node import Node, container, pod
 from scripts.shown import ROOT
@@ -95,6 +96,10 @@ def server(two_sockets: Guest) -> Iterator[Server]:
 
 def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server: Server) -> None:
     node = server.node
+    node.configure(
+        quiet_configuration()
+        + "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\n"
+    )
     node.apply(
         pod("one", container("app", SLEEP, cpu="2")),
         pod("free", container("app", SLEEP)),
