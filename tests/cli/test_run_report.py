@@ -1,19 +1,23 @@
 """`nodeagent job --report FILE`: what the document has of a run, and which disturbance it names first."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeagent.cli.main import main
+from nodeagent.cli.support.run_report import begin_others
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.certificate.run_report import OtherTasks
 from nodeagent.views.certificate.words import summarise_run
+from nodeagent.views.job_report import JobLocation
 from tests.support import json_schema
 from tests.support.job_agent import admit_job, answer_jobs
 from tests.support.run_tree import MIB, RunTree
@@ -137,7 +141,7 @@ def stall(tree: RunTree) -> None:
         (use_sibling, "sibling", "the sibling was busy 31 % of the time"),
         (be_remote, "remote-memory", "40 % of its memory was remote"),
         (throttle, "throttling", "its quota kept it off the CPUs 20 % of the time"),
-        (overheat, "thermal-throttling", "heat or a power limit slowed its CPUs 3 times"),
+        (overheat, "thermal-throttling", "heat slowed its CPUs 3 times"),
         (steal, "steal", "the hypervisor took 10 % of its CPU time"),
         (interrupt, "interrupts", "devices interrupted one of its CPUs 2000 times a second (mostly IRQ 40 eth0-rx)"),
         (slow_down, "frequency", "the frequency of its busy CPUs fell by 50 %"),
@@ -170,6 +174,17 @@ def test_a_task_that_never_left_a_cpu_is_noticed_although_the_scheduler_has_not_
     assert found["disturbances"][0]["name"] == "other-tasks"
 
 
+def test_a_frequency_that_is_still_rising_at_the_start_does_not_disturb(tree: RunTree) -> None:
+    tree.khz = 800_000
+
+    def change() -> None:
+        tree.run(10)
+        tree.khz = 3_000_000
+
+    found = tree.report(lambda: tree.run(0.02), lambda: tree.run(0.04), change)
+    assert (found["frequency"]["lowestKilohertz"], found["verdict"]) == (3_000_000, "clean")
+
+
 def test_tasks_that_cannot_run_elsewhere_do_not_disturb_if_the_kernel_counted_all(tree: RunTree) -> None:
     tree.others = OtherTasks([task("migration/3", 4_000_000, movable=False)], is_complete=True)
 
@@ -193,6 +208,51 @@ def test_interrupts_of_the_jobs_own_device_do_not_disturb(tree: RunTree) -> None
 
     found = tree.report(change)
     assert (found["interrupts"][0]["kind"], found["verdict"]) == ("claimed", "clean")
+
+
+SPIN = """
+import sys, time
+open("/proc/self/comm", "w").write("spinning")
+for line in sys.stdin:
+    until = time.process_time() + 0.06
+    while time.process_time() < until:
+        pass
+    print(flush=True)
+"""
+
+
+@pytest.fixture
+def spinner() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs for a moment, for each line that it reads, on the first CPU that the tests may use."""
+    cpus = os.sched_getaffinity(0)
+    words = ("taskset", "-c", str(min(cpus)), sys.executable, "-c", SPIN)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        yield child
+        child.communicate()
+    os.sched_setaffinity(0, cpus)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_without_the_kernels_counts_those_that_ran_last_are_named(
+    spinner: subprocess.Popen[bytes], *, is_own: bool
+) -> None:
+    assert spinner.stdin is not None
+    assert spinner.stdout is not None
+    cgroup = Path(f"/proc/{spinner.pid}/cgroup").read_text().rpartition("0::")[2].strip()
+    cpus = CpuSet.of(min(os.sched_getaffinity(0)))
+    location = JobLocation("jobs/one", f"/sys/fs/cgroup{cgroup}" if is_own else "/none", CpuSet(), cpus, NumaSet.of(0))
+    with ExitStack() as counting:
+        find = begin_others(location, "/none/agent.sock", counting)
+        spinner.stdin.write(b"\n")
+        spinner.stdin.flush()
+        assert spinner.stdout.readline() == b"\n"
+        found = find()
+    named = [one for one in found.tasks or () if one["name"] == "spinning" and one["atMostMicroseconds"] >= 50_000]
+    assert not found.is_complete
+    assert "others share these CPUs" in found.reasons["others.tasks"]
+    assert [(one["of"], one["movable"], one["microseconds"]) for one in named] == (
+        [] if is_own else [(cgroup, True, None)]
+    )
 
 
 # from the outside

@@ -21,6 +21,7 @@ from nodeagent.edge.kernel.interrupts import is_bound
 from nodeagent.edge.kernel.run_files import RunFiles
 from nodeagent.edge.processes.host_processes import LastRun, describe_threads, leave_cpus, read_last_runs
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.settings import CGROUPS
 from nodeagent.formats.manifest.placement_variables import DEVICES
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.certificate.run_report import Document, OtherTasks, RunObservation, describe_run
@@ -35,6 +36,7 @@ _LAST_INTERVAL_SECONDS = 1.0
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = "the kernel's histograms have the sum of all times of a task, and not the longest"
 _ONLY_ROOT = "only root may have the kernel count each task; the tasks are those that ran last on these CPUs"
+_SHARED = "others share these CPUs, so tasks are not counted; the tasks are those that ran last on these CPUs"
 
 
 def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocation, pipe: IO[bytes], ready: int) -> None:
@@ -43,7 +45,7 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
     The first letter of each verdict is written to `ready`. A file that can't be written has the verdict `unwritten`.
     """
     socket = str(Path(answer["socket"]).with_name(Path(DEFAULT_SOCKET).name))
-    runs = ReportedRuns(answer, location, partial(_begin_others, location, socket))
+    runs = ReportedRuns(answer, location, partial(begin_others, location, socket))
 
     def await_end(seconds: float) -> Mapping[str, Any] | None:
         if not select.select([pipe], [], [], seconds)[0]:
@@ -150,12 +152,12 @@ class ReportedRuns:
         return frozenset(str(number) for device in devices if device for number in files.find_interrupt_numbers(device))
 
 
-def _begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Callable[[], OtherTasks]:
+def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Callable[[], OtherTasks]:
     """Start to observe other tasks on the job's CPUs, by the kernel's counters or else by the tasks' run times.
 
     The returned function ends it.
     """
-    reason = _ONLY_ROOT
+    reason = _ONLY_ROOT if location.exclusive_cpus else _SHARED
     if location.exclusive_cpus and os.geteuid() == 0:
         try:
             view = read_this_node(DEFAULT_CONFIG, socket)
@@ -188,7 +190,7 @@ def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], rea
         }
         for tid, thread in describe_threads(tid for tid, ns in ran_ns.items() if ns > 0).items()
         for kind, origin in (find_origin(thread, {}),)
-        if not location.cgroup.endswith(thread.cgroup or "/")
+        if not f"/{CGROUPS}{thread.cgroup}/".startswith(f"{location.cgroup}/")
     ]
     found.sort(key=lambda one: (not one["movable"], -one["atMostMicroseconds"], one["name"]))
     return OtherTasks(found, is_complete=False, reasons={"others.tasks": reason, _LONGEST: reason})

@@ -22,6 +22,8 @@ from nodeagent.formats.kernel.run_counters import (
     SCHEDSTAT,
     SOFTIRQ_COUNTS,
     STAT,
+    THROTTLE_COUNTS,
+    THROTTLE_TIMES,
     FileTexts,
     frequency_file,
     idle_states_directory,
@@ -69,7 +71,7 @@ class RunFiles:
         yield from _COUNTED
         yield from map(pressure_file, PRESSURE_RESOURCES)
         for cpu in self._cpus:
-            yield from (thermal_file(cpu, name) for name in ("core_throttle_count", "core_throttle_total_time_ms"))
+            yield from (thermal_file(cpu, name) for name in (*THROTTLE_COUNTS, *THROTTLE_TIMES))
             yield from (frequency_file(cpu, name) for name in _OF_CPU)
             for state in self._list(idle_states_directory(cpu), "state"):
                 yield from (f"{state}/{name}" for name in ("name", "time", "usage"))

@@ -17,6 +17,8 @@ CPU_STAT, NUMA_STAT, MEMORY_STAT, MEMORY_PEAK = (
     f"{CGROUP}{name}" for name in ("cpu.stat", "memory.numa_stat", "memory.stat", "memory.peak")
 )
 PRESSURE_RESOURCES = ("cpu", "memory", "io", "irq")
+THROTTLE_COUNTS = ("core_throttle_count", "package_throttle_count")
+THROTTLE_TIMES = ("core_throttle_total_time_ms", "package_throttle_total_time_ms")
 SCHEDSTAT, STAT, INTERRUPTS, SOFTIRQ_COUNTS = "proc/schedstat", "proc/stat", "proc/interrupts", "proc/softirqs"
 KERNEL, CPU_INFO, COMMAND_LINE = "proc/sys/kernel/osrelease", "proc/cpuinfo", "proc/cmdline"
 MITIGATIONS = f"{CPUS}/vulnerabilities"

@@ -28,6 +28,8 @@ from nodeagent.formats.kernel.run_counters import (
     SCHEDSTAT,
     SOFTIRQ_COUNTS,
     STAT,
+    THROTTLE_COUNTS,
+    THROTTLE_TIMES,
     FileTexts,
     frequency_file,
     parse_cpu_times_us,
@@ -372,20 +374,18 @@ def _describe_frequency(seen: RunObservation, cpus: CpuSet, unknown: dict[str, s
 
 
 def _describe_thermal(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
-    """Describe how often and how long heat or a power limit slowed CPUs. The count is of the CPU with most, as threads share it."""
+    """Describe how often and how long heat slowed CPUs: the largest count, as CPUs share the counts of their core and package."""
     found: Document = {}
-    for field, name in (("times", "core_throttle_count"), ("milliseconds", "core_throttle_total_time_ms")):
-        increases = []
-        for cpu in cpus:
-            was, now = (texts.number(thermal_file(cpu, name)) for texts in (seen.first, seen.last))
-            if was is not None and now is not None:
-                increases.append(max(0, now - was))
-            else:
-                unknown.setdefault(
-                    f"thermalThrottling.{field}",
-                    seen.last.reasons.get(thermal_file(cpu, name), "the kernel's file has an unknown form"),
-                )
-        found[field] = max(increases, default=None)
+    for field, names in (("times", THROTTLE_COUNTS), ("milliseconds", THROTTLE_TIMES)):
+        files = [thermal_file(cpu, name) for cpu in cpus for name in names]
+        pairs = [(seen.first.number(file), seen.last.number(file)) for file in files]
+        found[field] = max(
+            (max(0, now - was) for was, now in pairs if was is not None and now is not None), default=None
+        )
+        if found[field] is None:
+            unknown[f"thermalThrottling.{field}"] = next(
+                (seen.last.reasons[file] for file in files if file in seen.last.reasons), "the job has no CPUs"
+            )
     return found
 
 

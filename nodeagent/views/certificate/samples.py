@@ -6,6 +6,10 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.run_counters import NUMA_STAT, STAT, FileTexts, frequency_file, parse_cpu_times_us
 from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
 
+_LEAST_NS = 250_000_000
+"""Shortest time between two samples that tells whether a CPU was busy, as /proc/stat has a precision of 10 ms. At a run's start, samples
+are closer to each other, and governors still raise the frequency.
+"""
 _BUSY_PER_MILLE = 900
 """Share of the time between two samples for which a CPU must be busy, for its frequency to count. Idle CPUs may be slow."""
 
@@ -47,6 +51,8 @@ def add_sample(samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet
 
 
 def _find_busy_cpus(before: FileTexts, now: FileTexts) -> CpuSet:
+    if now.at_ns - before.at_ns < _LEAST_NS:
+        return CpuSet()
     was, ended = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (before, now))
     most_idle_us = (1000 - _BUSY_PER_MILLE) * (now.at_ns - before.at_ns) // 1_000_000
     return CpuSet.from_ids(

@@ -12,7 +12,7 @@ _SENTENCES = {
     "sibling": "the sibling was busy {} of the time",
     "remote-memory": "{} of its memory was remote",
     "throttling": "its quota kept it off the CPUs {} of the time",
-    "thermal-throttling": "heat or a power limit slowed its CPUs {}",
+    "thermal-throttling": "heat slowed its CPUs {}",
     "steal": "the hypervisor took {} of its CPU time",
     "interrupts": "devices interrupted one of its CPUs {}",
     "frequency": "the frequency of its busy CPUs fell by {}",
