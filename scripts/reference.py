@@ -30,7 +30,7 @@ from nodeagent.core.metrics.agent_metrics import (
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES, Config
-from nodeagent.core.model.errata import ERRATA, SINCE_1_37
+from nodeagent.core.model.errata import ERRATA, PROPOSALS, SINCE_1_37
 from nodeagent.core.model.problem_kinds import EXPLAINED
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
@@ -492,6 +492,9 @@ def differences() -> str:
         f"| {_cell(row.kubelet)} | {_cell(row.nodeagent)} | {', '.join(map(_pull_request, row.changes))} |"
         for row in SINCE_1_37
     )
+    proposals = "\n".join(
+        f"| {_cell(row.proposal)} | {_cell(row.nodeagent)} | {_cell(row.unknown)} |" for row in PROPOSALS
+    )
     return f"""\
 # Differences from kubelet
 
@@ -511,6 +514,15 @@ mended in 1.37, so the profile `kubelet-1.37` reproduces all of them. It rests o
 | kubelet 1.37 | nodeagent | changes |
 | --- | --- | --- |
 {since}
+
+## Not in kubelet
+
+These settings are proposals. No released kubelet has them, so it refuses a configuration with one of the options, and doesn't know the
+field. The agent takes them in every profile, because configurations and tools begin to have them.
+
+| proposal | nodeagent | what isn't settled, or differs |
+| --- | --- | --- |
+{proposals}
 """
 
 

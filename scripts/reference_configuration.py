@@ -34,7 +34,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("resizeBelowAdmittedCPUs", "false", "`true`: a resize may take away CPUs that a container was admitted with"),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
-    ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `prefer-most-allocated-numa-node`"),
+    ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `numa-allocation-strategy`, `numa-score-weights`, `prefer-most-allocated-numa-node`"),
     ("memoryManagerPolicy", _PLACED.memory_manager_policy, "`Static`: memory and huge pages of Guaranteed pods are allocated on chosen NUMA nodes"),
     ("reservedMemory", "", "required by `Static`, per NUMA node; must add up to the node's total reservation"),
     ("evictionHard", "memory.available: 100Mi", "memory that is reserved as well; no pod is evicted"),

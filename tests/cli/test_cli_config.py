@@ -224,7 +224,7 @@ ALL_SIGNALS = "memory.available, nodefs.available, nodefs.inodesFree, imagefs.av
 ALLOWED = [
     ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus: 'true'}", 'new static policy error: unknown CPU Manager Policy option: "full-pcpus"', f"must be one of {CPU_OPTIONS}"),
     ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}", 'new static policy error: CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided', "needs CPUManagerPolicyAlphaOptions: true in featureGates"),
-    ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {bar: 'true'}", 'unknown Topology Manager Policy option: "bar"', "must be one of prefer-closest-numa-nodes, max-allowable-numa-nodes, prefer-most-allocated-numa-node"),
+    ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {bar: 'true'}", 'unknown Topology Manager Policy option: "bar"', "must be one of prefer-closest-numa-nodes, max-allowable-numa-nodes, numa-allocation-strategy, numa-score-weights, prefer-most-allocated-numa-node"),
     ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {prefer-most-allocated-numa-node: 'true'}", 'Topology Manager Policy Alpha-level Options not enabled, but option "prefer-most-allocated-numa-node" provided', "needs TopologyManagerPolicyAlphaOptions: true in featureGates"),
     ("memoryManagerPolicy: Static\nevictionHard: {memory.available: 1Gi}\nreservedMemory: [{numaNode: 7, limits: {memory: 1Gi}}]", "the reserved memory configuration references a NUMA node 7 that does not exist on this machine", "must be one of 0-1"),
     ("evictionHard: {memory.avail: 5%}", "unknown eviction signal memory.avail", f"must be one of {ALL_SIGNALS}"),

@@ -22,7 +22,7 @@ from nodeagent.core.metrics.agent_metrics import METRICS
 from nodeagent.core.model.errata import ERRATA
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import Reason
-from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy
+from nodeagent.core.numa.topology_manager import OPTIONS as TOPOLOGY_OPTIONS, Scope, TopologyPolicy
 from nodeagent.core.resources.cpu.options import OPTIONS
 from nodeagent.core.turn.world import EventKind
 from nodeagent.daemon.reports import logs
@@ -209,10 +209,23 @@ def test_each_policy_and_option_is_explained() -> None:
     )
     assert [one for one in (*OPTIONS, "static") if f"`{one}`" not in cpu] == []
     assert [one.value for one in (*TopologyPolicy, *Scope) if f"`{one.value}`" not in topology] == []
-    options = ("prefer-closest-numa-nodes", "max-allowable-numa-nodes", "prefer-most-allocated-numa-node")
-    assert [one for one in options if f"### `{one}`" not in topology] == []
+    assert [one for one in TOPOLOGY_OPTIONS if f"### `{one}`" not in topology] == []
     assert "memoryManagerPolicy: None`" in memory
     assert "`Static`" in memory
+
+
+def test_one_page_says_which_settings_kubelet_does_not_have() -> None:
+    """Other pages that name a proposal's setting link there, and call it neither alpha nor missing themselves."""
+    rows = (DOCS / "reference/differences.md").read_text().partition("## Not in kubelet\n")[2]
+    proposed = ("numa-allocation-strategy", "numa-score-weights", "prefer-most-allocated-numa-node", "systemPartition")
+    assert [one for one in proposed if f"`{one}`" not in rows] == []
+    wrong = re.compile(r"\balpha\b|kubelet (?:doesn't|does not) have (?:it|them) yet|no (?:released )?kubelet has")
+    for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"):
+        if page.name == "differences.md":
+            continue
+        paragraphs = page.read_text().split("\n\n")
+        lines = [line for text in paragraphs for line in (text.splitlines() if text.startswith("|") else [text])]
+        assert [line for line in lines if any(one in line for one in proposed) and wrong.search(line)] == [], page
 
 
 def test_the_reference_names_every_command_metric_and_reason(made: dict[Path, str]) -> None:

@@ -81,6 +81,12 @@ _ILLEGAL_PAIRS = (
 cpu_options = st.sets(st.sampled_from(OPTIONS), max_size=3).filter(
     lambda chosen: not any(pair <= chosen for pair in _ILLEGAL_PAIRS)
 )
+_BY_ALLOCATION: tuple[tuple[tuple[str, str], ...], ...] = (
+    (),
+    (("prefer-most-allocated-numa-node", "true"),),
+    (("numa-allocation-strategy", "most-allocated"),),
+    (("numa-allocation-strategy", "least-allocated"), ("numa-score-weights", "cpu=3")),
+)
 _ALPHA = (("CPUManagerPolicyAlphaOptions", True), ("TopologyManagerPolicyAlphaOptions", True))
 
 
@@ -96,8 +102,7 @@ def nodes(
     if policy == "single-numa-node" or len(topology.sockets) > len(topology.nodes):
         options.discard("align-by-socket")
     topology_options = [("prefer-closest-numa-nodes", "true")] if draw(st.booleans()) else []
-    if draw(st.booleans()):
-        topology_options.append(("prefer-most-allocated-numa-node", "true"))
+    topology_options += draw(st.sampled_from(_BY_ALLOCATION))
     ids = [cpu.id for cpu in topology.cpus]
     reserved = draw(st.sets(st.sampled_from(ids), min_size=1, max_size=max(1, min(3, len(ids) - 1))))
     fields: dict[str, Any] = {}

@@ -1,20 +1,73 @@
-"""Choice between two NUMA nodes: the node with the larger allocated share wins (prefer-most-allocated-numa-node, KEP-6007).
+"""Choice between sets of NUMA nodes by how much is allocated on them: the two forms of KEP-6007.
 
-Each manager compares its allocated shares of both nodes in whole percent. A manager with equal shares abstains. If managers disagree, there
-is no preference.
+`prefer-most-allocated-numa-node` is the first form. Each manager compares its allocated percentages of two single nodes. A manager with
+equal percentages abstains. If managers disagree, there is no preference.
+
+`numa-allocation-strategy` is the present form (kubernetes/enhancements 6332). Each resource that gives hints scores a set of nodes from 1
+to 100. The weighted mean of the scores decides between sets that are equally good otherwise.
 """
 
 from collections.abc import Iterable
 
+from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.resources.resource import Resource
+from nodeagent.core.numa.hint_family import HintFamily
+from nodeagent.core.numa.hints import SetRank
+from nodeagent.core.numa.topology_manager import Strategy, TopologyManager
+from nodeagent.core.resources.resource import Resource, ResourceHints, Share
 
 
 def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
     """Return the node that the managers prefer to use. None means that they disagree, or that all abstain."""
     votes = set()
     for manager in managers:
-        of_a, of_b = manager.percent_given(promises, a), manager.percent_given(promises, b)
-        if of_a is not None and of_b is not None and of_a != of_b:
+        shares = manager.list_shares(promises, manager.name)
+        of_a, of_b = (_compute_percent(shares, NumaMask(1 << node)) or 0 for node in (a, b))
+        if of_a != of_b:
             votes.add(a if of_a > of_b else b)
     return votes.pop() if len(votes) == 1 else None
+
+
+def rank_by_strategy(
+    topology: TopologyManager, managers: Iterable[Resource], promises: Promises, hints: ResourceHints
+) -> SetRank | None:
+    """Return a rank of sets of NUMA nodes, lowest first, by `numa-allocation-strategy`. None means that the option isn't in use.
+
+    Args:
+        topology: the topology manager, with its options.
+        managers: all managers.
+        promises: the promises before this merge.
+        hints: the hints to be merged. A list that accepts any node isn't scored.
+    """
+    if topology.strategy is None:
+        return None
+    weights = dict(topology.score_weights)
+    scored = [
+        (weight, shares)
+        for name, each in hints
+        if isinstance(each, HintFamily) or any(mask is not None for mask, _ in each)
+        for weight in [weights.get(name, 1)]
+        for manager in managers
+        for shares in [manager.list_shares(promises, name)]
+        if weight and shares
+    ]
+    sign = 1 if topology.strategy is Strategy.LEAST_ALLOCATED else -1
+
+    def rank(mask: NumaMask) -> int:
+        scores = [
+            (weight, max(1, percent))
+            for weight, shares in scored
+            for percent in [_compute_percent(shares, mask)]
+            if percent is not None
+        ]
+        total = sum(weight for weight, _ in scores)
+        return sign * (sum(weight * score for weight, score in scores) // total) if total else 0
+
+    return rank
+
+
+def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
+    """Return the allocated percentage of what lies on these nodes alone. None means that nothing there can be allocated."""
+    inside = [share for share in shares if not share.nodes & ~mask]
+    allocatable = sum(share.allocatable for share in inside)
+    return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.affinity_score import preferred_of_two
+from nodeagent.core.admission.affinity_score import preferred_of_two, rank_by_strategy
 from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
@@ -229,7 +229,9 @@ def _merge_hints(
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(
-        [each for _, each in (*near, *hints)], lambda a, b: preferred_of_two(providers.resources, promises, a, b)
+        [each for _, each in (*near, *hints)],
+        lambda a, b: preferred_of_two(providers.resources, promises, a, b),
+        rank_by_strategy(topology, providers.resources, promises, (*near, *hints)),
     )
     overruled: tuple[str, ...] = ()
     if near and not merged.preferred:

@@ -9,7 +9,7 @@ from itertools import combinations, islice
 
 from msgspec import Struct
 
-from nodeagent.core.admission.affinity_score import preferred_of_two
+from nodeagent.core.admission.affinity_score import preferred_of_two, rank_by_strategy
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import MergeReport
 from nodeagent.core.model.demand import PodDemand
@@ -18,6 +18,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
 from nodeagent.core.numa.node_search import Steps
+from nodeagent.core.numa.topology_manager import Strategy
 from nodeagent.core.resources.cpu.observing import PluginAnswered
 
 _MAX_ENUMERATED = 8
@@ -48,7 +49,9 @@ class Verdict(enum.StrEnum):
     FARTHER = "farther apart"
     """The distances within the set are longer than within the winner (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """A smaller share of the node is allocated than of the winner (prefer-most-allocated-numa-node)."""
+    """A smaller share of the nodes is allocated than of the winner's (KEP-6007)."""
+    MORE_ALLOCATED = "more allocated"
+    """A larger share of the nodes is allocated than of the winner's (KEP-6007)."""
     HIGHER = "higher number"
     """The set equals the winner otherwise, but has higher node IDs."""
     OTHER_SIZE = "other size"
@@ -165,6 +168,7 @@ class _SetJudge:
         self._winner = winner
         self._topology = managers.providers.topology
         self._hints = [hints for _, hints in report.hints]
+        self._rank_set = rank_by_strategy(self._topology, managers.providers.resources, promises, report.hints)
 
     def verdict(self, mask: NumaMask, opinions: tuple[tuple[str, Opinion], ...]) -> tuple[Verdict, tuple[str, ...]]:
         if mask == self._winner:
@@ -197,5 +201,12 @@ class _SetJudge:
             a, b = mask.bit_length() - 1, winner.bit_length() - 1
             if preferred_of_two(self._managers.providers.resources, self._promises, a, b) == b:
                 return Verdict.LESS_ALLOCATED
-        fit = fitness(self._topology.rules)
-        return Verdict.FARTHER if fit(mask)[1] > fit(winner)[1] else Verdict.HIGHER
+        fit = fitness(self._topology.rules, self._rank_set)
+        _, distances, rank, _ = fit(mask)
+        _, distances_of_winner, rank_of_winner, _ = fit(winner)
+        if distances > distances_of_winner:
+            return Verdict.FARTHER
+        if rank == rank_of_winner:
+            return Verdict.HIGHER
+        is_spread = self._topology.strategy is Strategy.LEAST_ALLOCATED
+        return Verdict.MORE_ALLOCATED if is_spread else Verdict.LESS_ALLOCATED

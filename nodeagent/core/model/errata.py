@@ -304,6 +304,43 @@ SINCE_1_37: tuple[VersionRow, ...] = (
 """What is known to differ in kubelet 1.37. Everything else follows 1.36."""
 
 
+class ProposalRow(Struct, frozen=True):
+    """One enhancement proposal that no released kubelet has, and that the project knows."""
+
+    proposal: str
+    """Names of the settings, with the KEP and the open pull requests."""
+    nodeagent: str
+    unknown: str
+    """What the draft leaves open, or decides in another way."""
+
+
+PROPOSALS: tuple[ProposalRow, ...] = (
+    ProposalRow(
+        "`numa-allocation-strategy`, `numa-score-weights` (KEP-6007, "
+        "[enhancements 6332](https://github.com/kubernetes/enhancements/pull/6332), "
+        "[142226](https://github.com/kubernetes/kubernetes/pull/142226))",
+        "chooses between equally good sets of NUMA nodes as the draft of September 2026 does, in every profile: values, scores, weights, "
+        "and the gate TopologyManagerPolicyAlphaOptions",
+        "Whether huge pages have a score of their own: here they have. The score of a device near several nodes: here it counts for sets "
+        "with all of them. Sets that aren't preferred: the draft scores the combination of hints, so their order can decide; here the "
+        "set itself is scored. With more than 12 NUMA nodes only single nodes are compared here, except under single-numa-node. "
+        "The draft's new counter isn't here.",
+    ),
+    ProposalRow(
+        "`prefer-most-allocated-numa-node` (KEP-6007 until its rewriting, "
+        "[138321](https://github.com/kubernetes/kubernetes/pull/138321), closed)",
+        "chooses by the rules of the proposal's first text, in every profile; it and `numa-allocation-strategy` exclude each other",
+        "Nothing will follow it upstream. For new configurations, use the row above.",
+    ),
+    ProposalRow(
+        "`systemPartition` (KEP-5894)",
+        "allows the field without effect, and says so once",
+        "Its effect: the draft may change. `hostIsolation` is the project's own answer.",
+    ),
+)
+"""Settings that are in no released kubelet. This is the one place that says so; other pages link to it."""
+
+
 def list_reproduced(errata: Errata) -> frozenset[Erratum]:
     """Return the errata that are reproduced in a mode. No erratum of kubelet 1.36 is known to be mended in 1.37."""
     if errata is Errata.FIXED:

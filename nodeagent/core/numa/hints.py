@@ -22,6 +22,13 @@ UNSATISFIABLE: HintList = ((None, False),)
 Comparison = Callable[[int, int], int | None]
 """Compares two nodes. Returns the node that the managers prefer to use, or None."""
 
+SetRank = Callable[[NumaMask], int]
+"""Rank of a set of nodes, lowest first, among sets with as many nodes and the same distances."""
+
+
+Fitness = tuple[int, int, int, int]
+"""Rank of a set of nodes: its size, the sum of its distances, its `SetRank`, and its bits."""
+
 
 class MergeRules(Struct, frozen=True):
     default_mask: NumaMask
@@ -43,19 +50,24 @@ def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
     return tuple(NumaMask(sum(chosen)) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
 
 
-def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None) -> Merged:
+def merge(
+    rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None, rank_set: SetRank | None = None
+) -> Merged:
     """Merge one hint from each list into the best hint, as kubelet's topology manager does. Equally good hints are ordered, too.
 
     Args:
         rules: the rules of the policy.
         lists: one list per resource. Missing lists are `DONT_CARE`, and empty ones `UNSATISFIABLE`.
         compare: returns which of two single nodes the managers prefer to use. Only called under single-numa-node.
+        rank_set: ranks sets of nodes that are equally good otherwise. None leaves the choice to the node numbers.
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
     preferred = _list_preferred_masks(rules, lists)
     if preferred:
-        best = _choose_most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
+        best = (
+            min(preferred, key=fitness(rules, rank_set)) if compare is None else _choose_most_wanted(preferred, compare)
+        )
         # Under single-numa-node, a mask of the whole machine (or its only node) doesn't restrict anything.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
@@ -64,7 +76,7 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     masks = _list_intersections(rules, lists)
     if not masks:
         return Merged(rules.default_mask, preferred=False)
-    return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
+    return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists), rank_set)), preferred=False)
 
 
 def _list_preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
@@ -101,11 +113,13 @@ def wanted_count(lists: Iterable[HintList]) -> int:
     return max(narrowest, default=0)
 
 
-def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], tuple[int, int, tuple[int, int, int]]]:
+def non_preferred_rank(
+    rules: MergeRules, wanted: int, rank_set: SetRank | None = None
+) -> Callable[[NumaMask], tuple[int, int, Fitness]]:
     """Return a rank of masks: first masks of the wanted size, then smaller ones (the largest first), then larger ones."""
-    fit = fitness(rules)
+    fit = fitness(rules, rank_set)
 
-    def rank(mask: NumaMask) -> tuple[int, int, tuple[int, int, int]]:
+    def rank(mask: NumaMask) -> tuple[int, int, Fitness]:
         size = mask.bit_count()
         if size == wanted:
             return 0, 0, fit(mask)
@@ -114,22 +128,21 @@ def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], t
     return rank
 
 
-def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
-    """Return a rank of masks, lowest first: masks with fewer nodes, then with closer nodes if distances count, then with lower nodes."""
-    distances = rules.distances
-    if distances is None or rules.single_node:
-        return _rank_by_size
+def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[NumaMask], Fitness]:
+    """Return a rank of masks, lowest first: masks with fewer nodes, then with closer nodes if distances count, then by `rank_set`, then
+    with lower nodes.
+    """
+    distances = None if rules.single_node else rules.distances
 
-    def closest(mask: NumaMask) -> tuple[int, int, int]:
+    def fit(mask: NumaMask) -> Fitness:
+        rank = 0 if rank_set is None else rank_set(mask)
+        if distances is None:
+            return mask.bit_count(), 0, rank, mask
         nodes = [node for node in distances if mask >> node & 1]
         # Masks of the same size are compared, so comparing sums is the same as comparing averages.
-        return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), mask
+        return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), rank, mask
 
-    return closest
-
-
-def _rank_by_size(mask: NumaMask) -> tuple[int, int, int]:
-    return mask.bit_count(), 0, mask
+    return fit
 
 
 def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
@@ -137,7 +150,7 @@ def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaM
     matters.
     """
     best: NumaMask | None = None
-    for mask in sorted(masks, key=_rank_by_size):
+    for mask in sorted(masks, key=lambda mask: (mask.bit_count(), mask)):
         if best is None:
             best = mask
         elif best.bit_count() == mask.bit_count() == 1:

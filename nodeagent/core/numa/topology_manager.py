@@ -4,6 +4,7 @@ import enum
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.go_text import quote_as_go
@@ -19,16 +20,20 @@ from nodeagent.core.numa.hint_family import (
     preferred_nodes,
 )
 from nodeagent.core.numa.hint_table import MAX_TABLED_NODES
-from nodeagent.core.numa.hints import Comparison, Merged, MergeRules, fitness, merge
+from nodeagent.core.numa.hints import Comparison, Merged, MergeRules, SetRank, fitness, merge
 from nodeagent.core.numa.node_search import Steps
 
 _CLOSEST = "prefer-closest-numa-nodes"
 _OPTIONS = "topologyManagerPolicyOptions"
 _MAX_NODES = "max-allowable-numa-nodes"
 _MOST_ALLOCATED = "prefer-most-allocated-numa-node"
+_STRATEGY = "numa-allocation-strategy"
+_WEIGHTS = "numa-score-weights"
 _ALPHA_GATE = "TopologyManagerPolicyAlphaOptions"
-OPTIONS = (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED)
+OPTIONS = (_CLOSEST, _MAX_NODES, _STRATEGY, _WEIGHTS, _MOST_ALLOCATED)
+_ALPHA_OPTIONS = (_STRATEGY, _WEIGHTS, _MOST_ALLOCATED)
 _DEFAULT_MAX_NODES = 8
+_MAX_WEIGHT = 100
 
 
 class TopologyPolicy(enum.StrEnum):
@@ -43,12 +48,23 @@ class Scope(enum.StrEnum):
     POD = "pod"
 
 
+class Strategy(enum.StrEnum):
+    """Values of `numa-allocation-strategy` that change a decision."""
+
+    LEAST_ALLOCATED = "least-allocated"
+    MOST_ALLOCATED = "most-allocated"
+
+
 class TopologyManager(Struct, frozen=True):
     policy: TopologyPolicy
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
     """Whether the node with more allocated resources wins between two single nodes."""
+    strategy: Strategy | None = None
+    """Which of equally good sets of nodes wins by its score. None leaves the choice to the node numbers."""
+    score_weights: tuple[tuple[str, int], ...] = ()
+    """Weights of scores, by the name of a list of hints. The weight of other lists is 1."""
     prefer_cpus_node: bool = False
     """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
 
@@ -65,7 +81,15 @@ class TopologyManager(Struct, frozen=True):
             "end the pod, and start it anew, to let the topology manager choose again"
         )
 
-    def merge(self, hints: Sequence[Hints], compare: Comparison) -> Merged:
+    def merge(self, hints: Sequence[Hints], compare: Comparison, rank_set: SetRank | None = None) -> Merged:
+        """Merge hints by the policy and its options.
+
+        Args:
+            hints: one list or family per resource.
+            compare: returns which of two single nodes the managers prefer to use.
+            rank_set: ranks equally good sets by the allocation strategy. On machines with too many nodes for lists of all sets, it decides
+                between single nodes only.
+        """
         lists = [each for each in hints if not isinstance(each, HintFamily)]
         if len(lists) < len(hints):
             every = self.rules.default_mask
@@ -75,8 +99,14 @@ class TopologyManager(Struct, frozen=True):
                 nodes = tuple(node for node in range(every.bit_length()) if every >> node & 1)
                 lists = [each.list_hints(nodes) if isinstance(each, HintFamily) else each for each in hints]
             else:
+                if rank_set is not None:
+                    single = replace(self.rules, single_node=True)
+                    lists = [each.single_nodes() if isinstance(each, HintFamily) else each for each in hints]
+                    merged = merge(single, lists, rank_set=rank_set)
+                    if merged.preferred and merged.mask is not None:
+                        return merged
                 return merge_families(self.rules, hints, Steps(MAX_STEPS))
-        return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
+        return merge(self.rules, lists, compare if self.prefer_most_allocated else None, rank_set)
 
     def despite_devices(self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints]) -> Merged | None:
         """Return the replacement for a merge that isn't preferred (`preferCPUsNumaNode`). None means that there is none.
@@ -111,6 +141,8 @@ class _Options(Struct, frozen=True):
     max_nodes: int | None = _DEFAULT_MAX_NODES
     """Configured limit on NUMA nodes. None means that the text isn't a valid number."""
     prefer_most_allocated: bool = False
+    strategy: Strategy | None = None
+    score_weights: tuple[tuple[str, int], ...] = ()
 
 
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
@@ -152,6 +184,8 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
         scope,
         rules,
         prefer_most_allocated=options.prefer_most_allocated and single_node,
+        strategy=options.strategy,
+        score_weights=options.score_weights,
         prefer_cpus_node=placement.prefer_cpus_numa_node and not single_node,
     )
 
@@ -190,6 +224,8 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
         return _Options(), ()
     booleans: dict[str, bool] = {}
     max_nodes: int | None = _DEFAULT_MAX_NODES
+    strategy: Strategy | None = None
+    weights: tuple[tuple[str, int], ...] = ()
     refused: list[StartRefused] = []
     for option, text in sorted(placement.topology_manager_policy_options):
         if option not in OPTIONS:
@@ -202,7 +238,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
                 )
             )
             continue
-        if option == _MOST_ALLOCATED and not placement.gate(_ALPHA_GATE):
+        if option in _ALPHA_OPTIONS and not placement.gate(_ALPHA_GATE):
             refused.append(
                 StartRefused(
                     f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided',
@@ -216,27 +252,79 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
             number = _parse_max_nodes(text)
             max_nodes = None if isinstance(number, StartRefused) else number
             refused += [number] if isinstance(number, StartRefused) else []
+        elif option == _STRATEGY:
+            chosen = _parse_strategy(text)
+            strategy = None if isinstance(chosen, StartRefused) else chosen
+            refused += [chosen] if isinstance(chosen, StartRefused) else []
+        elif option == _WEIGHTS:
+            parsed = _parse_weights(text)
+            weights = () if isinstance(parsed, StartRefused) else parsed
+            refused += [parsed] if isinstance(parsed, StartRefused) else []
         else:
             value = parse_boolean(option, text, _OPTIONS)
             if isinstance(value, StartRefused):
                 refused.append(value)
             else:
                 booleans[option] = value
-    options = _Options(booleans.get(_CLOSEST, False), max_nodes, booleans.get(_MOST_ALLOCATED, False))
+    prefers_most = booleans.get(_MOST_ALLOCATED, False)
+    if strategy is not None and prefers_most:
+        refused.append(
+            StartRefused(
+                f"{_STRATEGY} and {_MOST_ALLOCATED} exclude each other: both choose between the same NUMA nodes",
+                _OPTIONS,
+                entry=_MOST_ALLOCATED,
+                allowed=f"keep {_STRATEGY} only",
+            )
+        )
+    options = _Options(booleans.get(_CLOSEST, False), max_nodes, prefers_most, strategy, weights)
     return options, tuple(refused)
 
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
     """Return the options that are on but can't change any decision, each with its missing requirement (KEP-6007)."""
     configured = dict(placement.topology_manager_policy_options)
-    if parse_boolean(_MOST_ALLOCATED, configured.get(_MOST_ALLOCATED, "false"), _OPTIONS) is not True:
-        return ()
-    needs = []
-    if placement.topology_manager_policy != TopologyPolicy.SINGLE_NUMA_NODE:
-        needs.append(f"topologyManagerPolicy: {TopologyPolicy.SINGLE_NUMA_NODE}")
-    if placement.cpu_manager_policy != "static" and placement.memory_manager_policy != "Static":
-        needs.append("cpuManagerPolicy: static or memoryManagerPolicy: Static")
-    return ((_MOST_ALLOCATED, ", and ".join(needs)),) if needs else ()
+    policy = placement.topology_manager_policy
+    is_static = placement.cpu_manager_policy == "static" or placement.memory_manager_policy == "Static"
+    chooses = configured.get(_STRATEGY) in tuple(Strategy)
+    found = []
+    if parse_boolean(_MOST_ALLOCATED, configured.get(_MOST_ALLOCATED, "false"), _OPTIONS) is True:
+        needs = [f"topologyManagerPolicy: {TopologyPolicy.SINGLE_NUMA_NODE}"]
+        needs = [] if policy == TopologyPolicy.SINGLE_NUMA_NODE else needs
+        needs += [] if is_static else ["cpuManagerPolicy: static or memoryManagerPolicy: Static"]
+        found.append((_MOST_ALLOCATED, needs))
+    if chooses and policy == TopologyPolicy.NONE:
+        found.append((_STRATEGY, ["a topologyManagerPolicy other than none"]))
+    if _WEIGHTS in configured and not chooses:
+        found.append((_WEIGHTS, [f"{_STRATEGY}: {' or '.join(Strategy)}"]))
+    return tuple((option, ", and ".join(needs)) for option, needs in found if needs)
+
+
+def _parse_strategy(text: str) -> Strategy | StartRefused | None:
+    values = ("least-allocated", "most-allocated", "none")
+    if text in ("", "none"):
+        return None
+    if text in tuple(Strategy):
+        return Strategy(text)
+    listed = " ".join(map(quote_as_go, values))
+    return StartRefused(
+        f'bad value for option "{_STRATEGY}": {quote_as_go(text)} must be one of [{listed}]',
+        _OPTIONS,
+        entry=_STRATEGY,
+        plain=f"{_STRATEGY} must be {', '.join(values[:-1])} or {values[-1]}, not {quote_as_go(text)}",
+    )
+
+
+def _parse_weights(text: str) -> tuple[tuple[str, int], ...] | StartRefused:
+    weights: dict[str, int] = {}
+    for pair in text.split(",") if text else ():
+        name, _, number = pair.partition("=")
+        is_number = number.isascii() and number.isdigit() and len(number) <= len(str(_MAX_WEIGHT))
+        if not name or name in weights or not is_number or int(number) > _MAX_WEIGHT:
+            reason = f"{_WEIGHTS} must be resource=weight pairs with commas in between, as in cpu=3,memory=1"
+            bounds = f"each resource once, each weight a whole number from 0 to {_MAX_WEIGHT}"
+            return StartRefused(f"{reason} ({bounds}), not {quote_as_go(pair)}", _OPTIONS, entry=_WEIGHTS)
+        weights[name] = int(number)
+    return tuple(weights.items())
 
 
 def _parse_max_nodes(text: str) -> int | StartRefused:

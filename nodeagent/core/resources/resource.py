@@ -54,6 +54,15 @@ class Allocated(Struct, frozen=True):
     refusal: Refusal | None
 
 
+class Share(Struct, frozen=True):
+    """Allocated part of a countable amount on some NUMA nodes. The unit is the amount's own."""
+
+    nodes: NumaMask
+    allocated: int
+    allocatable: int
+    """Allocatable amount that no other share of the same list counts."""
+
+
 class HoldingChange(Struct, frozen=True):
     """Loss or change of a container's holding."""
 
@@ -101,9 +110,10 @@ class Resource(Protocol):
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
         """Return the NUMA nodes that could provide the request of a pod as a whole. Called instead of `container_hints` in scope `pod`."""
 
-    def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Return the allocated percentage of a NUMA node, or None without an opinion. Used to compare two nodes
-        (prefer-most-allocated-numa-node).
+    def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
+        """Return how much of the amount with this name is allocated where, or nothing without an opinion.
+
+        The name is that of a list of hints, or the resource's own. Used to compare sets of NUMA nodes (KEP-6007).
         """
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:

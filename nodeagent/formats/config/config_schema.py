@@ -1,4 +1,4 @@
-"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36; systemPartition of KEP-5894 is in no kubelet yet)."""
+"""Tables of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36; systemPartition of KEP-5894 is a proposal)."""
 
 _UNUSED = """
 enableServer podLogsDir syncFrequency httpCheckFrequency staticPodURL staticPodURLHeader address port readOnlyPort

@@ -37,7 +37,8 @@ _VERDICTS = {
     "several nodes": "loses: more than a single NUMA node",
     "more nodes": "loses: the winner has fewer nodes",
     "farther apart": "loses: as many nodes, farther apart (prefer-closest-numa-nodes)",
-    "less allocated": "loses: less is allocated on it (prefer-most-allocated-numa-node)",
+    "less allocated": "loses: less is allocated on it than on the winner",
+    "more allocated": "loses: more is allocated on it than on the winner",
     "higher number": "loses: equal, but with higher numbers",
     "other size": "loses: has another number of nodes than the common hint",
 }

@@ -79,7 +79,7 @@ def test_every_merge_has_the_winner_that_was_chosen_and_a_reason_for_all_others(
                 winners = [c.nodes for c in step.candidates if c.verdict is Verdict.WINS]
                 assert winners == [step.nodes] if step.nodes is not None else len(winners) <= 1
                 seen |= {c.verdict for c in step.candidates}
-    assert seen >= set(Verdict) - {Verdict.FARTHER, Verdict.LESS_ALLOCATED, Verdict.MORE_NODES}
+    assert seen >= set(Verdict) - {Verdict.FARTHER, Verdict.LESS_ALLOCATED, Verdict.MORE_ALLOCATED, Verdict.MORE_NODES}
 
 
 def test_the_groups_taken_are_the_cpus_given() -> None:
@@ -389,6 +389,25 @@ def test_the_fuller_node_wins_where_that_counts() -> None:
         "0": Verdict.LESS_ALLOCATED,
         "1": Verdict.WINS,
         "0-1": Verdict.SEVERAL_NODES,
+    }
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wins", "loses", "why"),
+    [("most-allocated", "1", "0", Verdict.LESS_ALLOCATED), ("least-allocated", "0", "1", Verdict.MORE_ALLOCATED)],
+)
+def test_the_allocation_strategy_is_named_as_the_reason(strategy: str, wins: str, loses: str, why: Verdict) -> None:
+    made = managers(
+        reserved="0-2,8-10",
+        gates=(("TopologyManagerPolicyAlphaOptions", True),),
+        topology_manager_policy="restricted",
+        topology_manager_policy_options=(("numa-allocation-strategy", strategy),),
+    )
+    found = candidates(traced_last(made, wants("first", "4"), wants("second", "2")))
+    assert {nodes: c.verdict for nodes, c in found.items()} == {
+        wins: Verdict.WINS,
+        loses: why,
+        "0-1": Verdict.NOT_PREFERRED,
     }
 
 

@@ -16,7 +16,7 @@ from nodeagent.core.model.refusals import NotResized, defer_resize, wrap_unexpec
 from nodeagent.core.model.violations import Shortage, Violation
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
-from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, allocate_each
+from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, Share, allocate_each
 
 LICENCE = "example.com/licence"
 GIVEN = MetricSpec("example_licences_allocated", "gauge", "Licences that pods have")
@@ -81,8 +81,8 @@ class Licences(Struct, frozen=True):
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
         return self._hints(promises, dict(pod.devices).get(LICENCE, 0))
 
-    def percent_given(self, promises: Promises, node: int) -> int | None:
-        return None
+    def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
+        return ()
 
     def _with(self, promises: Promises, uid: str, name: str, wanted: int, mask: NumaSet | None) -> Promises | str:
         held = promises.of_pod(uid)

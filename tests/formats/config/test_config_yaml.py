@@ -405,6 +405,23 @@ def test_an_option_that_can_change_nothing_is_named_and_not_refused(text: str, n
 
 
 @pytest.mark.parametrize(
+    ("policy", "options", "expected"),
+    [
+        ("none", "numa-allocation-strategy: least-allocated", ["numa-allocation-strategy", "a topologyManagerPolicy other than none"]),
+        ("restricted", "numa-allocation-strategy: least-allocated", []),
+        ("none", "numa-allocation-strategy: none", []),
+        ("restricted", "numa-score-weights: cpu=2", ["numa-score-weights", "numa-allocation-strategy: least-allocated or most-allocated"]),
+        ("restricted", "numa-allocation-strategy: most-allocated, numa-score-weights: 'cpu=2,memory=0'", []),
+    ],
+)  # fmt: skip
+def test_an_allocation_strategy_that_can_change_nothing_is_named(policy: str, options: str, expected: list[str]) -> None:  # fmt: skip
+    gates = "featureGates: {TopologyManagerPolicyAlphaOptions: true}"
+    text = f"topologyManagerPolicy: {policy}\ntopologyManagerPolicyOptions: {{{options}}}\n{gates}"
+    note = "topologyManagerPolicyOptions[{}] has no effect here: it needs {}"
+    assert parse_config(text.encode(), "config.yaml").notes == ((note.format(*expected),) if expected else ())
+
+
+@pytest.mark.parametrize(
     ("text", "nanoseconds"),
     [("0", 0), ("0s", 0), ("10s", 10**10), ("1m30s", 9 * 10**10), ("1.5h", 54 * 10**11), ("100ms", 10**8), ("1us", 1000), ("1µs", 1000), ("2ns", 2), (".5s", 5 * 10**8), ("-1s", -(10**9)), ("+1s", 10**9), ("1h1m1s", 3661 * 10**9), ("0.1ns", 0)],
 )  # fmt: skip

@@ -20,7 +20,7 @@ from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
-from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.pod import CPU, ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import NotResized, StartRefused
 from nodeagent.core.model.state import PodEntry
@@ -41,7 +41,7 @@ from nodeagent.core.resources.cpu.manager import (
 )
 from nodeagent.core.resources.cpu.resize import resize_cpus
 from nodeagent.core.resources.cpu.restore import validate_cpus
-from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
@@ -82,14 +82,16 @@ class CpuResource(Struct, frozen=True):
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return pods.allocate_pod(self.manager, promises, pod)
 
-    def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Return the allocated percentage of a node's CPUs, not counting the reserved CPUs."""
+    def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
+        """Return the exclusive CPUs of each NUMA node, and its CPUs that aren't reserved."""
         manager = self.manager
-        if not manager.static:
-            return None
-        cpus = manager.layout.cpus_of_nodes(NumaMask(1 << node))
-        whole = (cpus & ~manager.reserved.bits).bit_count()
-        return (exclusive_cpus(promises).bits & cpus).bit_count() * 100 // whole if whole else 0
+        if not manager.static or name != CPU:
+            return ()
+        exclusive, allocatable = exclusive_cpus(promises).bits, ~manager.reserved.bits
+        return tuple(
+            Share(NumaMask(1 << node.id), (exclusive & node.cpus).bit_count(), (allocatable & node.cpus).bit_count())
+            for node in manager.layout.nodes
+        )
 
     def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(CpuBooks)

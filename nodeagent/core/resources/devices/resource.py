@@ -28,7 +28,7 @@ from nodeagent.core.resources.devices.hints import pool_hints
 from nodeagent.core.resources.devices.holdings import DeviceBooks, DeviceHoldings, count_devices, taken_devices
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, find_devices
-from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, allocate_each
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share, allocate_each
 
 
 def owned(
@@ -186,8 +186,18 @@ class DeviceResource(Struct, frozen=True):
             return container
         return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
 
-    def percent_given(self, promises: Promises, node: int) -> int | None:
-        return None
+    def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
+        """Return the allocated and the healthy devices of a resource, by the NUMA nodes near them."""
+        pool = self.manager.pool(name)
+        if pool is None:
+            return ()
+        free = {device.id for device in self.manager.available(pool, promises)}
+        counts: dict[NumaMask, tuple[int, int]] = {}
+        for device in pool.healthy:
+            if device.nodes:
+                given, whole = counts.get(device.nodes, (0, 0))
+                counts[device.nodes] = given + (device.id not in free), whole + 1
+        return tuple(Share(nodes, given, whole) for nodes, (given, whole) in counts.items())
 
     def is_asked(self, container: ContainerDemand) -> bool:
         return any(name not in self.elsewhere for name, _ in container.devices)

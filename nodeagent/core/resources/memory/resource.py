@@ -11,7 +11,7 @@ from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import NumaMask, NumaSet
-from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
+from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import NotResized, StartRefused
@@ -33,10 +33,10 @@ from nodeagent.core.resources.memory.manager import (
 )
 from nodeagent.core.resources.memory.resize import resize_memory
 from nodeagent.core.resources.memory.restore import validate_memory
-from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints
+from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share
 
-BytesByNode = Mapping[int, int]
-"""Bytes of regular memory by NUMA node, for blocks on a single node."""
+BytesByNodes = Mapping[tuple[str, NumaMask], int]
+"""Bytes in blocks, by resource and NUMA nodes of the blocks."""
 
 
 class MemoryResource(Struct, frozen=True):
@@ -66,14 +66,14 @@ class MemoryResource(Struct, frozen=True):
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         return pods.allocate_pod(self.manager, promises, pod)
 
-    def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Return the percentage of a node's regular memory that is allocated in blocks on this node alone."""
+    def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
+        """Return the bytes in blocks of each set of NUMA nodes, and the allocatable bytes of each node."""
         if not self.manager.static:
-            return None
-        assigned = promises.pods.fold(_SINGLE_NODE_BYTES).get(node, 0)
-        accounting = next((n for n in memory_accounts(promises) if n.id == node), None)
-        table = None if accounting is None else accounting.table(MEMORY)
-        return assigned * 100 // table.allocatable if table is not None and table.allocatable else 0
+            return ()
+        tables = [(NumaMask(1 << node.id), node.table(name)) for node in memory_accounts(promises)]
+        whole = tuple(Share(mask, 0, table.allocatable) for mask, table in tables if table is not None)
+        blocks = promises.pods.fold(_BLOCK_BYTES).items()
+        return whole and (*whole, *(Share(mask, size, 0) for (resource, mask), size in blocks if resource == name))
 
     def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(MemoryBooks)
@@ -184,18 +184,17 @@ def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 
 
-def _sum_single_node_blocks(_uid: str, pod: PodPromises) -> BytesByNode:
-    found: dict[int, int] = {}
+def _sum_blocks(_uid: str, pod: PodPromises) -> BytesByNodes:
+    found: dict[tuple[str, NumaMask], int] = {}
     for _, blocks in pod.of(MemoryHoldings).memory:
         for block in blocks:
-            if block.resource == MEMORY and len(block.nodes) == 1:
-                (node,) = block.nodes
-                found[node] = found.get(node, 0) + block.size_bytes
+            place = (block.resource, block.nodes.bits)
+            found[place] = found.get(place, 0) + block.size_bytes
     return found
 
 
-def _add_bytes(a: BytesByNode, b: BytesByNode) -> BytesByNode:
-    return {node: a.get(node, 0) + b.get(node, 0) for node in a.keys() | b.keys()} if a and b else a or b
+def _add_bytes(a: BytesByNodes, b: BytesByNodes) -> BytesByNodes:
+    return {place: a.get(place, 0) + b.get(place, 0) for place in a.keys() | b.keys()} if a and b else a or b
 
 
-_SINGLE_NODE_BYTES: Fold[PodPromises, BytesByNode] = Fold({}, _sum_single_node_blocks, _add_bytes)
+_BLOCK_BYTES: Fold[PodPromises, BytesByNodes] = Fold({}, _sum_blocks, _add_bytes)
