@@ -69,6 +69,9 @@ def test_who_lacks_cpus_keeps_the_others_and_gets_them_back(daemon: Daemon) -> N
     assert degraded(daemon) == 1
     (problem,) = [p for p in daemon.agent.view.problems if "keeps CPUs" in p]
     assert f"keeps CPUs {last} from the pods" in problem
+    assert f"AllowedCPUs={daemon.machine.node.managers.topology.online}`" in problem, (
+        "with a list: cleared, it gives nothing back"
+    )
     assert "AllowedCPUs" in problem
     changed = [line for line in daemon.said() if line["event"] == "machine_changed"]
     assert [line["gone"] for line in changed] == [str(last)]

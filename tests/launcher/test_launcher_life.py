@@ -399,7 +399,7 @@ def test_an_absent_launcher_is_an_error_with_a_way_out(tmp_path: Path, prepare: 
     prepare(tmp_path / "launcher.sock")
     with pytest.raises(LauncherError, match=str(tmp_path / "launcher.sock")) as caught:
         LauncherClient(tmp_path / "launcher.sock").list()
-    assert "systemctl status nodeagent-launcher" in str(caught.value.hint)
+    assert "systemctl reload nodeagent-launcher" in str(caught.value.hint)
 
 
 # ---- both ends of the protocol

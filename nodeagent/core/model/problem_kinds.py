@@ -57,7 +57,7 @@ EXPLAINED = {
     ),
     ProblemKind.LAUNCHER: Explained(
         "the launcher doesn't answer: containers are neither started nor restarted",
-        "`systemctl start nodeagent-launcher nodeagent-pods`",
+        "`systemctl start nodeagent-pods nodeagent-launcher`; if they run, `systemctl reload nodeagent-launcher` makes the socket again",
         "NodeagentLauncherDown",
     ),
     ProblemKind.CGROUP: Explained(

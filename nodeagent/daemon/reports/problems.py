@@ -154,8 +154,9 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
     )
 
 
-def describe_withheld(kept: Withheld) -> str:
+def describe_withheld(kept: Withheld, online: CpuSet) -> str:
+    """Describe CPUs that a cgroup above keeps from the pods. systemd takes no CPUs back if AllowedCPUs= is only cleared (#43846)."""
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
-        f"(see its cpuset.cpus; for a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
+        f"(give them back: `systemctl set-property --runtime {kept.path.rpartition('/')[2]} AllowedCPUs={online}`)"
     )

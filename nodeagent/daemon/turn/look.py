@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.ancestor_cpusets import find_withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS
 from nodeagent.core.domains.domain import DomainInput, DomainView
+from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import shift_times
 from nodeagent.core.turn.lifecycle import Run
@@ -90,7 +91,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     except (SysfsError, CgroupError) as err:
         return replace(memory, machine_problems=(Problem.from_error(err),))
     topology, before = memory.full_topology.without(kept.cpus), memory.node.topology
-    memory = replace(memory, withheld_problem=describe_withheld(kept) if kept.cpus else "")
+    memory = replace(memory, withheld_problem=describe_withheld(kept, memory.full_topology.online) if kept.cpus else "")
     if topology == before and not memory.machine_problems:
         return memory
     node, refusals = adapt_to_topology(memory.node, topology)
@@ -135,4 +136,6 @@ def _observe_domains(
         return memory, memory.observed
     how = "does not exist" if root is None else "is new"
     way_out = "systemctl start nodeagent-pods nodeagent-launcher"
-    return memory, Problem(f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})")
+    return memory, Problem(
+        f"the pods' unit is not ready: {edges.tree.root} {how} ({way_out})", kind=ProblemKind.LAUNCHER
+    )

@@ -43,7 +43,8 @@ class LauncherError(NodeAgentError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"cannot talk to the launcher at {path}: {reason}",
-            hint="see 'systemctl status nodeagent-launcher' and 'journalctl -u nodeagent-launcher'",
+            hint="start it with `systemctl start nodeagent-pods nodeagent-launcher`; if it runs already, `systemctl reload "
+            "nodeagent-launcher` makes its socket again; `journalctl -u nodeagent-launcher` says more",
         )
         self.path = path
 

@@ -52,7 +52,7 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
     root, pids = _ask_launcher(node, problems)
     if root is not None:
         node, kept = remove_withheld_cpus(node, CgroupTree(root))
-        problems += [describe_withheld(kept)] if kept.cpus else []
+        problems += [describe_withheld(kept, node.topology.online | kept.cpus)] if kept.cpus else []
     return NodeView(
         node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
     )
