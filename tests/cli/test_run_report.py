@@ -371,6 +371,35 @@ def test_differences_are_ranked_in_words(reports: Mapping[str, str], capsys: pyt
     )
 
 
+def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = RunTree(tmp_path)
+    (tmp_path / "good.json").write_text(json.dumps(tree.report(lambda: tree.run(10))))
+
+    def disturb() -> None:
+        tree.run(5)
+        tree.ran[6] += 4.02
+
+    found = tree.report(lambda: tree.run(5), disturb, lambda: tree.run(5))
+    (tmp_path / "<b>.json").write_text(json.dumps(found))
+    busy = [{one["name"]: one["value"] for one in part["measures"]}["sibling"] for part in found["timeline"]]
+    assert busy == [0, 800, 0]
+    words = ("report", "compare", f"{tmp_path}/good.json", f"{tmp_path}/<b>.json", "--html", f"{tmp_path}/page.html")
+    assert main(list(words)) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 1, "the good run has nothing to show"
+    assert page.count("<rect") == 3
+    assert "5.00 s: 80 %</title>" in page
+    assert "<b>" not in page
+    assert "No timeline shows a disturbance" in page
+    capsys.readouterr()
+
+
+def test_the_timeline_of_a_long_run_is_bounded(tree: RunTree) -> None:
+    found = tree.report(*(lambda: tree.run(1) for _ in range(200)))
+    assert 64 <= len(found["timeline"]) <= 128
+    assert sum(part["microseconds"] for part in found["timeline"]) == found["microseconds"] == 200_000_000
+
+
 def test_the_comparison_is_a_document_too(reports: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "compare", reports["good"], reports["bad"], "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.documents import add_output_argument, render_document
-from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.documents import add_output_argument, render_document, write_out
+from nodeagent.cli.support.named_files import NamedFile, named_path
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.json_values import MisfitError
 from nodeagent.views.certificate.comparison import ReadReport, describe_comparison, read_report, render_comparison
+from nodeagent.views.certificate.page import render_page
 
 _MOST_BYTES = 16 * 2**20
 _EPILOG = """\
@@ -18,6 +19,7 @@ exit status: 0: compared; 1: a report could not be read; 64: wrong arguments
 
 examples:
   nodeagent report compare run-1.json run-2.json run-3.json
+  nodeagent report compare run-1.json run-2.json --html runs.html
   nodeagent report compare good.json bad.json -o json | jq -r '.others[].differences[].sentence'
 
 The differences are ranked by multiples of the thresholds that the verdict of a report uses, followed by properties of the run and the node
@@ -36,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare = made["compare"]
     compare.add_argument("good", type=NamedFile, metavar="GOOD|-", help="report of a good run; - is stdin")
     compare.add_argument("bad", type=NamedFile, nargs="+", metavar="BAD|-", help="reports of other runs")
+    compare.add_argument(
+        "--html", type=named_path, metavar="FILE", help="also write a page with the timeline of each run's disturbances"
+    )
     add_output_argument(compare)
 
 
@@ -45,8 +50,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: a report cannot be read.
     """
-    good, *bad = (read_file(path) for path in (options.good, *options.bad))
-    sys.stdout.write(render_document(describe_comparison(good, bad), options.output, render_comparison))
+    reports = [read_file(path) for path in (options.good, *options.bad)]
+    document = describe_comparison(reports[0], reports[1:])
+    if options.html is not None:
+        write_out(options.html, render_page(reports, document).encode(), mode=0o644)
+    sys.stdout.write(render_document(document, options.output, render_comparison))
     return 0
 
 

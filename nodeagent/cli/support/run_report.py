@@ -21,6 +21,7 @@ from nodeagent.edge.kernel.interrupts import is_bound
 from nodeagent.edge.kernel.run_files import RunFiles
 from nodeagent.edge.processes.host_processes import LastRun, describe_threads, leave_cpus, read_last_runs
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.run_counters import parse_siblings
 from nodeagent.formats.kernel.settings import CGROUPS
 from nodeagent.formats.manifest.placement_variables import DEVICES
 from nodeagent.formats.node_view import NodeView
@@ -117,11 +118,12 @@ class ReportedRuns:
             find_others = self._begin_others(counting)
             before = first = self._files.read_counters()
             begun()
+            siblings = parse_siblings(self._environment, self._cpus)
             samples, interval, result = Samples(), _FIRST_INTERVAL_SECONDS, None
             while result is None:
                 result = await_end(interval)
                 now = self._files.read_sample() if result is None else self._files.read_counters()
-                samples = add_sample(samples, before, now, self._cpus, self._location.nodes)
+                samples = add_sample(samples, before, now, self._cpus, siblings, self._location.nodes)
                 before, interval = now, min(_LAST_INTERVAL_SECONDS, 2 * interval)
             others = find_others()
         self._runs += 1

@@ -33,7 +33,7 @@ from nodeagent.formats.kernel.run_counters import (
 )
 from nodeagent.formats.kernel.settings import ASLR, BOOST, NO_TURBO, THP
 
-_COUNTED = (CPU_STAT, MEMORY_STAT, MEMORY_PEAK, SCHEDSTAT, INTERRUPTS, SOFTIRQ_COUNTS)
+_COUNTED = (MEMORY_STAT, MEMORY_PEAK, SCHEDSTAT, INTERRUPTS, SOFTIRQ_COUNTS)
 _OF_CPU = ("scaling_min_freq", "scaling_max_freq", "scaling_governor", "scaling_driver")
 
 
@@ -55,7 +55,7 @@ class RunFiles:
 
     def read_sample(self) -> FileTexts:
         """Read the few files that are of interest during the run, too: memory by node, times, and frequencies."""
-        return self._read((NUMA_STAT, STAT, *(frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)))
+        return self._read((CPU_STAT, NUMA_STAT, STAT, *(frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)))
 
     def read_counters(self) -> FileTexts:
         """Read all counters that the report compares before and after the run."""

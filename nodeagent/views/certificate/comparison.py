@@ -47,6 +47,8 @@ class ReadReport(Struct, frozen=True):
     """Exit status of the command. None means that a signal ended it."""
     measures: Mapping[str, tuple[int | None, str | None]]
     """Value and largest cause of each measure, by name. Measures that this version doesn't know are left out."""
+    timeline: tuple[tuple[int, Mapping[str, int]], ...]
+    """Duration in microseconds and measures in thousandths of each part of the run."""
     facts: Mapping[str, Any]
     """Properties of the run and the node, by their names for people."""
 
@@ -78,6 +80,16 @@ def read_report(text: bytes, name: str) -> ReadReport:
         document.field("microseconds").whole(1),
         document.field("exit").read_optional("status", JsonValue.whole, None),
         {name: found for name, found in measures if name in THRESHOLDS},
+        document.field("timeline").each(
+            lambda part: (
+                part.field("microseconds").whole(),
+                dict(
+                    part.field("measures").each(
+                        lambda one: (one.field("name").text(), one.field("value").whole(0, 1000))
+                    )
+                ),
+            )
+        ),
         facts,
     )
 

@@ -32,7 +32,6 @@ from nodeagent.formats.kernel.run_counters import (
     THROTTLE_TIMES,
     FileTexts,
     frequency_file,
-    parse_cpu_times_us,
     parse_idle_states,
     parse_microcode,
     parse_siblings,
@@ -41,15 +40,13 @@ from nodeagent.formats.kernel.run_counters import (
     thermal_file,
 )
 from nodeagent.formats.kernel.settings import ASLR, BOOST, NO_TURBO, THP, remove_unknown_parameters
-from nodeagent.formats.kernel.usage import parse_job_usage
+from nodeagent.views.certificate.intervals import find_busy_us, share, subtract_cpu_times
 from nodeagent.views.certificate.samples import Samples
 from nodeagent.views.job_report import JobLocation
 
 KIND = "RunReport"
 VERSION = 1
 """Version of the document. New fields don't increase it, and fields are never renamed or removed."""
-_TICK_US = 20_000
-"""Error of a difference of two times of /proc/stat, which have a precision of 10 ms."""
 
 Document = dict[str, Any]
 
@@ -90,7 +87,7 @@ def describe_run(seen: RunObservation) -> Document:
     unknown: dict[str, str] = dict(seen.others.reasons)
     cpus = seen.location.exclusive_cpus or seen.location.shared_cpus
     elapsed_us = max(1, (seen.last.at_ns - seen.first.at_ns) // 1000)
-    times = _subtract_cpu_times(seen)
+    times = subtract_cpu_times(seen.first, seen.last)
     cgroup = _describe_cgroup(seen, unknown)
     memory = _describe_memory(seen, unknown)
     interrupts = _describe_interrupts(seen, cpus, unknown)
@@ -99,8 +96,8 @@ def describe_run(seen: RunObservation) -> Document:
     siblings = parse_siblings(seen.environment, cpus)
     steal_us = None if times is None else sum(times.get(cpu, {}).get("steal", 0) for cpu in cpus)
     used_us = cgroup["cpuMicroseconds"]
-    others_us = None if used_us is None else _find_busy_us(seen, times, cpus, elapsed_us, used_us)
-    sibling_us = None if siblings is None else _find_busy_us(seen, times, siblings, elapsed_us, 0)
+    others_us = None if used_us is None else find_busy_us(seen.first, seen.last, cpus, used_us)
+    sibling_us = None if siblings is None else find_busy_us(seen.first, seen.last, siblings, 0)
     reasons = {
         "siblings.cpus": (siblings, "the kernel doesn't show the cores' threads"),
         "stealMicroseconds": (steal_us, seen.last.reasons.get(STAT, "the kernel's file has an unknown form")),
@@ -111,21 +108,21 @@ def describe_run(seen: RunObservation) -> Document:
     whole_us = elapsed_us * max(1, len(cpus))
     measured = {
         "other-tasks": _judge_others(seen.others, others_us, whole_us),
-        "sibling": None if sibling_us is None else MeasuredRate(_share(sibling_us, elapsed_us), sibling_us),
+        "sibling": None if sibling_us is None else MeasuredRate(share(sibling_us, elapsed_us), sibling_us),
         "remote-memory": None
         if memory["remoteBytes"] is None
         else MeasuredRate(memory["remotePerMille"], memory["remoteBytes"]),
         "throttling": None
         if cgroup["throttledMicroseconds"] is None
-        else MeasuredRate(_share(cgroup["throttledMicroseconds"], elapsed_us), cgroup["throttledMicroseconds"]),
+        else MeasuredRate(share(cgroup["throttledMicroseconds"], elapsed_us), cgroup["throttledMicroseconds"]),
         "thermal-throttling": None if thermal["times"] is None else MeasuredRate(thermal["times"], thermal["times"]),
-        "steal": None if steal_us is None else MeasuredRate(_share(steal_us, whole_us), steal_us),
+        "steal": None if steal_us is None else MeasuredRate(share(steal_us, whole_us), steal_us),
         "interrupts": _judge_interrupts(interrupts, elapsed_us),
         "frequency": _judge_drop(frequency["highestKilohertz"], frequency["lowestKilohertz"]),
         "frequency-limit": _judge_drop(frequency["limitAtStartKilohertz"], frequency["limitAtEndKilohertz"]),
         "memory-pressure": None
         if pressure["memory"] is None
-        else MeasuredRate(_share(pressure["memory"]["full"], elapsed_us), pressure["memory"]["full"]),
+        else MeasuredRate(share(pressure["memory"]["full"], elapsed_us), pressure["memory"]["full"]),
     }
     return {
         "kind": KIND,
@@ -165,6 +162,13 @@ def describe_run(seen: RunObservation) -> Document:
         **{name: seen.result.get(name) for name in ("commandSha256", "startedAtMs", "endedAtMs", "exit", "resources")},
         "cgroup": cgroup,
         "memory": memory,
+        "timeline": [
+            {
+                "microseconds": one.elapsed_us,
+                "measures": [{"name": name, "value": one.rates[name]} for name in one.rates],
+            }
+            for one in seen.samples.intervals
+        ],
         "others": {
             "microseconds": others_us,
             "longestMicroseconds": None,
@@ -188,43 +192,6 @@ def describe_run(seen: RunObservation) -> Document:
     }
 
 
-def _share(part: int, whole: int) -> int:
-    return min(1000, round(1000 * part / max(1, whole)))
-
-
-def _subtract_cpu_times(seen: RunObservation) -> dict[int, dict[str, int]] | None:
-    """Return the increase of each column of /proc/stat, by CPU. None means unknown."""
-    was, now = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (seen.first, seen.last))
-    if not was or not now:
-        return None
-    return {
-        cpu: {name: max(0, us - was[cpu].get(name, 0)) for name, us in times.items()}
-        for cpu, times in now.items()
-        if cpu in was
-    }
-
-
-def _find_busy_us(
-    seen: RunObservation, times: Mapping[int, Mapping[str, int]] | None, cpus: CpuSet, elapsed_us: int, own_us: int
-) -> int | None:
-    """Return for how long tasks, except the job's own, ran on some CPUs. None means unknown.
-
-    Run times of the scheduler are exact, but lack a task that never left its CPU. The time that wasn't idle has such a task, but is
-    coarse. So the latter counts only if it is larger by more than its error.
-    """
-    was, now = (
-        parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (seen.first, seen.last)
-    )
-    found = []
-    if was is not None and now is not None:
-        found.append(sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000 - own_us)
-    if times is not None and all(cpu in times for cpu in cpus):
-        no_task = ("idle", "iowait", "irq", "softirq", "steal")
-        busy_us = sum(elapsed_us - _TICK_US - sum(times[cpu].get(name, 0) for name in no_task) for cpu in cpus)
-        found.append(busy_us - own_us)
-    return max(0, *found) if found else None
-
-
 def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> MeasuredRate | None:
     """Judge other tasks. If the kernel counted each of them, those that can't run elsewhere don't count."""
     tasks = others.tasks or []
@@ -232,7 +199,7 @@ def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> M
     source = movable[0]["name"] if movable else ""
     if others.is_complete:
         others_us = sum(one["microseconds"] for one in movable)
-    return None if others_us is None else MeasuredRate(_share(others_us, whole_us), others_us, source)
+    return None if others_us is None else MeasuredRate(share(others_us, whole_us), others_us, source)
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:
@@ -253,7 +220,7 @@ def _judge_drop(high_khz: int | None, low_khz: int | None) -> MeasuredRate | Non
     if high_khz is None or low_khz is None:
         return None
     drop_khz = max(0, high_khz - low_khz)
-    return MeasuredRate(_share(drop_khz, high_khz), drop_khz)
+    return MeasuredRate(share(drop_khz, high_khz), drop_khz)
 
 
 def _describe_cgroup(seen: RunObservation, unknown: dict[str, str]) -> Document:
@@ -295,7 +262,7 @@ def _describe_memory(seen: RunObservation, unknown: dict[str, str]) -> Document:
         if by_node is None
         else [{"numaNode": node, "bytes": size} for node, size in sorted(by_node.items())],
         "remoteBytes": None if by_node is None else remote,
-        "remotePerMille": None if by_node is None else _share(remote, sum(by_node.values())),
+        "remotePerMille": None if by_node is None else share(remote, sum(by_node.values())),
         "samples": seen.samples.count,
     }
 

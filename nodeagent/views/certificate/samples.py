@@ -5,6 +5,7 @@ from msgspec import Struct
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.run_counters import NUMA_STAT, STAT, FileTexts, frequency_file, parse_cpu_times_us
 from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
+from nodeagent.views.certificate.intervals import Interval, halve_intervals, measure_interval
 
 _LEAST_NS = 250_000_000
 """Shortest time between two samples that tells whether a CPU was busy, as /proc/stat has a precision of 10 ms. At a run's start, samples
@@ -12,6 +13,7 @@ are closer to each other, and governors still raise the frequency.
 """
 _BUSY_PER_MILLE = 900
 """Share of the time between two samples for which a CPU must be busy, for its frequency to count. Idle CPUs may be slow."""
+_MOST_INTERVALS = 128
 
 
 class Samples(Struct, frozen=True):
@@ -23,9 +25,12 @@ class Samples(Struct, frozen=True):
     lowest_khz: int | None = None
     """Lowest frequency of a CPU that was busy. None means unknown."""
     highest_khz: int | None = None
+    intervals: tuple[Interval, ...] = ()
 
 
-def add_sample(samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet, nodes: NumaSet) -> Samples:
+def add_sample(
+    samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet, siblings: CpuSet | None, nodes: NumaSet
+) -> Samples:
     """Add a sample to the summary.
 
     Args:
@@ -33,6 +38,7 @@ def add_sample(samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet
         before: the previous sample.
         now: the sample to add.
         cpus: CPUs of the job.
+        siblings: other threads of these CPUs' cores. None means unknown.
         nodes: NUMA nodes of these CPUs.
     """
     usage = parse_container_usage(None, now.files.get(NUMA_STAT))
@@ -47,7 +53,14 @@ def add_sample(samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet
     found = [khz for cpu in busy if (khz := now.number(frequency_file(cpu, "scaling_cur_freq"))) is not None]
     lows = [*found, *([] if samples.lowest_khz is None else [samples.lowest_khz])]
     highs = [*found, *([] if samples.highest_khz is None else [samples.highest_khz])]
-    return Samples(samples.count + 1, *memory, min(lows, default=None), max(highs, default=None))
+    intervals = (*samples.intervals, measure_interval(before, now, cpus, siblings, nodes))
+    return Samples(
+        samples.count + 1,
+        *memory,
+        min(lows, default=None),
+        max(highs, default=None),
+        halve_intervals(intervals) if len(intervals) > _MOST_INTERVALS else intervals,
+    )
 
 
 def _find_busy_cpus(before: FileTexts, now: FileTexts) -> CpuSet:

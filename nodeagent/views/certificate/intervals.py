@@ -1,0 +1,114 @@
+"""Shares of the time between two samples of the kernel's counters."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.formats.kernel.run_counters import CPU_STAT, NUMA_STAT, SCHEDSTAT, STAT, FileTexts, parse_cpu_times_us
+from nodeagent.formats.kernel.usage import parse_container_usage, parse_job_usage, remote_bytes
+
+_TICK_US = 20_000
+"""Error of a difference of two times of /proc/stat, which have a precision of 10 ms."""
+_NOT_OF_TASKS = ("idle", "iowait", "irq", "softirq", "steal")
+
+
+class Interval(Struct, frozen=True):
+    elapsed_us: int
+    rates: Mapping[str, int]
+    """Shares in thousandths, by the names of disturbances. Unknown ones are missing."""
+
+
+def share(part: int, whole: int) -> int:
+    """Return a share in thousandths, of at most 1000."""
+    return min(1000, round(1000 * part / max(1, whole)))
+
+
+def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str, int]] | None:
+    """Return the increase of each column of /proc/stat in microseconds, by CPU. None means unknown."""
+    was, now = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (first, last))
+    if not was or not now:
+        return None
+    return {
+        cpu: {name: max(0, us - was[cpu].get(name, 0)) for name, us in times.items()}
+        for cpu, times in now.items()
+        if cpu in was
+    }
+
+
+def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
+    """Return for how long tasks, except the job's own, ran on some CPUs. None means unknown.
+
+    Run times of the scheduler are exact, but lack a task that never left its CPU. The time that wasn't idle has such a task, but is
+    coarse. So the latter counts only if it is larger by more than its error.
+    """
+    was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
+    by_idle_us = _find_busy_us_by_idle(first, last, cpus, own_us)
+    found = [] if by_idle_us is None else [by_idle_us]
+    if was is not None and now is not None:
+        found.append(sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000 - own_us)
+    return max(0, *found) if found else None
+
+
+def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
+    times = subtract_cpu_times(first, last)
+    if times is None or not all(cpu in times for cpu in cpus):
+        return None
+    elapsed_us = (last.at_ns - first.at_ns) // 1000 - _TICK_US
+    busy_us = sum(max(0, elapsed_us - sum(times[cpu].get(name, 0) for name in _NOT_OF_TASKS)) for cpu in cpus)
+    return max(0, busy_us - own_us)
+
+
+def measure_interval(
+    before: FileTexts, now: FileTexts, cpus: CpuSet, siblings: CpuSet | None, nodes: NumaSet
+) -> Interval:
+    """Measure the time between two samples.
+
+    The scheduler's run times are left out, as those of a running task belong to an earlier interval.
+
+    Args:
+        before: the previous sample.
+        now: the sample.
+        cpus: CPUs of the job.
+        siblings: other threads of these CPUs' cores. None means unknown.
+        nodes: NUMA nodes of these CPUs.
+    """
+    elapsed_us = max(1, (now.at_ns - before.at_ns) // 1000)
+    whole_us = elapsed_us * max(1, len(cpus))
+    was, used = before.counters(CPU_STAT), now.counters(CPU_STAT)
+    times = subtract_cpu_times(before, now)
+    usage = parse_container_usage(None, now.files.get(NUMA_STAT))
+    remote = remote_bytes(usage, nodes)
+    rates: dict[str, int] = {}
+    if "usage_usec" in was and "usage_usec" in used:
+        others_us = _find_busy_us_by_idle(before, now, cpus, used["usage_usec"] - was["usage_usec"])
+        rates |= {} if others_us is None else {"other-tasks": share(others_us, whole_us)}
+    if siblings is not None:
+        busy_us = _find_busy_us_by_idle(before, now, siblings, 0)
+        rates |= {} if busy_us is None else {"sibling": share(busy_us, elapsed_us)}
+    if remote is not None and usage.memory_bytes is not None:
+        rates["remote-memory"] = share(remote, sum(usage.memory_bytes.values()))
+    if "throttled_usec" in was and "throttled_usec" in used:
+        rates["throttling"] = share(used["throttled_usec"] - was["throttled_usec"], elapsed_us)
+    if times is not None:
+        rates["steal"] = share(sum(times.get(cpu, {}).get("steal", 0) for cpu in cpus), whole_us)
+    return Interval(elapsed_us, rates)
+
+
+def halve_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """Join each two neighbours, so that long runs have no more intervals than short ones."""
+    return tuple(_join(*intervals[index : index + 2]) for index in range(0, len(intervals), 2))
+
+
+def _join(first: Interval, second: Interval | None = None) -> Interval:
+    if second is None:
+        return first
+    elapsed_us = first.elapsed_us + second.elapsed_us
+    return Interval(
+        elapsed_us,
+        {
+            name: round((rate * first.elapsed_us + second.rates[name] * second.elapsed_us) / elapsed_us)
+            for name, rate in first.rates.items()
+            if name in second.rates
+        },
+    )
