@@ -51,6 +51,20 @@ A refused pod is not an error: see [Refusals](refusals.md). Errors in configurat
     )
 
 
+def list_hints() -> list[str]:
+    """Give every next step that the source has as a text, those in tables `_HINTS` among them."""
+    found = {one.hint for said in _said(set(_kinds())).values() for one in said}
+    for tree in _trees():
+        for node in tree.body:
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "_HINTS"
+                and isinstance(node.value, ast.Dict)
+            ):
+                found |= {_texts(value, {})[0] for value in node.value.values}
+    return sorted(found - {_BY_CASE, _OTHER})
+
+
 @cache
 def _trees() -> tuple[ast.Module, ...]:
     return tuple(ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py")))

@@ -141,7 +141,7 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
         if isinstance(judged, StartRefused):
             raise WhatIfError(
                 f"the resources allocated to the node's pods don't fit {source}: {judged.about}: {judged.message}",
-                hint="leave the pods out with --empty, or decide on them again with `nodeagent simulate --compare`",
+                hint="leave the pods out with --empty, or decide on them again with `nodeagent simulate --compare OLD.yaml NEW.yaml`",
             )
         node, promises = _load_plugins(node, source), judged
     else:

@@ -1,0 +1,175 @@
+"""Each next step that the program gives: a test carries it out and shows that it cures, or a line says why none does.
+
+A hint without a line fails, as does a line that no hint needs, or that names a test that isn't there. Each `nodeagent` command in a hint
+can be given.
+"""
+
+import ast
+import re
+import shlex
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.cli.parser import build_parsers
+from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
+from nodeagent.core.model.config import CpuPlugin, Placement
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.problem_kinds import EXPLAINED
+from nodeagent.views.wording.refusal_advice import ADVISED_REASONS, advise_next_step
+from scripts.reference_errors import list_hints
+from tests.project.test_every_error import BY_POD, ONE_NODE, STATIC, WHOLE_CORES, WITHOUT_PLUGIN, Strict, big
+from tests.support.claims import claiming, request, template
+from tests.support.inspected_nodes import World
+from tests.support.pods import app, exclusive, pod
+
+ROOT = Path(__file__).parents[2]
+LOOK = "it says where to look, and changes nothing"
+ARGUMENT = "it names another argument of a command, which says what it does there"
+PERSON = "a person has to decide or to edit what the program doesn't know"
+ELSEWHERE = "it changes a host, a kernel, a package or a program that isn't the agent's"
+AGAIN = "nothing is to be changed: the same succeeds once something else has ended"
+OPEN = "it could be carried out, and no test does so yet"
+
+CURES = "tests/project/test_next_steps.py::test_what_a_refusal_advises_cures"
+AWAY = "integration/test_service.py::test_inspect_shows_what_differs_while_the_agent_is_away"
+UNIT = "integration/test_service.py::test_the_pods_unit_stops_and_starts"
+CONFIG = (
+    "integration/test_service.py::test_a_wrong_configuration_leaves_no_node_without_an_agent_and_is_told_everywhere"
+)
+DISK = "integration/test_faults.py::test_a_disk_that_takes_nothing_refuses_the_pod_and_leaves_the_others_alone"
+KIND = "tests/daemon/test_problem_kinds.py::test_what_is_wrong_is_told_by_any_one_of_four_and_is_over_once_it_is_mended"
+
+STEPS: tuple[tuple[str, str], ...] = (
+    # carried out
+    (r"start it with `systemctl start nodeagent`", AWAY),
+    (r"systemctl start nodeagent-pods", UNIT),
+    (r"correct the file \(`nodeagent config validate", CONFIG),
+    (r"`systemctl reload nodeagent`, or undo the change", KIND),
+    (r"make room(:|, or mount)|mount the file system read-write", DISK),
+    (r"correct the manifest; the agent reads it again", KIND),
+    (r"bring the missing CPUs|bring the CPUs online|or bring offline CPUs back|make room and run `nodeagent retry", KIND),
+    (r"has its output; correct the program|prints the command that ends them", KIND),
+    (r"raise the (disk )?quota", ELSEWHERE),
+    (r"the agent tries again by itself$|^the problem names", LOOK),
+    (r"^end a pod, or|request fewer|raise the pod's cpu|request a number of CPUs that whole cores have", CURES),
+    (r"let the pod prefer such cores|request less of it|the message names the request with too few", CURES),
+    (r"remove it from cpuManagerPlugins|remove the plugin from cpuManagerPlugins", CURES),
+    # not carried out
+    (r"the disk fails|run (as|this as) root|mount it:|mounted read-only", ELSEWHERE),
+    (r"the kernel needs about|boot with|kernel 6\.7|kernel that is built", ELSEWHERE),
+    (r"max_user_watches|irqbalance|IRQBALANCE|the unit needs|needs cgroup v2|needs systemd|apt |cgroup above", ELSEWHERE),
+    (r"device plugin named|unset |ssh |/proc mounted|CAP_|openssh|report (it|this)|version of rt-tests", ELSEWHERE),
+    (r"crictl|kubeletPodsSocket|kubectl|kubelet 1\.20|jobs:|usermod|is the host's|another program|older than", ELSEWHERE),
+    (r"is the memory controller enabled|the launcher may have another version|memory limit", ELSEWHERE),
+    (r"undo the resize|runtimeDirectory|directory in ReadWritePaths|socket's directory", OPEN),
+    (r"a file is where a directory|a directory is where|a symbolic link is where|move it away|where the file is", OPEN),
+    (r"systemctl restart nodeagent|systemctl stop nodeagent|nodeagent release|cgroup\.kill|nodeagent exec", OPEN),
+    (r"nodeagent unpin|to start it again|another UID|end a pod that holds|set .* back to", OPEN),
+    (r"nodeagent delete|nodeagent apply|rename …|remove metadata|nodeagent checkpoint|--lossy|nodeagent probe", OPEN),
+    (r"try again|again|once more|continues|tries|the daemon may be stopping|hotplug is seen|until they end", AGAIN),
+    (r"sudo nodeagent|from a shell of this host|leave out|capture|--[a-z]+|name (a|an|one|all|it|another|manifests)", ARGUMENT),
+    (r"(name|give|use|make|check|choose|write|pipe|ask) |sudo closes|give a file", ARGUMENT),
+    (r"fix |edit|add it to|let fewer|create|a manifest has kind|metricsBindAddress|request less", PERSON),
+    (r"see |shows|says|compare|lists|is it|does |did |they are offline|the command before|where the program|…", LOOK),
+    (r"`(cat|ls|getent|journalctl|systemctl status|findmnt|nodeagent inspect)", LOOK),
+)  # fmt: skip
+"""Part of hints, and the test that does what they say, or the reason why none does. The first line that matches counts."""
+
+
+@cache
+def hints() -> tuple[str, ...]:
+    advice = [advise_next_step(reason, "POD").partition("; `nodeagent explain POD`")[0] for reason in ADVISED_REASONS]
+    advice.append(advise_next_step("SMTAlignmentError", "POD", "not multiple cpus per core"))
+    found = [*list_hints(), *(one.mended_by for one in EXPLAINED.values()), *advice]
+    return tuple(sorted(dict.fromkeys(found)))
+
+
+def line_of(hint: str) -> tuple[str, str] | None:
+    return next((line for line in STEPS if re.search(line[0], hint)), None)
+
+
+def test_each_hint_has_a_test_or_a_reason() -> None:
+    assert len(hints()) > 150
+    assert [hint for hint in hints() if line_of(hint) is None] == []
+    needed = {line_of(hint) for hint in hints()}
+    assert [part for part, *_ in STEPS if part not in {line[0] for line in needed if line}] == []
+
+
+def test_the_tests_that_carry_hints_out_are_there() -> None:
+    for named in {outcome for _, outcome in STEPS if "::" in outcome}:
+        file, _, name = named.partition("::")
+        functions = {
+            node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)
+        }
+        assert name in functions, named
+
+
+COMMANDS = sorted(
+    {
+        command
+        for hint in hints()
+        for quoted in re.findall(r"`([^`]*)`", hint)
+        for command in re.findall(r"nodeagent [a-z][^;|&]*", quoted)
+        if "systemctl" not in quoted and "journalctl" not in quoted and "usermod" not in quoted
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_in_a_hint_can_be_given(command: str) -> None:
+    """Variable parts, which stand as `…`, are words. A command's name alone only names the command."""
+    words = shlex.split(command.removesuffix("…").replace("…", "cpu-v2"))[1:]
+    parser, known = build_parsers(words[:1])
+    assert words[0] in known
+    if len(words) > 1 and words[1:] != ["--help"] and not command.endswith("…"):
+        _, unknown = parser.parse_known_args(words)
+        assert unknown == []
+
+
+def admits(placement: Placement, new: Pod) -> bool:
+    return World(placement=placement).add(new).state.entries[0].refusal is None
+
+
+def has_room(new: Pod, pods: int = 10, **room: int) -> bool:
+    amounts = {"cpu": 9000, "memory": 2**40} | room
+    return insufficient(new, usage_of(()), Allocatable(pods, tuple(sorted(amounts.items())))) is None
+
+
+def with_claim(count: int) -> Pod:
+    return replace(claiming("big", str(count), template(request("cpus", count=count))), uid="uid-big")
+
+
+def beside_shared(cpu: str) -> Pod:
+    return pod(
+        "big", app("app", cpu="2", memory="64Mi"), app("rest"), resources=exclusive(cpu=cpu, memory="256Mi")
+    )  # fmt: skip
+
+
+STRICT = replace(STATIC, cpu_plugins=(CpuPlugin("strict", code=Strict()),))
+ANY_CLASS = replace(big("2"), core_class="efficiency")
+
+
+@pytest.mark.parametrize(
+    ("refused", "cured"),
+    [
+        pytest.param(lambda: admits(ONE_NODE, big("6")), lambda: admits(ONE_NODE, big("2")), id="fewer CPUs"),
+        pytest.param(lambda: admits(ONE_NODE, big("6")), lambda: admits(STATIC, big("6")), id="a laxer policy"),
+        pytest.param(lambda: admits(WHOLE_CORES, big("3")), lambda: admits(WHOLE_CORES, big("2")), id="whole cores"),
+        pytest.param(lambda: admits(WHOLE_CORES, big("3")), lambda: admits(WHOLE_CORES, big("4")), id="more whole cores"),
+        pytest.param(lambda: admits(BY_POD, beside_shared("2")), lambda: admits(BY_POD, beside_shared("3")), id="a pod's CPU"),
+        pytest.param(lambda: admits(STATIC, big("8")), lambda: admits(STATIC, big("7")), id="less of what was short"),
+        pytest.param(lambda: admits(STATIC, ANY_CLASS), lambda: admits(STATIC, big("2")), id="cores of any class"),
+        pytest.param(lambda: admits(STATIC, with_claim(9)), lambda: admits(STATIC, with_claim(6)), id="fewer devices"),
+        pytest.param(lambda: admits(WITHOUT_PLUGIN, big("2")), lambda: admits(STATIC, big("2")), id="without a plugin"),
+        pytest.param(lambda: admits(STRICT, big("2")), lambda: admits(STATIC, big("2")), id="without a strict plugin"),
+        pytest.param(lambda: has_room(big("2"), cpu=1500), lambda: has_room(big("1"), cpu=1500), id="less cpu"),
+        pytest.param(lambda: has_room(big(), pods=0), lambda: has_room(big(), pods=1), id="maxPods"),
+        pytest.param(lambda: has_room(big(), memory=1), lambda: has_room(big(), memory=2**26), id="memory"),
+    ],
+)  # fmt: skip
+def test_what_a_refusal_advises_cures(refused: Callable[[], bool], cured: Callable[[], bool]) -> None:
+    assert (refused(), cured()) == (False, True)
