@@ -24,7 +24,7 @@ from nodeagent.core.model.cgroup import (
     cpu_shares,
     cpu_weight,
 )
-from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE, POOL, POOL_PAYLOAD, SHARED, is_above
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE, POOL, POOL_PAYLOAD, SHARED
 from nodeagent.core.model.config import UNLIMITED_SWAP, Config
 from nodeagent.core.model.derived import Derived
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -75,10 +75,13 @@ class Kernel(Struct, frozen=True):
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
     """Return the cgroups that hand down CPUs to partitions, the topmost first. Empty if one of these cgroups can't hand down CPUs."""
-    paths = ("", *sorted(path for path in observed if is_above(path)))
+    paths, above = [""], ABOVE
+    while above in observed:
+        paths.append(above)
+        above = f"{above}/{ABOVE}"
     groups = [observed.get(path) for path in paths]
     can_all = all(group is not None and group.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None for group in groups)
-    return paths[::-1] if can_all else ()
+    return tuple(reversed(paths)) if can_all else ()
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[DesiredCgroup, ...]]

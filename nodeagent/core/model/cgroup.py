@@ -180,13 +180,13 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
     """Return the units pinned by pods that are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
-    found = {}
-    for path, there in observed.items():
-        if path.startswith(f"{UNITS_UNCLEAR}/"):
-            if there.unit is not None and there.unit == there.unit_before and not there.unit.allowed_cpus:
-                continue  # systemd has none of the agent's settings for the unit, or the settings were restored
-            told = there.get(Attribute.CPUSET_CPUS)
-            found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
+    found, prefix = {}, f"{UNITS_UNCLEAR}/"
+    for path in [path for path in observed if path.startswith(prefix)]:
+        there = observed[path]
+        if there.unit is not None and there.unit == there.unit_before and not there.unit.allowed_cpus:
+            continue  # systemd has none of the agent's settings for the unit, or the settings were restored
+        told = there.get(Attribute.CPUSET_CPUS)
+        found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
     return found
 
 

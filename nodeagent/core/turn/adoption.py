@@ -208,7 +208,8 @@ def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     """Return the paths of the pods with processes. Pods with pinned units are left out, because the agent didn't start their processes."""
     populated = [path for path, group in observed.items() if group.is_populated and "/" in path]
-    return frozenset([path.rpartition("/")[0] for path in populated if not is_pinned(path)])
+    pods = {path.rpartition("/")[0] for path in populated}
+    return frozenset([pod for pod in pods if not is_pinned(pod)])
 
 
 def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:

@@ -83,9 +83,8 @@ def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
     """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods on these CPUs wait until the CPUs are
     free.
     """
-    unknown = find_populated_pods(world.observed) - {"", *OWN_DIRECTORIES}
-    if unknown:
-        unknown -= {entry.pod_path for entry in state.entries if entry.is_active}
+    known = {entry.pod_path for entry in state.entries if entry.is_active}
+    unknown = find_populated_pods(world.observed) - {"", *OWN_DIRECTORIES} - known
     cpus = CpuSet()
     for unit_cpus in unclear_units(world.observed).values():
         cpus |= unit_cpus

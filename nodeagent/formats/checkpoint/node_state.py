@@ -73,12 +73,11 @@ class StateEncoder:
         """Entries of the last state and their texts, by the object identity of the entry."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
-        encoded = {}
-        for entry in state.entries:
-            known = self._encoded.get(id(entry))
-            encoded[id(entry)] = (entry, _format_json(_encode_entry(entry))) if known is None else known
-        self._encoded = encoded
-        entries = ",".join([encoded[id(entry)][1] for entry in state.entries])
+        known = self._encoded
+        self._encoded = {
+            id(entry): known.get(id(entry)) or (entry, _format_json(_encode_entry(entry))) for entry in state.entries
+        }
+        entries = ",".join([text for _, text in self._encoded.values()])
         rest = _format_json({"generation": state.generation, "policies": dict(policies)})
         promises = _format_json(_encode_books(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)

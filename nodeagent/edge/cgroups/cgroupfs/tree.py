@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
+_NAMES = {attribute: attribute.value for attribute in Attribute}
 _READ = (
     "cgroup.controllers",
     SUBTREE_CONTROL,
@@ -44,7 +45,7 @@ _READ = (
     "memory.events",
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
-    *(attribute.value for attribute in Attribute),
+    *_NAMES.values(),
 )
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
@@ -241,8 +242,8 @@ class CgroupTree:
             return known[1]
         attributes = tuple(
             (attribute, files.parse(path, attribute, text))
-            for attribute in Attribute
-            if (text := texts.get(attribute.value)) is not None
+            for attribute, name in _NAMES.items()
+            if (text := texts.get(name)) is not None
         )
         events = files.parse_numbers(path, "cgroup.events", texts.get("cgroup.events", ""))
         # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless that process had already ended
