@@ -125,7 +125,7 @@ def pod_cgroups(
         [(entry.pod.uid, entry) for entry in state.own_entries() if entry.is_active],
         lambda entry: (entry, state.promises.of_pod(entry.pod.uid), None if entry.is_pooled else default),
         make,
-        {entry.pod.uid for entry in state.entries if entry.is_pooled} & quiet,
+        quiet - {entry.pod.uid for entry in state.entries if not entry.is_pooled},
     )
 
 
@@ -146,15 +146,15 @@ def desired_cgroups(
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
-    burstable_milli = {True: 0, False: 0}
+    burstable_milli, key = {True: 0, False: 0}, ("pod_cgroup_request", gate)
     for inputs, _ in pods.kept.values():
         entry = inputs[0]
         if entry.qos is QosClass.BURSTABLE:
-            key = ("pod_cgroup_request", gate)
-            if key not in entry.pod.derived:
-                amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
-                entry.pod.derived[key] = amounts.cpu_request_milli
-            burstable_milli[entry.is_pooled] += cast("int", entry.pod.derived[key])
+            milli = cast("int | None", entry.pod.derived.get(key))
+            if milli is None:
+                milli = pod_cgroup_amounts(entry.pod, pod_level_resources=gate).cpu_request_milli
+                entry.pod.derived[key] = milli
+            burstable_milli[entry.is_pooled] += milli
     of_pods = tuple(chain.from_iterable([wants for _, wants in pods.kept.values()]))
     unpooled = chain.from_iterable([wants for inputs, wants in pods.kept.values() if not inputs[0].is_pooled])
     return (

@@ -1,6 +1,7 @@
 """Decision on one pod in a turn. CPUs without foreign processes are preferred."""
 
 from collections.abc import Callable
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -83,12 +84,14 @@ def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
     """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods on these CPUs wait until the CPUs are
     free.
     """
-    known = {entry.pod_path for entry in state.entries if entry.is_active}
-    unknown = find_populated_pods(world.observed) - {"", *OWN_DIRECTORIES} - known
+    active = [entry for entry in state.entries if entry.is_active]
+    of_known = [entry.container_paths.values() for entry in active if entry.is_pooled]
+    others = {path: world.observed[path] for path in world.observed.keys() - set(chain.from_iterable(of_known))}
+    unknown = find_populated_pods(others) - {"", *OWN_DIRECTORIES} - {entry.pod_path for entry in active}
     cpus = CpuSet()
-    for unit_cpus in unclear_units(world.observed).values():
+    for unit_cpus in unclear_units(others).values():
         cpus |= unit_cpus
-    for path, group in world.observed.items() if unknown else ():
+    for path, group in others.items() if unknown else ():
         if group.is_populated and path.rpartition("/")[0] in unknown:
             cpus |= group.cpus_effective or CpuSet()
     return cpus

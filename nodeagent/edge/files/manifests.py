@@ -12,8 +12,9 @@ import shlex
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -263,8 +264,10 @@ def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> 
     return any(known.files[name].file.content is None for name in names)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode
+_stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
+    "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
+)
+"""Return everything of a file's status that a change of the file changes."""
 
 
 def _list(directory_fd: int) -> _Listing:
