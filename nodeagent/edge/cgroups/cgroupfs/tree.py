@@ -6,6 +6,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,16 @@ from nodeagent.core.cgroups.write_order import (
     RemoveCgroup,
     SetAttribute,
 )
-from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, ObservedCgroup, Partition, PartitionKind, Value
+from nodeagent.core.model.cgroup import (
+    MEMBER,
+    Attribute,
+    Attributes,
+    ByteLimit,
+    ObservedCgroup,
+    Partition,
+    PartitionKind,
+    Value,
+)
 from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kernel_limits import MOST_CPUS
@@ -28,16 +38,17 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
+    CgroupValueError,
     format_for_write,
     format_value,
     parse_flat_keyed,
+    parse_value,
 )
 
 if TYPE_CHECKING:
     from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
-_NAMES = {attribute: attribute.value for attribute in Attribute}
 _READ = (
     "cgroup.controllers",
     SUBTREE_CONTROL,
@@ -45,7 +56,7 @@ _READ = (
     "memory.events",
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
-    *_NAMES.values(),
+    *(attribute.value for attribute in Attribute),
 )
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
@@ -240,11 +251,7 @@ class CgroupTree:
         content, known = tuple(map(texts.get, _READ)), self._read_texts.get(path)
         if known is not None and known[0] == content and not self._has_partitions:
             return known[1]
-        attributes = tuple(
-            (attribute, files.parse(path, attribute, text))
-            for attribute, name in _NAMES.items()
-            if (text := texts.get(name)) is not None
-        )
+        attributes = self._parse_attributes(path, content[-len(Attribute) :])
         events = files.parse_numbers(path, "cgroup.events", texts.get("cgroup.events", ""))
         # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless that process had already ended
         # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
@@ -261,8 +268,8 @@ class CgroupTree:
             cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
         observed = ObservedCgroup(
             path=path,
-            controllers=frozenset(texts["cgroup.controllers"].split()),
-            subtree_control=frozenset(texts.get(SUBTREE_CONTROL, "").split()),
+            controllers=_parse_names(texts["cgroup.controllers"]),
+            subtree_control=_parse_names(texts.get(SUBTREE_CONTROL, "")),
             attributes=attributes,
             cpus_effective=cpus_effective,
             mems_effective=files.parse_ids(path, EFFECTIVE_MEMS, NumaSet, texts.get(EFFECTIVE_MEMS)),
@@ -273,6 +280,15 @@ class CgroupTree:
         )
         self._read_texts[path] = (content, observed)
         return observed
+
+    def _parse_attributes(self, path: str, texts: tuple[str | None, ...]) -> Attributes:
+        try:
+            return _parse_texts(texts)
+        except CgroupValueError:
+            for attribute, text in zip(Attribute, texts, strict=True):
+                if text is not None:
+                    self._files.parse(path, attribute, text)  # which names the file
+            raise
 
     def _find_outside(self, path: str) -> CpuSet:
         """Return the CPUs outside of a cgroup's effective CPUs on which threads of the cgroup or its descendants may run."""
@@ -418,3 +434,17 @@ class CgroupTree:
                     poller.poll(seconds * 1000)
         except OSError as err:
             raise make_error(f"read {file}", file, err) from err
+
+
+@lru_cache(maxsize=1024)  # many cgroups have the same values, which are then shared
+def _parse_texts(texts: tuple[str | None, ...]) -> Attributes:
+    return tuple(
+        (attribute, parse_value(attribute, text))
+        for attribute, text in zip(Attribute, texts, strict=True)
+        if text is not None
+    )
+
+
+@lru_cache(maxsize=64)
+def _parse_names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
