@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -624,6 +625,8 @@ class Daemon:
             assert memory.pod_cgroups.by_key() == pod_cgroups(config, managers, kernel, memory.state).by_key()
             placed = container_placements(managers, memory.state, memory.in_sync)
             assert memory.placements.by_key() == placed.by_key()
+        metrics = self.agent.metrics
+        assert metrics.counted == Counter(series for _, pod in metrics.pods.kept.values() for series in pod.counted)
 
     def rest(self, turns: int = 40) -> None:
         """Turn until nothing changes any more, letting time pass only where something waits for it."""

@@ -69,9 +69,9 @@ class MetricsRecorder:
     def __init__(self, node: NodeSetup, promises: Promises) -> None:
         self._totals = MetricTotals()
         self._totals.add(started_deltas(node.managers, promises))
-        self._pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
-        self._counted: dict[Series, int] = {}
-        """Sums over `_pods`."""
+        self.pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
+        self.counted: dict[Series, int] = {}
+        """Gauges that count pods and containers, summed over `pods`."""
         self._values: dict[Series, int] = {}
         """Gauges, as of the last whole turn."""
         self._aliases = node.config.metrics_aliases
@@ -147,18 +147,18 @@ class MetricsRecorder:
         held: dict[Holder, CpuSet] = {}
         claims: dict[Holder, tuple[str, ...]] = {}
         paths: dict[Holder, str] = {}
-        before = self._pods.kept
-        self._pods = self._pods.follow(
+        before = self.pods.kept
+        self.pods = self.pods.follow(
             (managers, view.node.config),
             [(entry.pod.uid, entry) for entry in state.entries],
             lambda entry: (entry, state.promises.of_pod(entry.pod.uid)),
             lambda inputs: _measure_pod(managers, view.node.config, state.promises, inputs[0]),
             quiet,
         )
-        now = self._pods.kept
-        self._count_pods([pod for uid, pod in now.items() if before.get(uid) is not pod], 1)
+        now = self.pods.kept
         self._count_pods([pod for uid, pod in before.items() if now.get(uid) is not pod], -1)
-        values = {**dict(gauges(managers, state.promises)), **self._counted}
+        self._count_pods([pod for uid, pod in now.items() if before.get(uid) is not pod], 1)
+        values = {**dict(gauges(managers, state.promises)), **self.counted}
         for pod in [pod for _, pod in now.values() if pod.held]:
             held.update(pod.held)
             claims.update(pod.claims)
@@ -186,11 +186,11 @@ class MetricsRecorder:
         """Add to the gauges that count pods and containers. A series without any is left out."""
         for _, pod in pods:
             for series in pod.counted:
-                count = self._counted.get(series, 0) + by
+                count = self.counted.get(series, 0) + by
                 if count:
-                    self._counted[series] = count
+                    self.counted[series] = count
                 else:
-                    del self._counted[series]
+                    del self.counted[series]
 
     def count_rest(self, seconds: float) -> None:
         """Count and publish a turn in which nothing had changed."""
