@@ -72,8 +72,15 @@ class MetricTotals(Struct):
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
         """Return an immutable snapshot of the totals, with the gauges from the state. Missing gauges are 0."""
         assert {one.name for one in gauges} & _SPECS.keys() <= _GAUGES
+        return self._show(MappingProxyType({**_START_GAUGES, **gauges}))
+
+    def renew(self, snapshot: MetricsSnapshot) -> MetricsSnapshot:
+        """Return a snapshot of the present totals, with the gauges of an earlier one."""
+        return self._show(snapshot.gauges)
+
+    def _show(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
         return MetricsSnapshot(
             MappingProxyType(dict(self._counters)),
-            MappingProxyType({**_START_GAUGES, **gauges}),
+            gauges,
             MappingProxyType({n: Distribution(tuple(t.counts), t.total) for n, t in self._histograms.items()}),
         )

@@ -72,8 +72,6 @@ class MetricsRecorder:
         self.pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
         self.counted: dict[Series, int] = {}
         """Gauges that count pods and containers, summed over `pods`."""
-        self._values: dict[Series, int] = {}
-        """Gauges, as of the last whole turn."""
         self._aliases = node.config.metrics_aliases
         self.cpu_counters = CpuCounters()
         self.config_refused_at_seconds = 0.0
@@ -87,8 +85,10 @@ class MetricsRecorder:
         """Configuration of the last rendering with its hash, which the serving thread computes."""
         self._room: tuple[Managers | None, Promises | None, dict[Series, int]] = None, None, {}
         """Free and allocated amounts, with the values that they were computed from."""
+        self._last = self._snapshot({})
+        """Snapshot of the last whole turn, whose gauges a turn at rest shows again."""
         self.exposition = Exposition(
-            self._snapshot({}),
+            self._last,
             aliases=self._aliases,
             read=lambda: {
                 **self._describe_config(),
@@ -179,8 +179,8 @@ class MetricsRecorder:
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
         self._config = view.node.config
-        self._values, self._aliases = values, view.node.config.metrics_aliases
-        self.exposition.publish(self._snapshot(values), aliases=self._aliases)
+        self._last, self._aliases = self._snapshot(values), view.node.config.metrics_aliases
+        self.exposition.publish(self._last, aliases=self._aliases)
 
     def _count_pods(self, pods: Iterable[tuple[object, _PodMetrics]], by: int) -> None:
         """Add to the gauges that count pods and containers. A series without any is left out."""
@@ -195,7 +195,7 @@ class MetricsRecorder:
     def count_rest(self, seconds: float) -> None:
         """Count and publish a turn in which nothing had changed."""
         self._totals.observe(names.RECONCILE_DURATION, seconds)
-        self.exposition.publish(self._snapshot(self._values), aliases=self._aliases)
+        self.exposition.publish(self._totals.renew(self._last), aliases=self._aliases)
 
     def _find_room(self, managers: Managers, promises: Promises) -> dict[Series, int]:
         """Return the free and the allocated amounts of each NUMA node. They are computed again if an allocation has changed."""
