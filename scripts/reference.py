@@ -508,8 +508,8 @@ does (the default for pods). Rows marked * are hangs, panics, or about the daemo
 
 ## kubelet 1.37
 
-What is known to differ from 1.36 in the managers of kubelet 1.37, by the project's lists of changes. None of the rows above is known to be
-mended in 1.37, so the profile `kubelet-1.37` reproduces all of them. It rests on reading, not on a kubelet 1.37 that was run.
+What is known to differ from 1.36 in the managers of kubelet 1.37, and in claims, by the project's lists of changes. None of the rows above
+is known to be mended in 1.37, so the profile `kubelet-1.37` reproduces all of them. It rests on reading, not on running kubelet 1.37.
 
 | kubelet 1.37 | nodeagent | changes |
 | --- | --- | --- |

@@ -62,6 +62,21 @@ def test_a_copied_node_and_its_capture_have_the_same_slices(
     assert set(found["dra.memory"]) >= {"memory-0", "memory-1"}
 
 
+def test_gates_of_the_configuration_decide_what_slices_have(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "etc/hostname").write_text("far-away\n")
+    config = tmp_path / "config.yaml"
+    for gates, expected in (("{}", 0), ("{DRANodeAllocatableResources: true}", 7), ("{AllAlpha: true}", 7)):
+        config.write_text(f"cpuManagerPolicy: static\nreservedSystemCPUs: '0'\nfeatureGates: {gates}\n")
+        words = ("--root", str(root), "--config", str(config))
+        assert main(["topology", "-o", "resourceslice", *words]) == 0
+        slices = list(yaml.safe_load_all(capsys.readouterr().out))
+        checked_slices(slices)
+        devices = [device for one in slices for device in one["spec"]["devices"]]
+        assert sum("nodeAllocatableResources" in device for device in devices) == expected
+
+
 def test_slices_are_of_a_node_with_a_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "-o", "resourceslice", "--root", str(root)]) == 1
     assert "ResourceSlices need it" in capsys.readouterr().err

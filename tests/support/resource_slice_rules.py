@@ -12,6 +12,7 @@ from nodeagent.core.model.quantity import Quantity
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _VALUES = {"int": int, "bool": bool, "string": str, "version": str}
+_LISTS = {"ints": int, "bools": bool, "strings": str, "versions": str}
 
 
 def is_subdomain(name: str, longest: int = 253) -> bool:
@@ -47,7 +48,13 @@ def checked(slices: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, A
 
 
 def _device(device: dict[str, Any]) -> dict[str, Any]:
-    assert set(device) <= {"name", "attributes", "capacity"}
+    assert set(device) <= {"name", "attributes", "capacity", "nodeAllocatableResources"}
+    for resource, mapped in device.get("nodeAllocatableResources", {}).items():
+        assert "/" not in resource, "no extended resource"
+        assert set(mapped) == {"mapping"}
+        ((kind, quantity),) = mapped["mapping"].items()
+        assert kind == "deviceMultiplier"
+        assert Quantity.parse(quantity).nano > 0
     assert _LABEL.fullmatch(device["name"])
     attributes, capacity = device.get("attributes", {}), device.get("capacity", {})
     assert len(attributes) + len(capacity) <= 32
@@ -58,9 +65,13 @@ def _device(device: dict[str, Any]) -> dict[str, Any]:
     values = {}
     for name, value in attributes.items():
         ((kind, held),) = value.items()
-        assert type(held) is _VALUES[kind], name
-        assert not isinstance(held, str) or 1 <= len(held) <= 64
+        each = held if kind in _LISTS else [held]
+        assert each, "a list has values"
+        for part in each:
+            assert type(part) is (_VALUES | _LISTS)[kind], name
+            assert not isinstance(part, str) or 1 <= len(part) <= 64
         values[name] = held
+    assert sum(len(one) if isinstance(one, list) else 1 for one in values.values()) <= 48
     for name, value in capacity.items():
         assert set(value) == {"value"}
         values[name] = Quantity.parse(value["value"]).value()

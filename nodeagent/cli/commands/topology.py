@@ -171,7 +171,15 @@ def _format_resource_slices(args: argparse.Namespace) -> str:
         args.parser.error("-o resourceslice describes a node, not a machine: leave out --topology")
     known = read_node(args)
     name = _find_node_name(known, "ResourceSlices need it")
-    slices = resource_slices(name, known.node.topology, known.node.reserved, read_selected_devices(args))
+    placement = known.node.config.placement
+    slices = resource_slices(
+        name,
+        known.node.topology,
+        known.node.reserved,
+        read_selected_devices(args),
+        has_lists=placement.gate("DRAListTypeAttributes"),
+        maps_cpus=placement.gate("DRANodeAllocatableResources"),
+    )
     return "---\n".join(format_document(one, "yaml") for one in slices)
 
 

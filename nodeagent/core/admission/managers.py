@@ -424,7 +424,10 @@ def _decide_demand(
         limited.devices or PlacedDevices(),
     )
     try:
-        for way in ways_to_place(cpus, memory, cards, managers.topology, promises, pod, demand):
+        lists_nodes = managers.placement.gate("DRAListTypeAttributes")
+        for way in ways_to_place(
+            cpus, memory, cards, managers.topology, promises, pod, demand, lists_nodes=lists_nodes
+        ):
             if isinstance(way, Refusal):
                 outcome = _decide_resources(managers, promises, demand, way, is_running=False)
             else:

@@ -29,6 +29,8 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
         "PodLevelResourceManagers": False,
         "DisableCPUQuotaWithExclusiveCPUs": True,
         "CustomCPUCFSQuotaPeriod": False,
+        "DRAListTypeAttributes": False,
+        "DRANodeAllocatableResources": False,
     }
 )
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""

@@ -300,6 +300,18 @@ SINCE_1_37: tuple[VersionRow, ...] = (
         "reads both, except under kubelet-1.36, and writes those of 1.36, which kubelet 1.37 reads as well",
         (139626,),
     ),
+    VersionRow(
+        "with the gate DRANodeAllocatableResources (KEP-5517, alpha) adds the CPUs of claims to the limits of pods and containers; slices "
+        "map devices to CPUs in `nodeAllocatableResources`, which was `nodeAllocatableResourceMappings` in 1.36",
+        "prints the mapping of CPUs with the gate; limits stay those of the manifest, which must request as many CPUs as the claims have",
+        (136725, 140009),
+    ),
+    VersionRow(
+        "comes with a library that gives drivers the attribute `resource.kubernetes.io/numaNode` (KEP-6072), as a list with the gate "
+        "DRAListTypeAttributes (KEP-5491)",
+        "has the attribute, and with the gate the list of cards, by the same rule; claims match a list if they have a value in common",
+        (139929,),
+    ),
 )
 """What is known to differ in kubelet 1.37. Everything else follows 1.36."""
 

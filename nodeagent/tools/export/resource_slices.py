@@ -12,15 +12,25 @@ from nodeagent.core.model.devices import Device, find_node_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.claims.inventory import DRIVERS, ClaimableDevice, claimable
+from nodeagent.core.resources.claims.inventory import DRIVERS, ClaimableDevice, Value, claimable
 
 Document = dict[str, Any]
 API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
 MOST_DEVICES = 128
 """Largest number of devices in a slice (ResourceSliceMaxDevices)."""
+_MOST_LISTED = 32
+"""Limit on the values of one list. A device has at most 48 values (ResourceSliceMaxAttributeValuesPerDevice), and up to 10 are no lists."""
 
 
-def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: Iterable[Device]) -> list[Document]:
+def resource_slices(
+    name: str,
+    topology: Topology,
+    reserved: CpuSet,
+    devices: Iterable[Device],
+    *,
+    has_lists: bool = False,
+    maps_cpus: bool = False,
+) -> list[Document]:
     """Describe a node.
 
     Args:
@@ -28,17 +38,17 @@ def resource_slices(name: str, topology: Topology, reserved: CpuSet, devices: It
         topology: the current machine.
         reserved: CPUs that are never exclusive. Slices don't list them.
         devices: PCI devices.
+        has_lists: whether the cluster takes attributes with several values (KEP-5491, the gate DRAListTypeAttributes).
+        maps_cpus: whether the cluster takes the mapping of devices to CPUs (KEP-5517, the gate DRANodeAllocatableResources).
     """
-    claimable_devices = claimable(
-        topology, reserved, ((device, find_node_of(device, topology).node) for device in devices)
-    )
-    return [
-        document
-        for driver in DRIVERS
-        for document in _describe_pool(
-            name, driver, [_describe_device(device) for device in claimable_devices if device.driver == driver]
-        )
-    ]
+    placed = ((device, find_node_of(device, topology).node) for device in devices)
+    pools: dict[str, list[Document]] = {driver: [] for driver in DRIVERS}
+    for device in claimable(topology, reserved, placed, lists_nodes=has_lists):
+        document = _describe_device(device, has_lists=has_lists)
+        if maps_cpus and device.cpu is not None:
+            document["nodeAllocatableResources"] = {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
+        pools[device.driver].append(document)
+    return [document for driver, pool in pools.items() for document in _describe_pool(name, driver, pool)]
 
 
 def _describe_pool(node: str, driver: str, devices: Sequence[Document]) -> Iterator[Document]:
@@ -57,16 +67,21 @@ def _describe_pool(node: str, driver: str, devices: Sequence[Document]) -> Itera
         }
 
 
-def _describe_device(device: ClaimableDevice) -> Document:
-    # Only an alpha version of the API has attributes with several values (KEP-5491).
-    attributes = {key: _describe_value(value) for key, value in device.attributes if not isinstance(value, tuple)}
+def _describe_device(device: ClaimableDevice, *, has_lists: bool) -> Document:
+    attributes = {
+        key: _describe_value(value)
+        for key, value in device.attributes
+        if not isinstance(value, tuple) or (has_lists and len(value) <= _MOST_LISTED)
+    }
     document: Document = {"attributes": attributes}
     if device.capacity:
         document["capacity"] = {key: {"value": str(Quantity.of_bytes(size))} for key, size in device.capacity}
     return {**document, "name": device.name}
 
 
-def _describe_value(value: int | str | bool) -> Document:
+def _describe_value(value: Value) -> Document:
+    if isinstance(value, tuple):
+        return {"ints" if isinstance(value[0], int) else "strings": list(value)}
     match value:
         case bool():
             return {"bool": value}

@@ -1,6 +1,7 @@
 """`nodeagent topology -o resourceslice`: what an API server would take, with the attributes that the field's drivers have."""
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.model.devices import Device, DeviceKind
 from nodeagent.core.model.idset import CpuSet
@@ -68,3 +69,26 @@ def test_no_slice_is_larger_than_an_api_server_takes(topology: Topology) -> None
     slices = resource_slices("node01.example.org", topology, CpuSet(), ())
     assert len(checked(slices)["dra.cpu"]) == len(topology.cpus)
     assert next(one["metadata"]["name"] for one in slices) == "node01.example.org-dra.cpu-0"
+
+
+def test_lists_and_mappings_are_printed_only_for_a_cluster_that_takes_them() -> None:
+    """An API server without the gates drops the lists, and then refuses the slice."""
+    plain = resource_slices("node01", MACHINE, CpuSet(), (CARD,))
+    assert [name for one in plain for name in one["spec"]["devices"] if "nodeAllocatableResources" in name] == []
+    slices = resource_slices("node01", MACHINE, CpuSet(), (CARD, BARE), has_lists=True, maps_cpus=True)
+    found = checked(slices)
+    assert found["dra.cpu"]["cpudev021"]["resource.kubernetes.io/pcieRoot"] == ["pci0000:3a"]
+    assert found["dra.cpu"]["cpudev021"]["resource.kubernetes.io/numaNode"] == 1
+    assert found["nodeagent.io"]["pci-0000-3b-00-0"]["resource.kubernetes.io/numaNode"] == [1, 0]
+    assert "resource.kubernetes.io/numaNode" not in found["nodeagent.io"]["pci-0001-ff-1f-7"]
+    devices = {device["name"]: device for one in slices for device in one["spec"]["devices"]}
+    mapping = {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
+    assert devices["cpudev021"]["nodeAllocatableResources"] == mapping
+    assert {name for name, one in devices.items() if "nodeAllocatableResources" in one} == {*found["dra.cpu"]}
+
+
+def test_a_list_too_long_for_an_api_server_is_left_out() -> None:
+    roots = tuple(replace(CARD, address=f"{n:04x}:3b:00.0", root=f"pci{n:04x}:3a") for n in range(33))
+    for count, has_roots in ((32, True), (33, False)):
+        found = checked(resource_slices("node01", MACHINE, CpuSet(), roots[:count], has_lists=True))
+        assert ("resource.kubernetes.io/pcieRoot" in found["dra.cpu"]["cpudev021"]) is has_roots

@@ -23,7 +23,7 @@ _ROOT = "resource.kubernetes.io/pcieRoot"
 _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
 """Names of the core classes in dra-driver-cpu."""
 
-Value = int | str | bool | tuple[str, ...]
+Value = int | str | bool | tuple[str, ...] | tuple[int, ...]
 """Value of an attribute. A tuple matches if any of its values matches (KEP-5491)."""
 
 
@@ -46,7 +46,7 @@ class ClaimableDevice(Struct, frozen=True):
 
 
 def claimable(
-    topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]]
+    topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]], *, lists_nodes: bool = False
 ) -> tuple[ClaimableDevice, ...]:
     """Return all claimable devices: CPUs, then memory, then cards.
 
@@ -54,6 +54,8 @@ def claimable(
         topology: the current machine.
         reserved: CPUs that are never allocated exclusively.
         cards: PCI devices, each with its NUMA node if known.
+        lists_nodes: whether the `numaNode` of a card is a list of its node and the nearest nodes of the same socket (KEP-6072, the gate
+            DRAListTypeAttributes).
     """
     cards = tuple(cards)
     roots = _find_cpus_near_roots(topology, cards)
@@ -61,8 +63,28 @@ def claimable(
     return (
         *(_make_cpu(cpu, roots, has_siblings=has_siblings) for cpu in topology.cpus if cpu.id not in reserved),
         *_make_memory(topology),
-        *(_make_card(device, node) for device, node in cards),
+        *(
+            _make_card(device, _list_near_nodes(topology, node) if lists_nodes and node is not None else node)
+            for device, node in cards
+        ),
     )
+
+
+def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
+    """Return a node, then the nodes at the smallest distance from it that aren't known to be in another socket, in ascending order.
+
+    Kubernetes' library for drivers does the same (deviceattribute, ListAttribute): a node without CPUs counts for every socket.
+    """
+    distances = next((one.distances for one in topology.numa if one.id == node), None)
+    others = {one.id: far for one, far in zip(topology.numa, distances or (), strict=False) if one.id != node}
+    sockets = {cpu.numa: cpu.socket for cpu in reversed(topology.cpus)}
+    socket = sockets.get(node)
+    nearest = (
+        other
+        for other, far in others.items()
+        if far == min(others.values()) and (socket is None or sockets.get(other, socket) == socket)
+    )
+    return node, *sorted(nearest)
 
 
 def _find_cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
@@ -113,7 +135,7 @@ def _make_memory(topology: Topology) -> Iterator[ClaimableDevice]:
             yield ClaimableDevice(MEMORY_DRIVER, name, _sort_items(attributes), ((SIZE, size),), memory=place)
 
 
-def _make_card(device: Device, node: int | None) -> ClaimableDevice:
+def _make_card(device: Device, node: int | tuple[int, ...] | None) -> ClaimableDevice:
     attributes: dict[str, Value] = {
         f"{CARD_DRIVER}/kind": device.kind.value,
         _BUS_ID: device.address,

@@ -59,6 +59,8 @@ def ways_to_place(
     promises: Promises,
     pod: Pod,
     demand: PodDemand,
+    *,
+    lists_nodes: bool = False,
 ) -> Iterator[Met | Refusal]:
     """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
@@ -70,9 +72,11 @@ def ways_to_place(
         promises: the promises without the allocations of the claims.
         pod: a pod with claims.
         demand: the pod's other requests.
+        lists_nodes: whether cards list the NUMA nodes near them, not only their own.
     """
     try:
-        placing = _Placing(cpus, memory, machine, promises, pod, demand, cards)
+        devices = claimable(machine, cpus.reserved, cards.placed, lists_nodes=lists_nodes)
+        placing = _Placing(cpus, memory, machine, promises, pod, demand, cards, devices)
         yield from placing.ways(_list_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
@@ -138,11 +142,12 @@ class _Placing:
         pod: Pod,
         demand: PodDemand,
         cards: PlacedDevices,
+        devices: tuple[ClaimableDevice, ...],
     ) -> None:
         self._cpu_manager = cpus
         self._memory_manager = memory
         self._machine = machine
-        self._all_devices = claimable(machine, cpus.reserved, cards.placed)
+        self._all_devices = devices
         self._nodes = {device.address: node for device, node in cards.placed}
         self._names = {device.address: (device.kind.value, device.names) for device, _ in cards.placed}
         self._promises = promises
