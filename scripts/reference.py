@@ -30,7 +30,7 @@ from nodeagent.core.metrics.agent_metrics import (
 )
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES, Config
-from nodeagent.core.model.errata import ERRATA, PROPOSALS, SINCE_1_37
+from nodeagent.core.model.errata import ASKED_OF_KUBELET, ERRATA, PROPOSALS, SINCE_1_37
 from nodeagent.core.model.problem_kinds import EXPLAINED
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
@@ -495,6 +495,11 @@ def differences() -> str:
     proposals = "\n".join(
         f"| {_cell(row.proposal)} | {_cell(row.nodeagent)} | {_cell(row.unknown)} |" for row in PROPOSALS
     )
+    own = "\n".join(
+        f"| {_cell(row.kubelet)} | {_cell(row.nodeagent)} | `{row.setting}` | "
+        f"[{row.issue}](https://github.com/kubernetes/kubernetes/issues/{row.issue}) |"
+        for row in ASKED_OF_KUBELET
+    )
     return f"""\
 # Differences from kubelet
 
@@ -523,6 +528,15 @@ field. The agent takes them in every profile, because configurations and tools b
 | proposal | nodeagent | what isn't settled, or differs |
 | --- | --- | --- |
 {proposals}
+
+## Asked of kubelet
+
+Settings that no kubelet has. They are off by default, refuse no pod that would be admitted without them, and can't be on where kubelet's
+behaviour is reproduced. `nodeagent simulate --compare` shows what a setting changes on a node or a capture.
+
+| kubelet | nodeagent | setting | issue |
+| --- | --- | --- | --- |
+{own}
 """
 
 

@@ -32,6 +32,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "false",
         "`true`: if the hints of a pod's devices and CPUs conflict, a NUMA node that its CPUs prefer wins",
     ),
+    (
+        "sameNumaNodes",
+        "false",
+        "`true`: a container's CPUs and its memory are on the same NUMA nodes if such an allocation exists",
+    ),
     ("resizeBelowAdmittedCPUs", "false", "`true`: a resize may take away CPUs that a container was admitted with"),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
     ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `numa-allocation-strategy`, `numa-score-weights`, `prefer-most-allocated-numa-node`"),

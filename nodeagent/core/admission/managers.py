@@ -18,7 +18,7 @@ from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, Merge
 from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
-from nodeagent.core.model.config import ANY_CLASS, DEPENDENT_GATES, CpuPlugin, Placement
+from nodeagent.core.model.config import ANY_CLASS, DEPENDENT_GATES, CpuPlugin, Errata, Placement
 from nodeagent.core.model.demand import (
     DemandRules,
     PodDemand,
@@ -139,6 +139,12 @@ class Managers(Struct, frozen=True):
             return self
         return replace(self, providers=self.providers.having(self.devices.tried_out()))
 
+    def without_preferred_nodes(self) -> "Managers":
+        """Return the managers without the node's own preferences for NUMA nodes, which a kubelet lacks."""
+        cpus = CpuResource(replace(self.providers.of(CpuResource).manager, uses_all_nodes=False))
+        topology = replace(self.providers.topology, same_nodes=False)
+        return replace(self, providers=replace(self.providers.having(cpus), topology=topology))
+
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
         """Return the node's allocatable amounts, with the amounts of extended resources added."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
@@ -219,7 +225,11 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
     """Build the managers, or return every error of the configuration on this machine. kubelet's first error comes first."""
     topology_manager = build_topology_manager(topology, placement)
     built = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
-    refused = [each for each in (judge_gates(placement), topology_manager, *built) if isinstance(each, tuple) and each]
+    refused = [
+        each
+        for each in (judge_gates(placement), judge_preferred_nodes(placement), topology_manager, *built)
+        if isinstance(each, tuple) and each
+    ]
     if refused or isinstance(topology_manager, tuple):
         return tuple(one for each in refused for one in each)
     resources = tuple(each for each in built if not isinstance(each, tuple))
@@ -238,9 +248,26 @@ def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
     """Return every error of the configuration that doesn't depend on the machine."""
     return (
         *judge_gates(placement),
+        *judge_preferred_nodes(placement),
         *judge_topology_options(placement)[1],
         *judge_policy_and_scope(placement),
         *(refused for kind in resource_kinds.RESOURCES for refused in kind.judge(placement)),
+    )
+
+
+def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
+    """Return an error for each preference for NUMA nodes that is on where kubelet's behaviour is reproduced: no kubelet has it."""
+    if placement.errata is Errata.FIXED:
+        return ()
+    settings = (("sameNumaNodes", placement.same_numa_nodes, "false"),)
+    return tuple(
+        StartRefused(
+            f"no kubelet has this setting, so errata: {placement.errata.value} can't reproduce it",
+            key,
+            allowed=f"must be {off}, or removed, unless errata is fixed",
+        )
+        for key, value, off in settings
+        if value
     )
 
 
@@ -400,6 +427,27 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
 
 
 def _decide_demand(
+    managers: Managers,
+    promises: Promises,
+    pod: Pod,
+    demand: PodDemand,
+    sort_refusal: Refusal | None,
+    *,
+    is_running: bool,
+) -> AdmissionResult:
+    """Decide with the node's preferences for NUMA nodes. If they refuse the pod, decide as a kubelet would."""
+    outcome = _decide_once(managers, promises, pod, demand, sort_refusal, is_running=is_running)
+    if not managers.placement.prefers_numa_nodes or outcome.refusal is None:
+        return outcome
+    if outcome.refusal.reason in FAILURES_OF_PLUGINS or sort_refusal is not None:
+        return outcome
+    if managers.providers.observer is not None:
+        managers.providers.observer(DecidedAnew())
+    plain = managers.without_preferred_nodes()
+    return _decide_once(plain, promises, pod, demand, sort_refusal, is_running=is_running)
+
+
+def _decide_once(
     managers: Managers,
     promises: Promises,
     pod: Pod,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.affinity_score import preferred_of_two, rank_by_strategy
 from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
+from nodeagent.core.admission.same_nodes import find_same_nodes
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
     TOPOLOGY_ERRORS,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """Event: the trial with the pod's preferred class of cores has failed, so the pod is decided again without the class."""
+    """Event: a trial with a preference (class of cores, own option) has failed, so the pod is decided again without it."""
 
 
 AllocationObserver = Callable[[Allocated | DecidedAnew], None]
@@ -106,6 +107,8 @@ class MergeReport(Struct, frozen=True):
     admitted: bool
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts (`preferCPUsNumaNode`)."""
+    instead_of: Merged | None = None
+    """Result of the merge that a set for both CPUs and memory has replaced (`sameNumaNodes`). None means that it wasn't replaced."""
 
 
 class AdmissionResult(Struct, frozen=True):
@@ -236,9 +239,13 @@ def _merge_hints(
     overruled: tuple[str, ...] = ()
     if near and not merged.preferred:
         merged, overruled = _prefer_cpus_node(topology, merged, near, hints)
+    instead_of = None
+    if topology.same_nodes and topology.admits(merged):
+        same = find_same_nodes(providers, promises, pod, container, (*near, *hints), merged)
+        merged, instead_of = same, None if same is merged else merged
     admitted = topology.admits(merged)
     name = None if container is None else container.name
-    report = MergeReport(name, (*near, *hints), merged, admitted, overruled)
+    report = MergeReport(name, (*near, *hints), merged, admitted, overruled, instead_of)
     outcome = replace(outcome, merges=(*outcome.merges, report))
     if admitted:
         return outcome

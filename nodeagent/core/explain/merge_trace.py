@@ -14,6 +14,7 @@ from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import MergeReport
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import NumaMask, NumaSet
+from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
@@ -80,6 +81,8 @@ class MergeTrace(Struct, frozen=True):
     """Whether the candidates include every set that at least one resource offers."""
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts."""
+    instead_of: NumaSet | None = None
+    """Result of the merge that a set for both CPUs and memory has replaced (sameNumaNodes). None means that it wasn't replaced."""
     silent: tuple[str, ...] = ()
     """Requested memory resources without a hint. The memory manager gives no hint if it has too little, as in kubelet."""
     answers: tuple[PluginAnswered, ...] = ()
@@ -123,6 +126,7 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
             for mask in sorted(shown_masks, key=lambda mask: (mask.bit_count(), mask))
         ),
         overruled=report.overruled,
+        instead_of=None if report.instead_of is None else NumaSet(report.instead_of.mask or rules.default_mask),
         silent=_list_resources_without_hint(report, pod),
         all_sets=all_sets,
     )
@@ -165,6 +169,7 @@ class _SetJudge:
         self._managers = managers
         self._promises = promises
         self._merged = report.merged
+        self._has_replaced = report.instead_of is not None
         self._winner = winner
         self._topology = managers.providers.topology
         self._hints = [hints for _, hints in report.hints]
@@ -176,6 +181,10 @@ class _SetJudge:
         lacking = tuple(name for name, opinion in opinions if opinion is Opinion.NO)
         if lacking:
             return Verdict.NO_ROOM, lacking
+        if self._has_replaced and self._winner is not None:
+            fit = fitness(self._topology.rules)
+            if fit(mask) < fit(self._winner):
+                return Verdict.NO_ROOM, (CPU,)  # some node of the set has no CPU for the container
         single = self._topology.rules.single_node
         if single and mask.bit_count() > 1:
             return Verdict.SEVERAL_NODES, ()

@@ -135,6 +135,8 @@ class Placement(Struct, frozen=True):
     """Core class for containers without exclusive CPUs, as long as the shared pool has such CPUs. `any`, the default, matches kubelet."""
     prefer_cpus_numa_node: bool = False
     """Whether a single NUMA node preferred for CPUs and memory wins over conflicting hints of devices. Off matches kubelet."""
+    same_numa_nodes: bool = False
+    """Whether CPUs and memory are allocated on the same NUMA nodes if possible. Off matches kubelet."""
     resize_below_admitted_cpus: bool = False
     """Whether a resize may take away exclusive CPUs that a container was admitted with. Off matches KEP-5554."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
@@ -149,6 +151,11 @@ class Placement(Struct, frozen=True):
     def has_static_cpus(self) -> bool:
         """Whether containers can get exclusive CPUs."""
         return self.cpu_manager_policy == "static"
+
+    @property
+    def prefers_numa_nodes(self) -> bool:
+        """Whether a setting that kubelet lacks prefers NUMA nodes. It never refuses a pod that would be admitted without it."""
+        return self.same_numa_nodes
 
     @property
     def decides_by_pod(self) -> bool:

@@ -353,6 +353,27 @@ PROPOSALS: tuple[ProposalRow, ...] = (
 """Settings that are in no released kubelet. This is the one place that says so; other pages link to it."""
 
 
+class AskedRow(Struct, frozen=True):
+    """Behaviour that people ask kubelet for and that a setting of nodeagent has."""
+
+    kubelet: str
+    nodeagent: str
+    setting: str
+    issue: int
+    """Issue in kubernetes/kubernetes."""
+
+
+ASKED_OF_KUBELET: tuple[AskedRow, ...] = (
+    AskedRow(
+        "packs the CPUs of a container on one NUMA node although its memory is on two",
+        "allocates both on the same nodes if any allocation allows that",
+        "sameNumaNodes",
+        138523,
+    ),
+)
+"""Settings of nodeagent that no version of kubelet has."""
+
+
 def list_reproduced(errata: Errata) -> frozenset[Erratum]:
     """Return the errata that are reproduced in a mode. No erratum of kubelet 1.36 is known to be mended in 1.37."""
     if errata is Errata.FIXED:

@@ -67,6 +67,8 @@ class TopologyManager(Struct, frozen=True):
     """Weights of scores, by the name of a list of hints. The weight of other lists is 1."""
     prefer_cpus_node: bool = False
     """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
+    same_nodes: bool = False
+    """Whether a set of nodes for both CPUs and memory replaces a result that isn't one (sameNumaNodes)."""
 
     @property
     def is_strict(self) -> bool:
@@ -187,6 +189,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
         strategy=options.strategy,
         score_weights=options.score_weights,
         prefer_cpus_node=placement.prefer_cpus_numa_node and not single_node,
+        same_nodes=placement.same_numa_nodes and not single_node,
     )
 
 

@@ -31,6 +31,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "exclusiveCoreClass": placement.exclusive_core_class,
         "sharedCoreClass": placement.shared_core_class,
         "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
+        "sameNumaNodes": placement.same_numa_nodes,
         "resizeBelowAdmittedCPUs": placement.resize_below_admitted_cpus,
         "devices": device_entries(placement),
         "memoryManagerPolicy": placement.memory_manager_policy,

@@ -287,6 +287,21 @@ class _ConfigReader:
             self._notes.append(
                 "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
             )
+        if placement.same_numa_nodes:
+            needs = [
+                text
+                for is_met, text in (
+                    (placement.has_static_cpus, "cpuManagerPolicy: static"),
+                    (placement.memory_manager_policy == "Static", "memoryManagerPolicy: Static"),
+                    (
+                        placement.topology_manager_policy in {"best-effort", "restricted"},
+                        "topologyManagerPolicy: best-effort or restricted",
+                    ),
+                )
+                if not is_met
+            ]
+            if needs:
+                self._notes.append(f"sameNumaNodes has no effect here: it needs {', and '.join(needs)}")
         given = dict(placement.feature_gates)
         for gate, (field, unset) in _GATE_OF_POLICY.items():
             policy = self._fields.string(field) or unset

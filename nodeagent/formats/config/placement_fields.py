@@ -99,6 +99,7 @@ class PlacementReader:
             or default.exclusive_core_class,
             shared_core_class=fields.one_of("sharedCoreClass", CORE_CLASS_CHOICES) or default.shared_core_class,
             prefer_cpus_numa_node=fields.boolean("preferCPUsNumaNode") or default.prefer_cpus_numa_node,
+            same_numa_nodes=fields.boolean("sameNumaNodes") or default.same_numa_nodes,
             resize_below_admitted_cpus=fields.boolean("resizeBelowAdmittedCPUs") or default.resize_below_admitted_cpus,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,

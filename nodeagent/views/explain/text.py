@@ -85,6 +85,8 @@ def format_rules(config: Document) -> str:
     parts += [f"{name} {config[name]}" for name in ("exclusiveCoreClass", "sharedCoreClass") if config[name] != "any"]
     if config["preferCPUsNumaNode"]:
         parts.append("preferCPUsNumaNode")
+    if config["sameNumaNodes"]:
+        parts.append("sameNumaNodes")
     plugins = [each["name"] for each in config.get("cpuManagerPlugins", ())]
     if plugins:
         parts.append(f"CPU plugins {', '.join(plugins)}")
@@ -277,7 +279,8 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
     if step["step"] == "merge" and not step["allSets"]:
         yield f"{inner}not all sets of so many NUMA nodes are listed"
     if step["step"] == "cpus":
-        yield from _format_choices(step, list_enabled(config["cpuManagerPolicyOptions"]), inner, width, node)
+        options = list_enabled(config["cpuManagerPolicyOptions"]) + ["sameNumaNodes"] * config["sameNumaNodes"]
+        yield from _format_choices(step, options, inner, width, node)
     if step["step"] == "memory":
         yield from _format_taken(step, inner, width)
 
@@ -296,6 +299,8 @@ def _format_merge_result(step: Document, config: Document) -> str:
     nodes = "any" if step["nodes"] is None else f"NUMA {step['nodes']}"
     if step["overruled"]:
         return f"{nodes}, which its CPUs prefer; preferCPUsNumaNode puts them before {' and '.join(step['overruled'])}"
+    if step["insteadOf"] is not None:
+        return f"{nodes}, where CPUs and memory both have room; sameNumaNodes takes it instead of {step['insteadOf']}"
     if step["admitted"]:
         how = "preferred by all" if step["preferred"] else f"not preferred by all, which {policy} accepts"
         return f"{nodes}, {how}"
@@ -367,7 +372,9 @@ def _format_answers(step: Document, inner: str, width: int) -> Iterator[str]:
 def _format_rule(group: Document, options: Collection[str]) -> str:
     share = ""
     if group["shareOf"] is not None:
-        share = f", NUMA {group['shareOf']}'s {'part of the remainder' if group['remainder'] else 'equal share'}"
+        share = f", NUMA {group['shareOf']}'s {'part of the remainder' if group['remainder'] else 'share'}"
+        if "sameNumaNodes" in options and "distribute-cpus-across-numa" not in options:
+            share += ", because the memory is there, too (sameNumaNodes)"
     if group["rule"] == "plugin":
         return f"selected by the CPU plugin {group['plugin']}"
     rule = _RULES[group["rule"]]

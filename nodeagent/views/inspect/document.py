@@ -197,6 +197,7 @@ def _describe_node(view: NodeView) -> Document:
             "exclusiveCoreClass": placement.exclusive_core_class,
             "memoryManagerPolicy": placement.memory_manager_policy,
             "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
+            "sameNumaNodes": placement.same_numa_nodes,
             "sharedCoreClass": placement.shared_core_class,
             "topologyManagerPolicy": placement.topology_manager_policy,
             "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),

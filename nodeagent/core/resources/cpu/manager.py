@@ -48,9 +48,10 @@ from nodeagent.core.resources.cpu.holdings import (
     with_default_set,
 )
 from nodeagent.core.resources.cpu.layout import CpuGroup, CpuLayout, NodeSet
-from nodeagent.core.resources.cpu.observing import Choosing, PickObserver, Source
+from nodeagent.core.resources.cpu.observing import Choosing, PickObserver, Source, Spread
 from nodeagent.core.resources.cpu.options import CpuOptions, judge_cpu_options, misfits
 from nodeagent.core.resources.cpu.points import CpuShortage, Filter, Question, Select
+from nodeagent.core.resources.cpu.shares import divide_evenly
 from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
@@ -124,6 +125,8 @@ class CpuManager(Struct, frozen=True):
     """Layout of the whole machine, if `layout` is limited to one class of cores."""
     keeps_first: bool = True
     """Whether a resized container keeps at least the CPUs from its admission."""
+    uses_all_nodes: bool = False
+    """Whether containers with memory get CPUs of every NUMA node of their hint if possible (sameNumaNodes)."""
     chooser: Chooser | None = None
     """Calls the CPU plugins. None means that no plugins are configured."""
 
@@ -361,6 +364,7 @@ def _build_manager(
         quirks=quirks,
         grantable=grantable_cpus(topology, placement, reserved),
         keeps_first=not placement.resize_below_admitted_cpus,
+        uses_all_nodes=placement.same_numa_nodes and placement.memory_manager_policy == "Static",
         node_sets=layout.node_sets() if needs_hints and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
 
@@ -474,6 +478,10 @@ def _choose_near(
 ) -> CpuSet | CpuShortage:
     available, count = question.free.bits, question.count
     near = CpuSet()
+    if mask is not None and mask.bit_count() > 1 and manager.uses_all_nodes and _asks_for_memory(question):
+        spread = _choose_on_all_nodes(manager, question, mask, isolated=isolated)
+        if spread is not None:
+            return spread
     if mask is not None:
         near_cpus = manager.usable(question, CpuMask(available & _find_aligned_cpus(manager, mask)))
         near_count = _count_near_cpus(manager, available, near_cpus, count)
@@ -493,6 +501,55 @@ def _choose_near(
         return manager.assign(question)
     rest = manager.assign(over(question, other_cpus, missing))
     return rest if isinstance(rest, CpuShortage) else near | rest
+
+
+def _asks_for_memory(question: Question) -> bool:
+    pod = question.pod
+    if question.container is None:
+        return bool(pod.memory)
+    return any(container.memory for container in pod.containers if container.name == question.container)
+
+
+def _choose_on_all_nodes(manager: CpuManager, question: Question, mask: NumaMask, *, isolated: bool) -> CpuSet | None:
+    """Choose CPUs of every node of the mask, because the container's memory is on all of them. None means that it isn't possible."""
+    shares = divide_among_nodes(manager, question, mask)
+    if shares is None:
+        return None
+    if manager.observer is not None:
+        near = manager.usable(question, CpuMask(question.free.bits & manager.layout.cpus_of_nodes(mask)))
+        manager.observer(Choosing(Source.HINT, near, question.count, isolated))
+    chosen = CpuSet()
+    for node, free, share in shares:
+        if manager.observer is not None:
+            manager.observer(Spread(node, share, is_remainder=False))
+        part = manager.assign(over(question, free, share))
+        if isinstance(part, CpuShortage):
+            return None
+        chosen |= part
+    return chosen
+
+
+def divide_among_nodes(
+    manager: CpuManager, question: Question, mask: NumaMask
+) -> tuple[tuple[int, CpuMask, int], ...] | None:
+    """Divide the request among all nodes of the mask, in whole cores if possible.
+
+    Returns:
+        For each node, its ID, its free CPUs and its share. None means that some node can't provide a share, or all have too few CPUs.
+    """
+    layout = manager.layout
+    free = {node.id: CpuMask(question.free.bits & node.cpus) for node in layout.nodes if mask >> node.id & 1}
+    if len(free) < mask.bit_count():
+        return None
+    whole = {node: layout.whole_cores(cpus) for node, cpus in free.items()}
+    sizes = [] if layout.core_size is None else [(layout.core_size, whole)]
+    if not manager.picking.whole_cores:
+        sizes.append((1, free))
+    for size, cpus_of in sizes:
+        shares = divide_evenly([cpus.bit_count() for cpus in cpus_of.values()], question.count, size)
+        if shares is not None:
+            return tuple((node, cpus, share) for (node, cpus), share in zip(cpus_of.items(), shares, strict=True))
+    return None
 
 
 def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask, count: int) -> int:

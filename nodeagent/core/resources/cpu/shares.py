@@ -1,0 +1,25 @@
+"""Shares of NUMA nodes in one allocation of CPUs: every node of a hint provides some (sameNumaNodes)."""
+
+from collections.abc import Sequence
+from itertools import repeat
+
+
+def divide_evenly(free: Sequence[int], count: int, size: int) -> tuple[int, ...] | None:
+    """Divide `count` CPUs among nodes as evenly as their free CPUs allow. Each node provides at least one group of CPUs.
+
+    Args:
+        free: free CPUs of each node.
+        count: the number of CPUs to divide.
+        size: the number of CPUs that stay together.
+
+    Returns:
+        The number of CPUs of each node. None means that there is no such division.
+    """
+    groups, remainder = divmod(count, size)
+    room = [each // size for each in free]
+    if remainder or groups < len(room) or sum(room) < groups or not all(room):
+        return None
+    shares = [0] * len(room)
+    for _ in repeat(None, groups):
+        shares[min((x for x in range(len(room)) if shares[x] < room[x]), key=shares.__getitem__)] += 1
+    return tuple(share * size for share in shares)

@@ -1,0 +1,84 @@
+"""What the settings that prefer NUMA nodes would change on a captured node, and how a decision under them is explained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.daemon.start.startup import STATE_FILE
+from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from nodeagent.formats.kernel.sysfs import topology_of
+from tests.support import json_schema
+from tests.support.described_nodes import RunCommand, golden, run
+from tests.support.inspected_nodes import World, running
+from tests.support.machine_tree import Machine
+from tests.support.pods import app, pod
+
+__all__ = ["run"]
+WITHOUT: dict[str, Any] = {
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+    "topologyManagerPolicy": "best-effort",
+    "memoryManagerPolicy": "Static",
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+    "checkAllocatable": False,
+}
+MACHINE = Machine(
+    ("0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"),
+    ("0-3,8-11", "4-7,12-15"),
+    ((0, "0-3,8-11"), (1, "4-7,12-15")),
+)
+
+
+def compared(run: RunCommand, name: str, setting: dict[str, Any], *pods: Pod) -> tuple[dict[str, Any], str]:
+    """Capture a node that runs these pods, and compare its decisions without and with the setting.
+
+    Returns:
+        The document, and the explanation of the first pod under the setting. The text of the comparison is golden.
+    """
+    root = MACHINE.grow(Path("root"))
+    (root / "etc/nodeagent").mkdir(parents=True)
+    (root / "etc/nodeagent/config.yaml").write_text(yaml.safe_dump(WITHOUT))
+    world = World(topology_of(read_machine(str(root))), Placement("static", reserved_system_cpus=CpuSet.of(0)))
+    for one in pods:
+        world.add(one, running(*(container.name for container in one.containers)))
+    state = root / "var/lib/nodeagent" / STATE_FILE
+    state.parent.mkdir(parents=True)
+    state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))
+    assert run("capture", "--root", str(root), "--out", "node.json")[0] == 0
+    Path("without.yaml").write_text(yaml.safe_dump(WITHOUT))
+    Path("with.yaml").write_text(yaml.safe_dump(WITHOUT | setting))
+    words = ("simulate", "--compare", "without.yaml", "with.yaml", "--machine", "node.json")
+    status, out, err = run(*words)
+    assert (status, err) == (2, "")
+    golden(f"simulate-compare-{name}.txt", out)
+    document: dict[str, Any] = json.loads(run(*words, "-o", "json")[1])
+    json_schema.check(document, "comparison")
+    return document, run("explain", pods[0].name, "--machine", "node.json", "--config", "with.yaml")[1]
+
+
+def test_same_numa_nodes(run: RunCommand) -> None:
+    both = (pod("db", app("app", cpu="4", memory="10Gi")), pod("web", app("app", cpu="2", memory="64Mi")))
+    document, text = compared(run, "same-nodes", {"sameNumaNodes": True}, *both)
+    assert document["differing"] == ["default/db", "default/web"]
+    (with_it,) = (pod["containers"][0] for pod in document["sides"][1]["pods"] if pod["name"] == "db")
+    assert (with_it["cpus"], with_it["memoryNodes"]) == ("1,4,9,12", "0-1")
+    assert "because the memory is there, too (sameNumaNodes)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("key", ["sameNumaNodes"])
+def test_where_kubelet_is_reproduced_it_is_refused_with_the_next_step(key: str, run: RunCommand) -> None:
+    Path("with.yaml").write_text(yaml.safe_dump(WITHOUT | {key: True}))
+    words = ("--capacity", "-f", "p.yaml", "--topology", "2s.4c.2t,memory=8Gi", "--config", "with.yaml")
+    Path("p.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n")
+    for errata in ("kubelet-1.36", "kubelet-1.37"):
+        status, out, err = run("simulate", *words, "--errata", errata)
+        assert (status, out) == (1, "")
+        assert err.startswith(f"nodeagent: with.yaml: {key}: no kubelet has this setting, so errata: {errata}")
+        assert f"hint: {key}: must be false, or removed, unless errata is fixed" in err
