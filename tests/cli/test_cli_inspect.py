@@ -35,6 +35,8 @@ from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.config_file import ConfigFile
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.edge.kernel.sysfs import read_machine
+from nodeagent.edge.processes import host_processes
+from nodeagent.edge.processes.host_processes import find_processes_on
 from nodeagent.edge.transport.listening import listen
 from nodeagent.edge.transport.local_api import LocalApi
 from nodeagent.edge.transport.serving import ServingThread
@@ -326,14 +328,37 @@ def test_the_word_that_was_meant_is_named(words, meant, run):
 
 
 def test_who_asks_is_no_host_process_on_exclusive_cpus(live, run):
-    promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
-    own = promises.pods.put("uid-web", NOTHING.having(CpuHoldings(cpus=(("app", mine),))))
-    live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
+    mine = give_own_cpus(live)
     cgroup = live.cgroups / "shared/pool/payload/besteffort/poduid-web/app/cgroup.procs"
     cgroup.write_text("")
     document = json.loads(run("inspect", "-o", "json", *live.options)[1])
     assert document["node"]["cpus"]["exclusive"] == str(mine)
     assert os.getpid() not in {process["pid"] for process in document["hostProcesses"]["processes"]}
+
+
+def give_own_cpus(live):
+    """Let a pod have the CPUs of this process exclusively, and return them."""
+    promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
+    own = promises.pods.put("uid-web", NOTHING.having(CpuHoldings(cpus=(("app", mine),))))
+    live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
+    return mine
+
+
+def test_the_main_process_of_the_pods_unit_is_no_host_process(live, run, monkeypatch):
+    """It sleeps beside the pods (systemd/nodeagent-pods.service), on all CPUs."""
+    give_own_cpus(live)
+    left_out = []
+
+    def find(cpus, *, excluding):
+        left_out.append(excluding(1))
+        return find_processes_on(CpuSet(), excluding=excluding)
+
+    monkeypatch.setattr(host_processes, "find_processes_on", find)
+    run("inspect", *live.options)
+    (live.cgroups / "holder").mkdir()
+    (live.cgroups / "holder/cgroup.procs").write_text("1\n")
+    run("inspect", *live.options)
+    assert (left_out[0], left_out[-1]) == (False, True)
 
 
 def test_no_complaint_names_what_only_scripts_say(run):

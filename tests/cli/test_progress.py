@@ -3,6 +3,7 @@
 import fcntl
 import io
 import os
+import re
 import struct
 import sys
 import termios
@@ -45,6 +46,15 @@ def test_a_bar_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pods" in drawn
     assert "/3" in drawn
     assert drawn.rsplit("\r", 1)[-1].strip() == "", "the line is left as it was"
+
+
+@pytest.mark.parametrize("total", [None, 3])
+def test_what_is_counted_is_named_and_has_no_other_unit(monkeypatch: pytest.MonkeyPatch, total: int | None) -> None:
+    terminal = terminal_of(monkeypatch)
+    counted(Progress("questions to the agent", total))
+    drawn = terminal.getvalue()
+    assert "questions to the agent: " in drawn
+    assert not re.search(r"\dit|it/s", drawn), drawn
 
 
 def test_what_takes_less_than_a_second_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,12 +68,14 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
             remove_manifest(file.path, hint)
     document = _describe_removal(files, held, place)
     ending = _find_ending_pods(document, place)
+    left: list[str] = []
+    if options.wait:
+        document["left"] = left = _wait_for_pods(options, place, ending)
     if options.output == "text":
         sys.stdout.write(format_deleted(document))
         sys.stdout.flush()
-    left = _wait_for_pods(options, place, ending) if options.wait else []
-    document["left"] = left
-    if options.output != "text":
+    else:
+        document["left"] = left
         sys.stdout.write(format_document(document, options.output))
         return EXIT_ERROR if left else 0
     if not place.is_live:

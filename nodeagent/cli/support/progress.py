@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 _DELAY_SECONDS = 1.0
 _COLUMNS, _LINES = 79, 24
+_BAR, _COUNT = (
+    "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
+    "{desc}: {n_fmt} [{elapsed}]",
+)
+"""Formats of tqdm. Its own has a rate of "it", whatever is counted."""
 BEGUN = time.monotonic()
 """Start of the command. The command's total time decides when a bar is shown, because each of its parts may take less than a second."""
 
@@ -71,6 +76,7 @@ class Progress:
                 total=self._total,
                 initial=self._count,
                 leave=False,
+                bar_format=_BAR if self._total else _COUNT,
                 dynamic_ncols=is_sized,
                 ncols=None if is_sized else _COLUMNS,
                 nrows=None if is_sized else _LINES,

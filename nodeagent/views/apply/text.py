@@ -71,8 +71,11 @@ def format_differences(document: Document, width: int = WIDTH) -> str:
 
 
 def format_deleted(document: Document) -> str:
-    """Report the removed manifests, a line per pod, or per file without pods."""
-    lines = []
+    """Report the removed manifests, a line per pod, or per file without pods.
+
+    If the command has waited, `left` in the document has the pods that have not ended.
+    """
+    lines, left = [], document.get("left")
     for file in document["files"]:
         path = file["file"]
         for pod in file["pods"]:
@@ -80,6 +83,8 @@ def format_deleted(document: Document) -> str:
                 lines.append(f"{path} removed, pod {full_name(pod)} stays: {pod['alsoIn']} has it, too")
                 continue
             end = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
+            if end and left is not None and full_name(pod) not in left:
+                end = ", it has ended"
             if end and pod["domain"] == SYSTEMD:
                 end = ", and systemd manages its units' CPUs again"
             lines.append(f"pod {full_name(pod)} deleted, {path} removed{end}")

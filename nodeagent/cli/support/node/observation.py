@@ -41,7 +41,8 @@ def add_observation(view: NodeView, *, host_processes: bool, only_pods: bool = F
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
     view = add_cgroups(view, only_pods=only_pods)
     processes, beside = _read_processes(view)
-    managed = frozenset(pid for pids in processes.values() for pid in pids)
+    own = frozenset[int]() if view.cgroup_root is None else _list_holder(view.cgroup_root)
+    managed = own.union(*processes.values())
     exclusive = exclusive_cpus(view.state.promises) & view.node.topology.online
     observation = replace(
         view.observed,
@@ -106,6 +107,14 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
         except CgroupError:
             continue
     return found, {path: pid for path, pid in misplaced.items() if pid is not None}
+
+
+def _list_holder(root: str) -> frozenset[int]:
+    """List the main process of the pods' unit, which sleeps in a cgroup of its own (systemd/nodeagent-pods.service)."""
+    try:
+        return frozenset(CgroupTree(root).processes.list_pids("holder"))
+    except CgroupError:
+        return frozenset()
 
 
 def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
