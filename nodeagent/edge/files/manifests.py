@@ -227,12 +227,11 @@ def scan_manifests(path: str, known: KnownManifests | None = None, part: float =
         # repeat until the directory stays unchanged, so that no renamed file is missed
         for left in reversed(range(MAX_READINGS)):
             files, is_whole = _read_all(directory, path, before.names, known)
-            after = _list(directory)
-            is_partial = not is_whole or after.version != before.version
+            is_partial = not is_whole or _read_version(directory) != before.version
             if not is_partial or not left:
                 break
             files.clear()
-            before = after
+            before = _list(directory)
         scan = ManifestScan(tuple(files), before.unread, before.others, is_partial)
         known.version = None if is_partial or not before.is_certain else _version(directory)
     except OSError as err:
@@ -297,6 +296,15 @@ def _list(directory_fd: int) -> _Listing:
         (changed_ns, entries_hash),
         _is_certain(changed_ns),
     )
+
+
+def _read_version(directory_fd: int) -> tuple[int, int]:
+    """Return `_Listing.version` as of now."""
+    entries_hash, changed_ns = 0, os.fstat(directory_fd).st_ctime_ns
+    with os.scandir(directory_fd) as entries:
+        for entry in entries:
+            entries_hash ^= hash((entry.name, entry.inode()))
+    return changed_ns, entries_hash
 
 
 def _leads_to_directory(entry: os.DirEntry[str]) -> bool:

@@ -141,5 +141,8 @@ class SystemdDomain(PassiveDomain):
         return tuple(sorted(recorded - pinned))
 
 
-def _pods_in(sources: tuple[PodSource, ...]) -> tuple[Pod, ...]:
-    return tuple(manifest.pod for manifest in list_manifests(sources) if manifest.origin.domain == OWN)
+def _pods_in(sources: tuple[PodSource, ...]) -> list[Pod]:
+    """Return the pods of these sources that pin units."""
+    return [
+        manifest.pod for manifest in list_manifests(sources) if manifest.pod.units and manifest.origin.domain == OWN
+    ]
