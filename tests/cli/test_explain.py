@@ -46,6 +46,23 @@ def test_the_words_of_an_admission_and_of_refusals(run: RunCommand) -> None:
     golden("explain-pods.txt", out)
 
 
+def test_options_with_values_are_among_the_rules(run: RunCommand) -> None:
+    options = "numa-allocation-strategy: least-allocated, numa-score-weights: 'cpu=3', max-allowable-numa-nodes: '9'"
+    Path("strategy.yaml").write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: restricted\n"
+        f"topologyManagerPolicyOptions: {{{options}, prefer-closest-numa-nodes: 'true'}}\n"
+        "featureGates: {TopologyManagerPolicyAlphaOptions: true}\n"
+    )
+    file = manifest("pods.yaml", pod("web", container("app", "2", "1Gi")))
+    status, out, _ = run("explain", "-f", file, "--topology", MACHINE, "--config", "strategy.yaml")
+    assert status == 0
+    rules = " ".join(" ".join(out.split("\n\n")[0].split()).partition("rules ")[2].split())
+    assert rules == (
+        "cpu static, memory None, topology restricted prefer-closest-numa-nodes max-allowable-numa-nodes=9 "
+        "numa-allocation-strategy=least-allocated numa-score-weights=cpu=3 per container"
+    )
+
+
 def test_a_long_name_is_broken_and_not_lost(run: RunCommand) -> None:
     name = "-".join(["a-very-long-name"] * 12)
     file = manifest("pods.yaml", pod(name, container("app", "4", "6Gi")))

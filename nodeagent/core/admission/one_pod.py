@@ -30,7 +30,7 @@ from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.promises import NOTHING, Hint, Promises
 from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
-from nodeagent.core.numa.hints import Merged
+from nodeagent.core.numa.hints import Merged, SetRank
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
 from nodeagent.core.resources.resource import Allocated, Allocation, Resource, ResourceHints
 
@@ -231,14 +231,15 @@ def _merge_hints(
     """Merge the hints of devices and all managers. The result is appended to the outcome's merges."""
     topology = providers.topology
     promises = outcome.promises
+    rank_set = rank_by_strategy(topology, providers.resources, promises, (*near, *hints))
     merged = topology.merge(
         [each for _, each in (*near, *hints)],
         lambda a, b: preferred_of_two(providers.resources, promises, a, b),
-        rank_by_strategy(topology, providers.resources, promises, (*near, *hints)),
+        rank_set,
     )
     overruled: tuple[str, ...] = ()
     if near and not merged.preferred:
-        merged, overruled = _prefer_cpus_node(topology, merged, near, hints)
+        merged, overruled = _prefer_cpus_node(topology, merged, near, hints, rank_set)
     instead_of = None
     if topology.same_nodes and topology.admits(merged):
         same = find_same_nodes(providers, promises, pod, container, (*near, *hints), merged)
@@ -256,10 +257,10 @@ def _merge_hints(
 
 
 def _prefer_cpus_node(
-    topology: TopologyManager, merged: Merged, near: ResourceHints, hints: ResourceHints
+    topology: TopologyManager, merged: Merged, near: ResourceHints, hints: ResourceHints, rank_set: SetRank | None
 ) -> tuple[Merged, tuple[str, ...]]:
     cpus = next(each for name, each in hints if name == CPU)
-    instead = topology.despite_devices([each for _, each in near], cpus, [each for _, each in hints])
+    instead = topology.despite_devices([each for _, each in near], cpus, [each for _, each in hints], rank_set)
     if instead is None or instead.mask is None:
         return merged, ()
     mask = instead.mask

@@ -110,7 +110,9 @@ class TopologyManager(Struct, frozen=True):
                 return merge_families(self.rules, hints, Steps(MAX_STEPS))
         return merge(self.rules, lists, compare if self.prefer_most_allocated else None, rank_set)
 
-    def despite_devices(self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints]) -> Merged | None:
+    def despite_devices(
+        self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints], rank_set: SetRank | None = None
+    ) -> Merged | None:
         """Return the replacement for a merge that isn't preferred (`preferCPUsNumaNode`). None means that there is none.
 
         The replacement is a single node that CPUs prefer and that the other resources prefer or accept. Of several nodes, the node that
@@ -120,6 +122,7 @@ class TopologyManager(Struct, frozen=True):
             devices: the hints of each device.
             cpus: the CPU manager's hints.
             rest: all other hints.
+            rank_set: ranks equally good nodes by the allocation strategy.
         """
         if not self.prefer_cpus_node:
             return None
@@ -128,7 +131,7 @@ class TopologyManager(Struct, frozen=True):
             for mask in preferred_nodes(cpus)
             if mask & self.rules.default_mask and all(is_fine_with(each, mask) for each in rest)
         ]
-        fit = fitness(self.rules)
+        fit = fitness(self.rules, rank_set)
         best = min(
             candidates, key=lambda mask: (-sum(is_fine_with(each, mask) for each in devices), fit(mask)), default=None
         )

@@ -17,7 +17,7 @@ from nodeagent.views.wording.words import format_bytes, format_count
 Document = Mapping[str, Any]
 WIDTH = 80
 _INDENT = "  "
-_MAX_NODES = "max-allowable-numa-nodes"
+_OPTIONS_WITH_VALUES = ("max-allowable-numa-nodes", "numa-allocation-strategy", "numa-score-weights")
 _SOURCES = {
     "hint": "on the NUMA nodes of the merged hint",
     "sockets": "on the sockets of the merged hint (align-by-socket)",
@@ -71,8 +71,8 @@ def format_rules(config: Document) -> str:
     """Format the settings that affect decisions, in one line."""
     options = list_enabled(config["cpuManagerPolicyOptions"])
     given = config["topologyManagerPolicyOptions"]
-    topology = list_enabled({name: value for name, value in given.items() if name != _MAX_NODES})
-    topology += [f"{name}={value}" for name, value in given.items() if name == _MAX_NODES]
+    topology = list_enabled({name: value for name, value in given.items() if name not in _OPTIONS_WITH_VALUES})
+    topology += [f"{name}={value}" for name, value in given.items() if name in _OPTIONS_WITH_VALUES]
     parts = [
         "cpu " + " ".join([config["cpuManagerPolicy"], *options]),
         "memory " + config["memoryManagerPolicy"],

@@ -16,7 +16,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Promises, with_pod
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa.hints import DONT_CARE, HintList, MergeRules, merge
-from nodeagent.core.numa.topology_manager import judge_topology_options
+from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, judge_topology_options
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.memory.holdings import Block, MemoryHoldings
@@ -253,6 +253,17 @@ def test_machines_with_many_nodes_spread_as_well(count: int, policy: str) -> Non
     )
     pods = [pod(f"p{i}", app("a", "1", "1Gi")) for i in range(count + 1)]
     assert placed(of, *pods) == [str(i) for i in range(count)] + ["1"]
+
+
+def test_the_strategy_also_chooses_the_node_of_cpus_that_devices_contradict() -> None:
+    manager = TopologyManager(
+        TopologyPolicy.BEST_EFFORT, Scope.CONTAINER, MergeRules(NumaMask(7), single_node=False), prefer_cpus_node=True
+    )
+    device: HintList = ((NumaMask(4), True),)
+    for rank_set, expected in ((None, 1), (lambda mask: -mask, 2)):
+        found = manager.despite_devices([device], EVERYWHERE, [], rank_set)
+        assert found is not None
+        assert (found.mask, found.preferred) == (expected, True)
 
 
 # The configuration
