@@ -12,7 +12,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.errors import printable
 from nodeagent.formats.kernel.usage import NO_RATE, NO_RATES, Rates, UsageSample, remote_bytes
-from nodeagent.views.wording.words import format_bytes, format_count, format_state
+from nodeagent.views.wording.words import format_count, format_readable_bytes, format_state
 
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
@@ -223,7 +223,7 @@ def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, 
         "frozen" if there.get("frozen") else there.get("cpus") or _NO_VALUE,
         _NO_VALUE if rate.used_milli is None else f"{rate.used_milli}m",
         throttled,
-        _NO_VALUE if remote is None else format_bytes(remote) if remote else "0",
+        _NO_VALUE if remote is None else format_readable_bytes(remote) if remote else "0",
         " ".join(filter(None, ("DIFFERS" if container["differs"] else "", f"OTHERS {others}%" if others else ""))),
     )
     return (rate.used_milli or 0, rate.throttled_percent or 0, remote or 0), cells

@@ -14,7 +14,7 @@ from nodeagent.views.explain.text import (
 )
 from nodeagent.views.holdings.claims import format_claim
 from nodeagent.views.wording.columns import break_text, format_table
-from nodeagent.views.wording.words import format_bytes, format_count
+from nodeagent.views.wording.words import format_count, format_readable_bytes
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -189,7 +189,9 @@ def format_placements(pods: Iterable[tuple[str, Iterable[Document]]], width: int
 
 def format_remaining(document: Document, width: int) -> Iterator[str]:
     """Format the remaining resources of each NUMA node."""
-    resources = sorted({name for node in document["nodes"] for name in node["memory"]})
+    resources = sorted(
+        {n for node in document["nodes"] for n, amount in node["memory"].items() if amount["allocatable"]}
+    )
     has_caches = any(node["caches"] for node in document["nodes"])
     rows = [
         [
@@ -212,7 +214,7 @@ def format_remaining(document: Document, width: int) -> Iterator[str]:
                 str(node["wholeCores"]),
                 f"{count_cpus(node['splitCpus'])} ({node['fragmentationPercent']}%)",
                 *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
-                *(f"{format_bytes(a['free'])} of {format_bytes(a['allocatable'])}" for a in amounts),
+                *(f"{format_readable_bytes(a['free'])} of {format_readable_bytes(a['allocatable'])}" for a in amounts),
             ]
         )
     yield "Free for exclusive use (SPLIT: free CPUs of partly used cores)"

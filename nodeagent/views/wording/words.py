@@ -154,6 +154,15 @@ def format_bytes(amount: int | None) -> str:
     return str(amount)
 
 
+def format_readable_bytes(amount: int) -> str:
+    """Format an amount for a table: exactly if it is whole MiB, otherwise rounded down to a tenth of its largest unit."""
+    if amount % 2**20 == 0 or amount < 2**10:
+        return format_bytes(amount)
+    size, unit = next(one for one in _UNITS if amount >= one[0])
+    tenths = amount * 10 // size
+    return f"{tenths // 10}.{tenths % 10}{unit}"
+
+
 def format_age(span_ms: int) -> str:
     """Format a time span in its two largest units."""
     seconds = max(0, span_ms) // 1000

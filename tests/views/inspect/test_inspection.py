@@ -26,6 +26,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.inspect.document import NodeVerdict, has_difference, inspect_node
 from nodeagent.views.inspect.text import add_colours, format_health, render, render_in_full, render_wide
+from nodeagent.views.simulate.pods_text import format_remaining
 from nodeagent.views.topology.cpu_owners import label_cpus
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.cpu_places import Places
@@ -36,6 +37,7 @@ from nodeagent.views.wording.words import (
     format_exit,
     format_places,
     format_quota,
+    format_readable_bytes,
     format_state,
 )
 from tests.support import json_schema
@@ -663,6 +665,41 @@ def test_time_spans(span_ms, text):
 )
 def test_amounts_of_bytes(amount, text):
     assert format_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (1000, "1000"),
+        (3 * 2**10, "3.0Ki"),
+        (5 * 2**20, "5Mi"),
+        (16_318_840 * 2**10, "15.5Gi"),
+        (2**30 - 1, "1023.9Mi"),
+    ],
+)
+def test_an_amount_that_the_kernel_counts_is_rounded_down_in_tables(amount: int, text: str) -> None:
+    assert format_readable_bytes(amount) == text
+
+
+def test_sizes_of_huge_pages_that_no_node_has_are_no_column() -> None:
+    free = {
+        "memory": {"free": 2**30, "allocatable": 16_318_840 * 2**10},
+        "hugepages-1Gi": {"free": 0, "allocatable": 0},
+    }
+    cpus = {
+        "node": 0,
+        "cpus": "0-1",
+        "freeCount": 2,
+        "wholeCores": 1,
+        "splitCpus": "",
+        "fragmentationPercent": 0,
+        "caches": 0,
+    }
+    summary = {"freeCpus": 2, "largestFreeNode": 2}
+    lines = list(format_remaining({"nodes": [{**cpus, "memory": free}], "summary": summary}, 80))
+    assert "1Gi of 15.5Gi" in lines[2]
+    assert "HUGEPAGES" not in lines[1]
 
 
 def test_quotas():
