@@ -37,6 +37,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         "false",
         "`true`: a container's CPUs and its memory are on the same NUMA nodes if such an allocation exists",
     ),
+    (
+        "spreadHugePages",
+        "false",
+        "`true`: a container's huge pages are spread over the NUMA nodes of its CPUs, in proportion to them",
+    ),
     ("resizeBelowAdmittedCPUs", "false", "`true`: a resize may take away CPUs that a container was admitted with"),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
     ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `numa-allocation-strategy`, `numa-score-weights`, `prefer-most-allocated-numa-node`"),

@@ -17,7 +17,7 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from tests.support import json_schema
 from tests.support.described_nodes import RunCommand, golden, run
 from tests.support.inspected_nodes import World, running
-from tests.support.machine_tree import Machine
+from tests.support.machine_tree import NODES, Machine
 from tests.support.pods import app, pod
 
 __all__ = ["run"]
@@ -33,18 +33,22 @@ MACHINE = Machine(
     ("0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"),
     ("0-3,8-11", "4-7,12-15"),
     ((0, "0-3,8-11"), (1, "4-7,12-15")),
+    extra=tuple((f"{NODES}/node{node}/hugepages/hugepages-2048kB/nr_hugepages", "1024\n") for node in (0, 1)),
 )
 
 
-def compared(run: RunCommand, name: str, setting: dict[str, Any], *pods: Pod) -> tuple[dict[str, Any], str]:
+def compared(
+    run: RunCommand, name: str, setting: dict[str, Any], *pods: Pod, **more: Any
+) -> tuple[dict[str, Any], str]:
     """Capture a node that runs these pods, and compare its decisions without and with the setting.
 
     Returns:
         The document, and the explanation of the first pod under the setting. The text of the comparison is golden.
     """
+    without = WITHOUT | more
     root = MACHINE.grow(Path("root"))
     (root / "etc/nodeagent").mkdir(parents=True)
-    (root / "etc/nodeagent/config.yaml").write_text(yaml.safe_dump(WITHOUT))
+    (root / "etc/nodeagent/config.yaml").write_text(yaml.safe_dump(without))
     world = World(topology_of(read_machine(str(root))), Placement("static", reserved_system_cpus=CpuSet.of(0)))
     for one in pods:
         world.add(one, running(*(container.name for container in one.containers)))
@@ -52,8 +56,8 @@ def compared(run: RunCommand, name: str, setting: dict[str, Any], *pods: Pod) ->
     state.parent.mkdir(parents=True)
     state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))
     assert run("capture", "--root", str(root), "--out", "node.json")[0] == 0
-    Path("without.yaml").write_text(yaml.safe_dump(WITHOUT))
-    Path("with.yaml").write_text(yaml.safe_dump(WITHOUT | setting))
+    Path("without.yaml").write_text(yaml.safe_dump(without))
+    Path("with.yaml").write_text(yaml.safe_dump(without | setting))
     words = ("simulate", "--compare", "without.yaml", "with.yaml", "--machine", "node.json")
     status, out, err = run(*words)
     assert (status, err) == (2, "")
@@ -72,7 +76,19 @@ def test_same_numa_nodes(run: RunCommand) -> None:
     assert "because the memory is there, too (sameNumaNodes)" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("key", ["sameNumaNodes"])
+def test_spread_huge_pages(run: RunCommand) -> None:
+    wide = pod("fast", app("app", cpu="10", memory="1Gi", hugepages_2Mi="1Gi"))
+    options = {"cpuManagerPolicyOptions": {"distribute-cpus-across-numa": "true"}, "topologyManagerPolicy": "none"}
+    document, text = compared(run, "huge-pages", {"spreadHugePages": True}, wide, **options)
+    assert document["differing"] == ["default/fast"]
+    sides = [side["pods"][0]["containers"][0] for side in document["sides"]]
+    assert [(each["numaNodes"], each["memoryNodes"]) for each in sides] == [("0-1", "0"), ("0-1", "0-1")]
+    assert "on the NUMA nodes of its CPUs, in proportion to them (spreadHugePages)" in text
+    assert "NUMA 0 gives 512Mi of hugepages-2Mi" in text
+    assert "NUMA 1 gives 512Mi of hugepages-2Mi" in text
+
+
+@pytest.mark.parametrize("key", ["sameNumaNodes", "spreadHugePages"])
 def test_where_kubelet_is_reproduced_it_is_refused_with_the_next_step(key: str, run: RunCommand) -> None:
     Path("with.yaml").write_text(yaml.safe_dump(WITHOUT | {key: True}))
     words = ("--capacity", "-f", "p.yaml", "--topology", "2s.4c.2t,memory=8Gi", "--config", "with.yaml")

@@ -142,7 +142,7 @@ class Managers(Struct, frozen=True):
     def without_preferred_nodes(self) -> "Managers":
         """Return the managers without the node's own preferences for NUMA nodes, which a kubelet lacks."""
         cpus = CpuResource(replace(self.providers.of(CpuResource).manager, uses_all_nodes=False))
-        topology = replace(self.providers.topology, same_nodes=False)
+        topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
         return replace(self, providers=replace(self.providers.having(cpus), topology=topology))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
@@ -259,14 +259,14 @@ def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
     """Return an error for each preference for NUMA nodes that is on where kubelet's behaviour is reproduced: no kubelet has it."""
     if placement.errata is Errata.FIXED:
         return ()
-    settings = (("sameNumaNodes", placement.same_numa_nodes, "false"),)
+    settings = (("sameNumaNodes", placement.same_numa_nodes), ("spreadHugePages", placement.spread_huge_pages))
     return tuple(
         StartRefused(
             f"no kubelet has this setting, so errata: {placement.errata.value} can't reproduce it",
             key,
-            allowed=f"must be {off}, or removed, unless errata is fixed",
+            allowed="must be false, or removed, unless errata is fixed",
         )
-        for key, value, off in settings
+        for key, value in settings
         if value
     )
 

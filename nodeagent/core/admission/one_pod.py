@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.affinity_score import preferred_of_two, rank_by_strategy
 from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
-from nodeagent.core.admission.same_nodes import find_same_nodes
+from nodeagent.core.admission.same_nodes import find_same_nodes, find_spread
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
     TOPOLOGY_ERRORS,
@@ -32,6 +32,7 @@ from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged, SetRank
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
+from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.resource import Allocated, Allocation, Resource, ResourceHints
 
 if TYPE_CHECKING:
@@ -283,18 +284,26 @@ def _allocate_container(
     providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
 ) -> AdmissionResult:
     for manager in providers.resources:
+        if providers.topology.spread_pages and isinstance(manager, MemoryResource):
+            container = replace(container, spread=find_spread(providers, outcome.promises, pod, container))
         allocation = manager.allocate_container(outcome.promises, pod, container)
-        outcome = _apply_allocation(providers, outcome, manager.name, container.name, allocation)
+        outcome = _apply_allocation(providers, outcome, manager.name, container.name, allocation, container.spread)
         if outcome.refusal is not None:
             break
     return outcome
 
 
 def _apply_allocation(
-    providers: Providers, outcome: AdmissionResult, manager: str, container: str | None, allocation: Allocation
+    providers: Providers,
+    outcome: AdmissionResult,
+    manager: str,
+    container: str | None,
+    allocation: Allocation,
+    spread: tuple[tuple[int, int], ...] = (),
 ) -> AdmissionResult:
     if providers.observer is not None:
-        providers.observer(Allocated(manager, container, outcome.promises, allocation.promises, allocation.refusal))
+        event = Allocated(manager, container, outcome.promises, allocation.promises, allocation.refusal, spread)
+        providers.observer(event)
     if allocation.promises is outcome.promises and not allocation.deltas and allocation.refusal is None:
         return outcome
     return AdmissionResult(

@@ -1,4 +1,4 @@
-"""Choice of NUMA nodes that have room for a container's CPUs and for its memory (sameNumaNodes).
+"""NUMA nodes for a container's CPUs and its memory: sets with room for both (sameNumaNodes), nodes for huge pages (spreadHugePages).
 
 The merge of hints intersects the sets of all resources. If no set is preferred by all, the result may have too little of one resource,
 which then spreads to other nodes.
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask, NumaSet
-from nodeagent.core.model.pod import CPU, MEMORY
+from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import HintFamily, Hints, is_fine_with
 from nodeagent.core.numa.hint_table import MAX_TABLED_NODES
 from nodeagent.core.numa.hints import DONT_CARE, Merged, fitness
-from nodeagent.core.resources.cpu.holdings import free_cpus
+from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
 from nodeagent.core.resources.cpu.manager import divide_among_nodes, reusable_cpus
 from nodeagent.core.resources.cpu.resource import CpuResource
 
@@ -44,7 +44,7 @@ def find_same_nodes(
         merged: the result of the merge.
     """
     cpus = [each for name, each in hints if name == CPU and each != DONT_CARE]
-    memory = [each for name, each in hints if name.startswith((MEMORY, "hugepages-")) and each != DONT_CARE]
+    memory = [each for name, each in hints if name.startswith((MEMORY, HUGEPAGES_PREFIX)) and each != DONT_CARE]
     if not cpus or not memory:
         return merged
     manager = providers.of(CpuResource).manager
@@ -66,6 +66,23 @@ def find_same_nodes(
         default=None,
     )
     return merged if found is None else Merged(found, merged.preferred)
+
+
+def find_spread(
+    providers: "Providers", promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> tuple[tuple[int, int], ...]:
+    """Return the NUMA nodes of a container's CPUs with the number of its CPUs there, if its huge pages should be on these nodes.
+
+    Empty means no preference: the container has no huge pages or CPUs of one node only, or a strict policy keeps it on other nodes.
+    """
+    own = own_set_of(promises, pod.uid, container.name)
+    if own is None or not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
+        return ()
+    nodes = providers.of(CpuResource).manager.nodes
+    shares = tuple((node.id, count) for node in nodes if (count := (node.cpus & own.bits).bit_count()))
+    hint = promises.hint(pod.uid, container.name).mask
+    is_away = hint is not None and providers.topology.is_strict and any(node not in hint for node, _ in shares)
+    return () if len(shares) < 2 or is_away else shares
 
 
 def _list_masks(hints: Hints, nodes: tuple[int, ...]) -> Iterator[NumaMask]:

@@ -137,6 +137,8 @@ class Placement(Struct, frozen=True):
     """Whether a single NUMA node preferred for CPUs and memory wins over conflicting hints of devices. Off matches kubelet."""
     same_numa_nodes: bool = False
     """Whether CPUs and memory are allocated on the same NUMA nodes if possible. Off matches kubelet."""
+    spread_huge_pages: bool = False
+    """Whether a container's huge pages are spread over NUMA nodes as its CPUs are. Off matches kubelet."""
     resize_below_admitted_cpus: bool = False
     """Whether a resize may take away exclusive CPUs that a container was admitted with. Off matches KEP-5554."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
@@ -155,7 +157,7 @@ class Placement(Struct, frozen=True):
     @property
     def prefers_numa_nodes(self) -> bool:
         """Whether a setting that kubelet lacks prefers NUMA nodes. It never refuses a pod that would be admitted without it."""
-        return self.same_numa_nodes
+        return self.same_numa_nodes or self.spread_huge_pages
 
     @property
     def decides_by_pod(self) -> bool:

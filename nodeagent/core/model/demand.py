@@ -89,6 +89,8 @@ class ContainerDemand(Struct, frozen=True):
     """Devices, or kinds of devices, that the container's CPUs and memory should be near."""
     devices: Amounts = ()
     """Counts of devices to allocate, by resource."""
+    spread: tuple[tuple[int, int], ...] = ()
+    """NUMA nodes on which the memory should be, each with its share in CPUs. Empty means that the memory isn't spread."""
 
 
 class PodDemand(Struct, frozen=True):

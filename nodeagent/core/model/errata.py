@@ -370,6 +370,12 @@ ASKED_OF_KUBELET: tuple[AskedRow, ...] = (
         "sameNumaNodes",
         138523,
     ),
+    AskedRow(
+        "allocates huge pages on as few NUMA nodes as possible, although the CPUs of the container are on several",
+        "spreads them over the nodes of the CPUs, in proportion to the CPUs",
+        "spreadHugePages",
+        119851,
+    ),
 )
 """Settings of nodeagent that no version of kubelet has."""
 

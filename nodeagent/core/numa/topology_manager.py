@@ -70,6 +70,9 @@ class TopologyManager(Struct, frozen=True):
     same_nodes: bool = False
     """Whether a set of nodes for both CPUs and memory replaces a result that isn't one (sameNumaNodes)."""
 
+    spread_pages: bool = False
+    """Whether memory is spread as the CPUs are if the container has huge pages (spreadHugePages)."""
+
     @property
     def is_strict(self) -> bool:
         """Tell whether containers must stay on the NUMA nodes of their hint."""
@@ -155,7 +158,8 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Under policy none, scope and options are ignored.
-        return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
+        rules = MergeRules(default_mask, single_node=False)
+        return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, rules, spread_pages=placement.spread_huge_pages)
     options, wrong = judge_topology_options(placement)
     refused = list(wrong)
     if options.prefer_closest and any(node.distances is None for node in topology.numa):
@@ -193,6 +197,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
         score_weights=options.score_weights,
         prefer_cpus_node=placement.prefer_cpus_numa_node and not single_node,
         same_nodes=placement.same_numa_nodes and not single_node,
+        spread_pages=placement.spread_huge_pages and not single_node,
     )
 
 

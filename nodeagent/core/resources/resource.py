@@ -52,6 +52,8 @@ class Allocated(Struct, frozen=True):
     before: Promises
     after: Promises
     refusal: Refusal | None
+    spread: tuple[tuple[int, int], ...] = ()
+    """NUMA nodes with shares by which memory was to be spread. Empty means that it wasn't to be spread."""
 
 
 class Share(Struct, frozen=True):

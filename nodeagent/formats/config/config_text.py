@@ -32,6 +32,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "sharedCoreClass": placement.shared_core_class,
         "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
         "sameNumaNodes": placement.same_numa_nodes,
+        "spreadHugePages": placement.spread_huge_pages,
         "resizeBelowAdmittedCPUs": placement.resize_below_admitted_cpus,
         "devices": device_entries(placement),
         "memoryManagerPolicy": placement.memory_manager_policy,

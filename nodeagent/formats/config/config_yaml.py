@@ -287,21 +287,7 @@ class _ConfigReader:
             self._notes.append(
                 "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
             )
-        if placement.same_numa_nodes:
-            needs = [
-                text
-                for is_met, text in (
-                    (placement.has_static_cpus, "cpuManagerPolicy: static"),
-                    (placement.memory_manager_policy == "Static", "memoryManagerPolicy: Static"),
-                    (
-                        placement.topology_manager_policy in {"best-effort", "restricted"},
-                        "topologyManagerPolicy: best-effort or restricted",
-                    ),
-                )
-                if not is_met
-            ]
-            if needs:
-                self._notes.append(f"sameNumaNodes has no effect here: it needs {', and '.join(needs)}")
+        self._note_unmet_needs(placement)
         given = dict(placement.feature_gates)
         for gate, (field, unset) in _GATE_OF_POLICY.items():
             policy = self._fields.string(field) or unset
@@ -309,6 +295,24 @@ class _ConfigReader:
                 reason = f"{gate} is off, and {field}: {policy} needs it: remove the gate, or write {field}: {unset}"
                 self._report("featureGates", reason)
         return replace(placement, feature_gates=self._read_gates(given))
+
+    def _note_unmet_needs(self, placement: Placement) -> None:
+        """Note the preferences for NUMA nodes that have no effect, with what they need."""
+        managers = {
+            "cpuManagerPolicy: static": placement.has_static_cpus,
+            "memoryManagerPolicy: Static": placement.memory_manager_policy == "Static",
+        }
+        several = {
+            "topologyManagerPolicy: best-effort or restricted": placement.topology_manager_policy
+            in {"best-effort", "restricted"}
+        }
+        for name, is_on, needs in (
+            ("sameNumaNodes", placement.same_numa_nodes, managers | several),
+            ("spreadHugePages", placement.spread_huge_pages, managers),
+        ):
+            unmet = [need for need, is_met in needs.items() if not is_met]
+            if is_on and unmet:
+                self._notes.append(f"{name} has no effect here: it needs {', and '.join(unmet)}")
 
     def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
         """Return the gates that affect the agent. Most of kubelet's gates don't."""

@@ -75,6 +75,7 @@ def config_document(config: Config) -> Document:
         "sharedCoreClass": placement.shared_core_class,
         "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
         "sameNumaNodes": placement.same_numa_nodes,
+        "spreadHugePages": placement.spread_huge_pages,
         "resizeBelowAdmittedCPUs": placement.resize_below_admitted_cpus,
     }
 
@@ -107,6 +108,7 @@ def config_from_document(document: JsonValue) -> Config:
         shared_core_class=read_optional("sharedCoreClass", _read_core_class, ANY_CLASS),
         prefer_cpus_numa_node=read_optional("preferCPUsNumaNode", JsonValue.flag, default=False),
         same_numa_nodes=read_optional("sameNumaNodes", JsonValue.flag, default=False),
+        spread_huge_pages=read_optional("spreadHugePages", JsonValue.flag, default=False),
         resize_below_admitted_cpus=read_optional("resizeBelowAdmittedCPUs", JsonValue.flag, default=False),
         topology_manager_policy_options=field("topologyManagerPolicyOptions").by_name(JsonValue.text),
         memory_manager_policy=field("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),

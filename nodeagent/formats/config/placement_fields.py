@@ -100,6 +100,7 @@ class PlacementReader:
             shared_core_class=fields.one_of("sharedCoreClass", CORE_CLASS_CHOICES) or default.shared_core_class,
             prefer_cpus_numa_node=fields.boolean("preferCPUsNumaNode") or default.prefer_cpus_numa_node,
             same_numa_nodes=fields.boolean("sameNumaNodes") or default.same_numa_nodes,
+            spread_huge_pages=fields.boolean("spreadHugePages") or default.spread_huge_pages,
             resize_below_admitted_cpus=fields.boolean("resizeBelowAdmittedCPUs") or default.resize_below_admitted_cpus,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,

@@ -118,6 +118,7 @@ def describe_configuration(config: Config) -> Document:
         "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
         "sameNumaNodes": placement.same_numa_nodes,
         "sharedCoreClass": placement.shared_core_class,
+        "spreadHugePages": placement.spread_huge_pages,
         "topologyManagerPolicy": placement.topology_manager_policy,
         "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
         "topologyManagerScope": placement.topology_manager_scope,
@@ -362,6 +363,7 @@ def describe_step(step: TraceStep) -> Document:
                 "container": step.container,
                 "hint": None if hint.mask is None else str(hint.mask),
                 "refused": step.refused,
+                "spread": step.is_spread,
                 "step": "memory",
                 "taken": [{"bytes": size, "node": node, "resource": resource} for node, resource, size in step.taken],
             }

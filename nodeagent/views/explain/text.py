@@ -85,8 +85,7 @@ def format_rules(config: Document) -> str:
     parts += [f"{name} {config[name]}" for name in ("exclusiveCoreClass", "sharedCoreClass") if config[name] != "any"]
     if config["preferCPUsNumaNode"]:
         parts.append("preferCPUsNumaNode")
-    if config["sameNumaNodes"]:
-        parts.append("sameNumaNodes")
+    parts += [name for name in ("sameNumaNodes", "spreadHugePages") if config[name]]
     plugins = [each["name"] for each in config.get("cpuManagerPlugins", ())]
     if plugins:
         parts.append(f"CPU plugins {', '.join(plugins)}")
@@ -397,7 +396,9 @@ _RULES = {
 
 def _format_taken(step: Document, inner: str, width: int) -> Iterator[str]:
     nodes = {b["nodes"] for b in step["blocks"]}
-    if step["hint"] is None:
+    if step["spread"]:
+        yield f"{inner}on the NUMA nodes of its CPUs, in proportion to them (spreadHugePages)"
+    elif step["hint"] is None:
         yield f"{inner}no hint: the fewest NUMA nodes with enough memory, lowest numbers first"
     elif nodes == {step["hint"]}:
         yield f"{inner}following the merged hint"

@@ -199,6 +199,7 @@ def _describe_node(view: NodeView) -> Document:
             "preferCPUsNumaNode": placement.prefer_cpus_numa_node,
             "sameNumaNodes": placement.same_numa_nodes,
             "sharedCoreClass": placement.shared_core_class,
+            "spreadHugePages": placement.spread_huge_pages,
             "topologyManagerPolicy": placement.topology_manager_policy,
             "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
             "isolatedCPUs": placement.isolated_cpus,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from nodeagent.core.model.idset import NumaMask, NumaSet
-from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
@@ -40,15 +41,47 @@ def _make_table(total: int, reserved: int, pages: int) -> MemoryTable:
     return MemoryTable(total, reserved, allocatable, 0, allocatable)
 
 
-def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Move up to `size` bytes from free to reserved, lowest node first. Each node of the group gets one more assignment."""
-    return _take_free(machine, nodes, resource, size)[0]
+def take(
+    machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, spread: tuple[tuple[int, int], ...] = ()
+) -> NodeAccounts:
+    """Move up to `size` bytes from free to reserved. Each node of the group gets one more assignment.
+
+    Args:
+        machine: the accounts.
+        nodes: the group.
+        resource: the resource.
+        size: the number of bytes.
+        spread: nodes with their shares. Each node provides its share in whole pages, as far as it is free. The rest comes from the
+            lowest nodes first, as all bytes do without `spread`.
+    """
+    for node, share in _share_out(size, page_size(resource), spread):
+        machine, missing = _take_free(machine, NumaSet.of(node), resource, share, 1, group=nodes)
+        size -= share - max(0, missing)
+    return _take_free(machine, nodes, resource, size, 0 if spread else 1)[0]
+
+
+def page_size(resource: str) -> int:
+    """Return the bytes of one page of a resource: `hugepages-2Mi` has pages of 2 MiB, regular memory has pages of 4 KiB."""
+    name = resource.removeprefix(HUGEPAGES_PREFIX)
+    return 4096 if name == resource else Quantity.parse(name).value()
+
+
+def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """Divide bytes by shares: whole pages, each node within one page of its exact share, and an incomplete page on the last node."""
+    whole, given, shares = sum(share for _, share in spread), 0, []
+    so_far = 0
+    for node, share in spread:
+        so_far += share
+        end = size if so_far == whole else size * so_far // whole // page * page
+        shares.append((node, end - given))
+        given = end
+    return shares
 
 
 def _take_free(
-    machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1
+    machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1, group: NumaSet | None = None
 ) -> tuple[NodeAccounts, int]:
-    """Do the same as `take`, and also return the number of bytes that were not free."""
+    """Do the same as `take` without shares, and also return the number of bytes that were not free. `nodes` may be part of the group."""
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -57,7 +90,9 @@ def _take_free(
         table = node.table(resource)
         moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
-        changed.append(MemoryNode(node.id, node.assignments + count, nodes, _move_bytes(node.tables, resource, moved)))
+        changed.append(
+            MemoryNode(node.id, node.assignments + count, group or nodes, _move_bytes(node.tables, resource, moved))
+        )
     return tuple(changed), size
 
 

@@ -124,21 +124,32 @@ def allocate_container(
         return Allocation(_update_reuse(promises, pod.uid, container.kind, blocks), (requests,))
     if container.memory is None:
         return _refuse(promises, (requests,), NOT_REPRESENTABLE)
-    nodes = choose_nodes(manager, promises, pod.uid, container.memory, promises.hint(pod.uid, container.name))
+    machine = memory_accounts(promises)
+    spread = container.spread if _has_room(machine, container) else ()
+    nodes: NumaSet | str = NumaSet.from_ids(node for node, _ in spread)
+    if not nodes:
+        hint = promises.hint(pod.uid, container.name)
+        nodes = choose_nodes(manager, promises, pod.uid, container.memory, hint)
     if isinstance(nodes, str):
         return _refuse(promises, (requests,), nodes)
     blocks = tuple(Block(nodes, resource, size) for resource, size in container.memory)
-    machine = memory_accounts(promises)
     taken_over: list[Block] = []
     for resource, size in container.memory:
         taken_over.append(Block(nodes, resource, min(size, reusable_bytes(promises, pod.uid, nodes, resource))))
-        machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes)
+        machine = take(machine, nodes, resource, size - taken_over[-1].size_bytes, spread)
     own = held.of(MemoryHoldings)
     memory = _deduct_reuse(put_item(own.memory, container.name, blocks), pod, container.name, taken_over)
     after = with_pod(promises, pod.uid, held.having(replace(own, memory=memory)))
     after = _update_reuse(with_memory_accounts(after, machine), pod.uid, container.kind, blocks)
     deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
     return Allocation(after, deltas)
+
+
+def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
+    """Tell whether the container's memory can be spread as requested: there is enough, and the nodes are in no other group."""
+    nodes = NumaSet.from_ids(node for node, _ in container.spread)
+    is_free = all(free_of(machine, nodes, resource) >= size for resource, size in container.memory or ())
+    return bool(nodes) and is_free and not breaks_group(machine, nodes)
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:

@@ -21,6 +21,8 @@ class MemoryStep(Struct, frozen=True):
     taken: tuple[tuple[int, str, int], ...]
     """(NUMA node, resource, bytes) for newly allocated memory. The rest of the blocks is reused from init containers."""
     refused: bool
+    is_spread: bool = False
+    """Whether the memory is on the NUMA nodes of the container's CPUs, in proportion to them (spreadHugePages)."""
 
     @property
     def nodes(self) -> NumaSet:
@@ -48,6 +50,7 @@ def memory_step(event: Allocated, _picks: Sequence[object], pod: Pod) -> MemoryS
         blocks,
         _taken(event.before, event.after),
         event.refusal is not None,
+        bool(blocks and event.spread) and all(b.nodes == NumaSet.from_ids(n for n, _ in event.spread) for b in blocks),
     )
 
 
