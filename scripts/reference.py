@@ -537,6 +537,10 @@ behaviour is reproduced. `nodeagent simulate --compare` shows what a setting cha
 | kubelet | nodeagent | setting | issue |
 | --- | --- | --- | --- |
 {own}
+
+For balance over NUMA nodes ([125453](https://github.com/kubernetes/kubernetes/issues/125453)) there is no setting of the project's own: the
+proposal's `numa-allocation-strategy: least-allocated`, above, does it ([topology
+manager](../policies/topology-manager.md#numa-allocation-strategy)).
 """
 
 

@@ -88,6 +88,17 @@ def test_spread_huge_pages(run: RunCommand) -> None:
     assert "NUMA 1 gives 512Mi of hugepages-2Mi" in text
 
 
+def test_balance_over_numa_nodes(run: RunCommand) -> None:
+    balance = {
+        "topologyManagerPolicyOptions": {"numa-allocation-strategy": "least-allocated"},
+        "featureGates": {"TopologyManagerPolicyAlphaOptions": True},
+    }
+    calls = [pod(f"call-{number}", app("app", cpu="2", memory="64Mi")) for number in range(5)]
+    document, _ = compared(run, "balance", balance, *calls)
+    numa = [[each["containers"][0]["numaNodes"] for each in side["pods"]] for side in document["sides"]]
+    assert numa == [["0", "0", "0", "1", "1"], ["0", "1", "1", "0", "1"]]
+
+
 @pytest.mark.parametrize("key", ["sameNumaNodes", "spreadHugePages"])
 def test_where_kubelet_is_reproduced_it_is_refused_with_the_next_step(key: str, run: RunCommand) -> None:
     Path("with.yaml").write_text(yaml.safe_dump(WITHOUT | {key: True}))

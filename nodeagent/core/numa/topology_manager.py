@@ -69,7 +69,6 @@ class TopologyManager(Struct, frozen=True):
     """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
     same_nodes: bool = False
     """Whether a set of nodes for both CPUs and memory replaces a result that isn't one (sameNumaNodes)."""
-
     spread_pages: bool = False
     """Whether memory is spread as the CPUs are if the container has huge pages (spreadHugePages)."""
 

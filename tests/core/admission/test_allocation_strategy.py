@@ -304,3 +304,29 @@ def test_the_two_forms_of_the_proposal_exclude_each_other() -> None:
     assert message.startswith("numa-allocation-strategy and prefer-most-allocated-numa-node exclude each other")
     assert judge(("numa-allocation-strategy", "none"), old) == []
     assert judge(("numa-allocation-strategy", "most-allocated"), (old[0], "false")) == []
+
+
+@given(
+    st.integers(2, 4),
+    st.integers(2, 5),
+    st.integers(1, 4),
+    st.integers(1, 20),
+    st.sampled_from(POLICIES),
+    st.sampled_from(["least-allocated", "most-allocated"]),
+)
+def test_equal_pods_are_balanced_over_equal_nodes_or_fill_one_after_the_other(
+    nodes: int, cores: int, cpus: int, count: int, policy: str, strategy: str
+) -> None:
+    """Least allocated: no node has two pods more than another. Most allocated: at most one node in use has room for another pod."""
+    reserved = ",".join(str(node * cores) for node in range(nodes))
+    topology = machine(nodes=nodes, cores=cores, threads=1)
+    of = node(topology, strategy, reserved=reserved, topology_manager_policy=policy)
+    most = (cores - 1) // cpus
+    fitting = [pod(f"p{number}", app("a", cpu=str(cpus))) for number in range(min(count, nodes * most))]
+    found = placed(of, *fitting)
+    numbers = [found.count(str(each)) for each in range(nodes)]
+    assert sum(numbers) == len(fitting)
+    if strategy == "least-allocated":
+        assert max(numbers) - min(numbers) <= 1
+    else:
+        assert sum(0 < number < most for number in numbers) <= 1
