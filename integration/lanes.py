@@ -24,6 +24,7 @@ SECOND_LANE = (
     "interrupt_isolation",
     "last_cpu",
     "metrics_live",
+    "mishaps",
     "near_devices",
     "no_overlap_isolated",
     "pinned_units",

@@ -173,3 +173,11 @@ def test_stopping_the_pods_unit_gives_the_cpus_back(node: Node) -> None:
     assert given(node) >= owner | mixed
     node.run("systemctl start nodeagent")
     node.clear()
+
+
+def test_other_programs_can_use_a_jobs_cpus_once_the_command_returns(node: Node) -> None:
+    """Without --until-free they can't yet: the command is the job's own process, and the agent closes its partition after that."""
+    job = "nodeagent job --cpus 2 --memory 64Mi --until-free -- sh -c 'echo $NODEAGENT_EXCLUSIVE_CPUS; exit 7'"
+    for _ in range(3):
+        done = node.run(f"set +e; cpus=$({job}); echo $?; taskset --cpu-list $cpus true && echo works")
+        assert done.stdout.split() == ["7", "works"], done.stderr

@@ -1,0 +1,213 @@
+"""A week of an operator's mishaps. A script that reads the exit status of `nodeagent inspect`, STATUS= and one metric names each one right,
+and what the reference says mends it.
+"""
+
+import json
+import shlex
+from dataclasses import dataclass
+
+import pytest
+
+from integration.contrib import CONTRIB
+from integration.guest.guest import Guest
+from integration.node import CONFIG, MANIFESTS, READY, ROOT, STATE, Document, Node, container, pod
+from tests.support.status_line import named_kinds
+
+SCRIPT = "/usr/local/bin/nodeagent-health"
+SLEEP = ["sleep", "infinity"]
+PODS = (pod("pinned", container("app", SLEEP, cpu="2")), pod("shared", container("app", SLEEP)))
+PINNED = f"{ROOT}/poduid-pinned/app"
+SOURCES = """
+systemctl show -P StatusText nodeagent | head -n 1
+exec 3<>/dev/tcp/127.0.0.1/9753 || exit 0
+printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3
+timeout 5 sed -n 's/^nodeagent_problems{kind="\\(.*\\)"} [1-9].*/\\1/p' <&3
+"""
+"""The agent's line in systemd, and then the kinds of problems in the metrics. The shell does what curl takes three times as long for."""
+CONTROL = "systemctl reset-failed; systemctl start nodeagent"
+LAUNCH = "systemctl start nodeagent-pods nodeagent-launcher"
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """What somebody does to a node with two pods, and what mends it. Both are scripts."""
+
+    does: str
+    named: tuple[str, ...] = ()
+    """The kinds that the script prints. Empty means that the node heals by itself."""
+    mends: str = "true"
+    in_metrics: bool = True
+    ends_pods: bool = False
+    """Whether the pods are started again. Otherwise their processes and CPUs stay."""
+
+
+def manifest(one: Document) -> str:
+    return f"echo {shlex.quote(json.dumps(one))} >{MANIFESTS}/late.json"
+
+
+def drop_in(*lines: str) -> str:
+    text = "\\n".join(("[Service]", *lines, ""))
+    folder = "/run/systemd/system/nodeagent.service.d"
+    return f"mkdir -p {folder}; printf '{text}' >{folder}/mishap.conf; systemctl daemon-reload; systemctl restart --no-block nodeagent"
+
+
+NO_LATE = f"rm {MANIFESTS}/late.json"
+NO_DROP_IN = (
+    "rm /run/systemd/system/nodeagent.service.d/mishap.conf; systemctl daemon-reload; systemctl restart nodeagent"
+)
+KEEP = f"cp {CONFIG} /root/config.yaml"
+RESTORE = f"cp /root/config.yaml {CONFIG}"
+RELOAD = "systemctl reload nodeagent"
+LATE = manifest(pod("late", container("app", SLEEP, cpu="1")))
+MAIN_PID = "$(systemctl show -P MainPID nodeagent)"
+LAUNCHER_PID = "$(systemctl show -P MainPID nodeagent-launcher)"
+SMALL_DISK = f"systemctl stop nodeagent; mount -t tmpfs -o size=128k,mode=0700 small {STATE}; systemctl start nodeagent"
+USUAL_DISK = f"systemctl stop nodeagent; umount {STATE}; systemctl start nodeagent"
+"""The state of before, which is older than what runs."""
+
+DAYS: dict[str, dict[str, Mishap]] = {
+    "the agent": {
+        "stopped": Mishap("systemctl stop nodeagent", ("agent_away",), CONTROL, in_metrics=False),
+        "killed": Mishap(f"kill -9 {MAIN_PID}; sleep 1; {READY}"),
+        "hangs": Mishap(f"kill -STOP {MAIN_PID}", ("agent_away",), f"kill -CONT {MAIN_PID}", in_metrics=False),
+        "started twice": Mishap(f"! nodeagent run --config {CONFIG} 2>/root/second"),
+        "upgraded": Mishap("systemctl reload nodeagent-launcher; systemctl restart nodeagent"),
+        "downgraded": Mishap(  # the state is of a later version: it is rebuilt from what runs
+            f'systemctl stop nodeagent; sed -i \'1s/"version":[0-9]*/"version":99/\' {STATE}/nodeagent_state; systemctl start nodeagent'
+        ),
+        "port taken": Mishap(
+            "systemctl stop nodeagent; systemd-run --unit taken --quiet python3 -c"
+            " 'import socket,time; s=socket.create_server((\"127.0.0.1\",9753)); time.sleep(1e6)';"
+            " until ss -ltn | grep -q :9753; do sleep 0.1; done; systemctl start nodeagent",
+            ("service",),
+            "systemctl stop taken",
+            in_metrics=False,
+        ),
+    },
+    "the configuration": {
+        "typo": Mishap(f"{KEEP}; echo 'maxPodz: 3' >>{CONFIG}", ("configuration_refused",), RESTORE),
+        "typo and restart": Mishap(
+            f"echo 'maxPodz: 3' >>{CONFIG}; systemctl restart nodeagent",
+            ("configuration_refused",),
+            f"{RESTORE}; {RELOAD}",
+        ),
+        "typo, restart and no last valid one": Mishap(
+            f"echo 'maxPodz: 3' >>{CONFIG}; rm {STATE}/last_config.yaml; ! systemctl restart nodeagent",
+            ("agent_away",),
+            f"{RESTORE}; {CONTROL}",
+            in_metrics=False,
+        ),
+        "not reloaded": Mishap(
+            f"sed -i 's/^fileCheckFrequency: .*/fileCheckFrequency: 19s/' {CONFIG}", ("configuration_changed",), RELOAD
+        ),
+        "undone": Mishap(RESTORE, ("configuration_changed",), RELOAD),
+        "deleted": Mishap(f"rm {CONFIG}", ("configuration_refused",), RESTORE),
+        "drop-in that closes the state directory": Mishap(
+            drop_in(f"ReadOnlyPaths={STATE}") + f"; {LATE}", ("state", "sync", "refused"), f"{NO_LATE}; {NO_DROP_IN}"
+        ),
+    },
+    "the launcher": {
+        "killed": Mishap(f"kill -9 {LAUNCHER_PID}"),
+        "hangs": Mishap(f"kill -STOP {LAUNCHER_PID}", ("launcher", "sync"), f"kill -CONT {LAUNCHER_PID}"),
+        "its socket deleted": Mishap(
+            "rm /run/nodeagent-pods/launcher.sock", ("launcher", "sync"), "systemctl reload nodeagent-launcher"
+        ),
+        "its unit stopped": Mishap("systemctl stop nodeagent-pods", ("launcher", "sync"), LAUNCH, ends_pods=True),
+    },
+    "files": {
+        "state directory deleted": Mishap(f"rm -r {STATE}", ("state",), "systemctl restart nodeagent"),
+        "state files deleted": Mishap(f"rm -r {STATE}/*"),
+        "runtime directory deleted": Mishap("rm -r /run/nodeagent", ("agent_away",), "systemctl restart nodeagent"),
+        "manifests deleted with their directory": Mishap(
+            f"mv {MANIFESTS} /root/manifests", ("manifest",), f"mv /root/manifests {MANIFESTS}"
+        ),
+    },
+    "pods": {
+        "misspelt": Mishap(f"echo 'kind: [' >{MANIFESTS}/late.json", ("manifest",), NO_LATE),
+        "copied": Mishap(f"cp {MANIFESTS}/pinned.json {MANIFESTS}/late.json", ("manifest",), NO_LATE),
+        "too large": Mishap(manifest(pod("late", container("app", SLEEP, cpu="64"))), ("refused",), NO_LATE),
+        "keeps failing": Mishap(manifest(pod("late", container("app", ["false"]))), ("crash_loop",), NO_LATE),
+        "its process killed": Mishap(f"kill -9 $(cat {PINNED}/payload/cgroup.procs)", ends_pods=True),
+    },
+    "the machine": {
+        "CPU offline": Mishap(
+            f"cpu=$(sed s/.*[,-]// {PINNED}/cpuset.cpus); echo $cpu >/root/cpu; echo 0 >/sys/devices/system/cpu/cpu$cpu/online",
+            ("degraded", "promise"),
+            "echo 1 >/sys/devices/system/cpu/cpu$(cat /root/cpu)/online",
+        ),
+        "clock back by a day": Mishap("date -s '1 day ago'"),
+        "clock in another year": Mishap("date -s '1 year'; sleep 1; date -s '364 days ago'"),
+        "journal restarted": Mishap("systemctl restart systemd-journald"),
+    },
+    "other programs": {
+        "writes a cgroup": Mishap(f"echo 0 >{PINNED}/cpuset.cpus"),
+        "freezes a pod": Mishap(f"echo 1 >{PINNED}/cgroup.freeze"),
+        "takes a controller away": Mishap(f"echo -memory >{PINNED}/../cgroup.subtree_control"),
+        "takes CPUs of all pods": Mishap(
+            "systemctl set-property --runtime nodeagent.slice AllowedCPUs=0,15",
+            ("degraded", "promise", "other"),
+            "systemctl set-property --runtime nodeagent.slice AllowedCPUs=0-15",
+        ),
+    },
+}
+
+
+@pytest.fixture
+def node(four_nodes: Guest) -> Node:
+    node = Node(four_nodes)
+    node.guest.put(SCRIPT, (CONTRIB / "check/nodeagent-health").read_bytes(), mode=0o755)
+    node.apply(*PODS)
+    node.wait_running("pinned", "shared")
+    return node
+
+
+def sources(node: Node) -> tuple[set[str], set[str]]:
+    """Return the kinds of problems by the agent's line in systemd, and by the metrics."""
+    line, *kinds = node.run(SOURCES, check=False).stdout.splitlines() or [""]
+    return (named_kinds(line) if line else set()), set(kinds)
+
+
+def wait_named(node: Node, mishap: Mishap, named: tuple[str, ...]) -> None:
+    """Wait until all sources name these kinds, and no others."""
+    expected = set(named)
+    if "agent_away" not in named:
+        both = (expected, expected if mishap.in_metrics or not named else set())
+        node.until(lambda: sources(node) == both or None, lambda: f"{sources(node)} instead of {both}", 40)
+
+    def look() -> bool | None:
+        told = node.run(SCRIPT, check=False)
+        return (told.returncode == (2 if named else 0) and set(told.stdout.split()) == expected) or None
+
+    def problem() -> str:
+        told = node.run(SCRIPT, check=False)
+        return f"{told.returncode}, {told.stdout}{told.stderr} instead of {named}: {node.run('nodeagent inspect', check=False).stdout}"
+
+    node.until(look, problem, 20)
+
+
+def placed(node: Node) -> str:
+    return node.run(f"cat {PINNED}/cpuset.cpus {PINNED}/payload/cgroup.procs", check=False).stdout
+
+
+def play(node: Node, mishap: Mishap) -> None:
+    """Do it, have it named, mend it, and make sure that all is well again."""
+    before = placed(node)
+    node.run(mishap.does)
+    if mishap.named:
+        wait_named(node, mishap, mishap.named)
+    node.run(mishap.mends)
+    wait_named(node, mishap, ())
+    cpus, pid = before.split()
+    if mishap.ends_pods:
+        pid = placed(node).split()[1]
+    assert placed(node).split() == [cpus, pid]
+
+
+@pytest.mark.parametrize("day", DAYS)
+def test_each_mishap_is_named_right_and_over_once_it_is_mended(node: Node, day: str) -> None:
+    for name, mishap in DAYS[day].items():
+        try:
+            play(node, mishap)
+        except Exception as err:
+            err.add_note(f"{day}: {name}")
+            raise
