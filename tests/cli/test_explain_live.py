@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.cli.support.exit_status import EXIT_AWAY
 from nodeagent.core.model.state import Origin, PodEntry, QosClass
 from nodeagent.core.model.waiting import Waiting
 from tests.cli.test_cli_inspect import Host, host, live, run
@@ -131,7 +132,7 @@ def test_without_an_agent_and_a_configuration_other_machines_are_named(
 ) -> None:
     monkeypatch.setattr("nodeagent.cli.support.node.selected.DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
     status, out, err = run("explain", "web", "--socket", str(tmp_path / "none.sock"))
-    assert (status, out) == (1, "")
+    assert (status, out) == (EXIT_AWAY, "")
     assert f"no configuration at {tmp_path}/none.yaml" in err
     assert "--topology 2s.2n.8c.2t" in err.splitlines()[-1]
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.commands import release as command
 from nodeagent.cli.main import main
+from nodeagent.cli.support.exit_status import EXIT_AWAY
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.core.host.settings import Change, Setting, SettingKind
 from nodeagent.core.model.config import Config
@@ -443,7 +444,7 @@ def test_a_dry_run_without_a_state_names_the_file_and_the_next_step(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     config = tmp_path / "config.yaml"
     config.write_text(f"stateDirectory: {tmp_path}\nruntimeDirectory: {tmp_path}/run\n")
-    assert main(["release", "--all", "--dry-run", "--config", f"{config}.none"]) == 1
+    assert main(["release", "--all", "--dry-run", "--config", f"{config}.none"]) == EXIT_AWAY
     assert capsys.readouterr().err.startswith(f"nodeagent: no configuration at {config}.none\nhint: ")
     assert main(["release", "--all", "--dry-run", "--config", str(config)]) == 0
     problem, step = capsys.readouterr().out.splitlines()

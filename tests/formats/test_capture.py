@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.commands import capture as capture_command
 from nodeagent.cli.main import main
+from nodeagent.cli.support.exit_status import EXIT_AWAY
 from nodeagent.cli.support.node import copied_node, observation, selected_machine
 from nodeagent.core.admission.node_rules import read_node_of
 from nodeagent.core.model.cgroup import Attribute, UnitSettings
@@ -204,7 +205,7 @@ def test_a_named_configuration_counts_without_an_agent_and_is_an_error_only_wher
         else:
             host.config.write_text(wrong)
         status, text, err = run(capfd, *words)
-        assert (status, text, "only the machine" in err) == (1, "", False)
+        assert (status, text, "only the machine" in err) == (EXIT_AWAY, "", False)
         assert str(host.config) in err
 
 
