@@ -259,7 +259,12 @@ def test_modes_differ_by_errata_only(node: Managers, events: list[Event]) -> Non
     plain: list[Event] = [e for e in events if not (isinstance(e, Add) and e.pod.resources is not None)]
     options = tuple(o for o in node.placement.cpu_manager_policy_options if o[0] != "full-pcpus-only")
     placement = replace(
-        node.placement, cpu_manager_policy_options=options, memory_manager_policy="None", reserved_memory=()
+        node.placement,
+        cpu_manager_policy_options=options,
+        memory_manager_policy="None",
+        reserved_memory=(),
+        same_numa_nodes=False,
+        spread_huge_pages=False,
     )
     fixed = core.build(node.topology, placement)
     kubelet = core.build(node.topology, replace(placement, errata=Errata.KUBELET_1_36))

@@ -122,6 +122,8 @@ def nodes(
         topology_manager_policy_options=tuple(topology_options),
         feature_gates=(*_ALPHA, ("PodLevelResourceManagers", draw(st.sampled_from([True, True, False])))),
         errata=errata,
+        same_numa_nodes=errata is Errata.FIXED and draw(st.booleans()),
+        spread_huge_pages=errata is Errata.FIXED and draw(st.booleans()),
         **fields,
     )
     built = build(topology, placement)

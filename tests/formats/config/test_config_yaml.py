@@ -16,9 +16,11 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.config_yaml import judge_config, known_fields, parse_config
+from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.scenario.scenario import placement_from_scenario
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.findings import DocumentError, Finding
+from nodeagent.formats.syntax.json_values import JsonValue
 from tests.support.builders import MACHINE_A
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "config.yaml"
@@ -419,6 +421,25 @@ def test_an_allocation_strategy_that_can_change_nothing_is_named(policy: str, op
     text = f"topologyManagerPolicy: {policy}\ntopologyManagerPolicyOptions: {{{options}}}\n{gates}"
     note = "topologyManagerPolicyOptions[{}] has no effect here: it needs {}"
     assert parse_config(text.encode(), "config.yaml").notes == ((note.format(*expected),) if expected else ())
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "needed"),
+    [
+        (
+            "sameNumaNodes",
+            "topologyManagerPolicy: single-numa-node",
+            "cpuManagerPolicy: static, and memoryManagerPolicy: Static, and topologyManagerPolicy: best-effort or restricted",
+        ),
+        ("spreadHugePages", STATIC, "memoryManagerPolicy: Static"),
+        ("spreadHugePages", "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\nmemoryManagerPolicy: Static", "cpuManagerPolicy: static"),
+    ],
+)  # fmt: skip
+def test_a_preference_for_numa_nodes_that_can_change_nothing_is_named(key: str, text: str, needed: str) -> None:
+    config = parse_config(f"{text}\n{key}: true".encode(), "config.yaml")
+    assert config.notes == (f"{key} has no effect here: it needs {needed}",)
+    placement = config_from_document(JsonValue(config_document(config))).placement
+    assert (placement.same_numa_nodes, placement.spread_huge_pages) == (key == "sameNumaNodes", key != "sameNumaNodes")
 
 
 @pytest.mark.parametrize(
