@@ -181,3 +181,11 @@ def test_other_programs_can_use_a_jobs_cpus_once_the_command_returns(node: Node)
     for _ in range(3):
         done = node.run(f"set +e; cpus=$({job}); echo $?; taskset --cpu-list $cpus true && echo works")
         assert done.stdout.split() == ["7", "works"], done.stderr
+
+
+def test_other_programs_can_use_a_pods_cpus_like_a_jobs_cpus_once_delete_has_waited(node: Node) -> None:
+    for _ in range(3):
+        node.apply(pod(OWNER, container("app", SLEEP, cpu="2")))
+        cpus = promised(node.wait_running(OWNER), OWNER)
+        node.run(f"nodeagent delete --wait {OWNER}; taskset --cpu-list {cpus} true")
+        node.wait_gone(OWNER)

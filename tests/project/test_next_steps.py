@@ -36,6 +36,7 @@ OPEN = "it could be carried out, and no test does so yet"
 
 CURES = "tests/project/test_next_steps.py::test_what_a_refusal_advises_cures"
 AWAY = "integration/test_service.py::test_inspect_shows_what_differs_while_the_agent_is_away"
+MISHAP = "integration/test_mishaps.py::test_each_mishap_is_named_right_and_over_once_it_is_mended"
 UNIT = "integration/test_service.py::test_the_pods_unit_stops_and_starts"
 CONFIG = (
     "integration/test_service.py::test_a_wrong_configuration_leaves_no_node_without_an_agent_and_is_told_everywhere"
@@ -46,6 +47,7 @@ KIND = "tests/daemon/test_problem_kinds.py::test_what_is_wrong_is_told_by_any_on
 STEPS: tuple[tuple[str, str], ...] = (
     # carried out
     (r"start it with `systemctl start nodeagent`", AWAY),
+    (r"systemctl reload nodeagent-launcher|`systemctl restart nodeagent` makes the directory", MISHAP),
     (r"systemctl start nodeagent-pods", UNIT),
     (r"correct the file \(`nodeagent config validate", CONFIG),
     (r"`systemctl reload nodeagent`, or undo the change", KIND),
