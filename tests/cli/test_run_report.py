@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_null_with_a_reason(tree: RunTree) -> None:
 
 def put_task(tree: RunTree) -> None:
     tree.used -= 4
-    tree.others = OtherTasks([task("stress", 4_000_000, movable=True)], is_complete=True)
+    tree.others = OtherTasks([task("stress", 5_000_000, movable=True)], is_complete=True, counted_us=12_500_000)
 
 
 def use_sibling(tree: RunTree) -> None:
@@ -186,7 +186,7 @@ def test_a_frequency_that_is_still_rising_at_the_start_does_not_disturb(tree: Ru
 
 
 def test_tasks_that_cannot_run_elsewhere_do_not_disturb_if_the_kernel_counted_all(tree: RunTree) -> None:
-    tree.others = OtherTasks([task("migration/3", 4_000_000, movable=False)], is_complete=True)
+    tree.others = OtherTasks([task("migration/3", 4_000_000, movable=False)], is_complete=True, counted_us=10_000_000)
 
     def change() -> None:
         tree.run(10)

@@ -213,4 +213,4 @@ def _describe_counted(view: NodeView, held: tuple[ExclusiveCpus, ...], end: Call
         for one in document["cpus"]
         for task in one["tasks"]
     ]
-    return OtherTasks(tasks, is_complete=not document["dropped"], reasons=reasons)
+    return OtherTasks(tasks, is_complete=not document["dropped"], reasons=reasons, counted_us=document["microseconds"])

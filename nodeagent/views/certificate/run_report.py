@@ -60,6 +60,8 @@ class OtherTasks(Struct, frozen=True):
     """Whether the kernel counted every task on these CPUs."""
     reasons: Mapping[str, str] = {}
     """Reasons by field for values that are unknown."""
+    counted_us: int = 0
+    """Time in which the kernel counted tasks, a moment longer than the run."""
 
 
 class RunObservation(Struct, frozen=True):
@@ -107,7 +109,7 @@ def describe_run(seen: RunObservation) -> Document:
     pressure = _describe_pressure(seen, unknown)
     whole_us = elapsed_us * max(1, len(cpus))
     measured = {
-        "other-tasks": _judge_others(seen.others, others_us, whole_us),
+        "other-tasks": _judge_others(seen.others, others_us, elapsed_us, cpus),
         "sibling": None if sibling_us is None else MeasuredRate(share(sibling_us, elapsed_us), sibling_us),
         "remote-memory": None
         if memory["remoteBytes"] is None
@@ -192,14 +194,14 @@ def describe_run(seen: RunObservation) -> Document:
     }
 
 
-def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> MeasuredRate | None:
+def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cpus: CpuSet) -> MeasuredRate | None:
     """Judge other tasks. If the kernel counted each of them, those that can't run elsewhere don't count."""
-    tasks = others.tasks or []
-    movable = [one for one in tasks if one["movable"]]
-    source = movable[0]["name"] if movable else ""
+    movable = [one for one in others.tasks or [] if one["movable"]]
     if others.is_complete:
-        others_us = sum(one["microseconds"] for one in movable)
-    return None if others_us is None else MeasuredRate(share(others_us, whole_us), others_us, source)
+        others_us, elapsed_us = sum(one["microseconds"] for one in movable), others.counted_us
+    if others_us is None:
+        return None
+    return MeasuredRate(share(others_us, elapsed_us * len(cpus)), others_us, movable[0]["name"] if movable else "")
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:

@@ -1,0 +1,67 @@
+"""The certificate of a run says whether anything disturbed it, and names it, on a real kernel."""
+
+import json
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import CONFIG, Document, Node
+from integration.test_interference import INSTANCES, INTRUDER, NOW_AND_THEN, WITHOUT_END, last_of
+from integration.test_job import BOUNDS
+
+JOB = "nodeagent job --cpus 2 --memory 64Mi"
+WORK = "-- bash -c 'until [ $SECONDS -ge 2 ]; do :; done'"
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Node:
+    return Node(two_sockets)
+
+
+def report(node: Node, file: str) -> Document:
+    document: Document = json.loads(node.run(f"cat {file}").stdout)
+    return document
+
+
+def test_a_quiet_run_is_clean_and_a_process_on_its_cpus_is_named_first(node: Node) -> None:
+    done = node.run(f"{JOB} --report /run/clean.json --require-clean {WORK}", check=False)
+    clean = report(node, "/run/clean.json")
+    assert (done.returncode, clean["verdict"]) == (0, "clean"), (done.stderr, clean)
+    assert clean["others"]["complete"]
+    assert clean["cgroup"]["cpuMicroseconds"] > 1_000_000
+    assert clean["exit"] == {"status": 0, "signal": None}
+    assert clean["mainThread"]["migrations"] is not None
+    assert clean["node"]["kernel"] == node.run("uname -r").stdout.strip()
+    assert clean["node"]["configurationHash"]
+
+    for intruder in (NOW_AND_THEN, WITHOUT_END):
+        node.run((INTRUDER + intruder).format(cpu=last_of(clean["exclusiveCPUs"])))
+        done = node.run(f"{JOB} --report /run/disturbed.json --require-clean {WORK}", check=False)
+        node.run("systemctl stop intruder")
+        disturbed = report(node, "/run/disturbed.json")
+        assert (done.returncode, disturbed["verdict"]) == (123, "disturbed"), (done.stderr, disturbed)
+        assert disturbed["exclusiveCPUs"] == clean["exclusiveCPUs"]
+        assert (disturbed["disturbances"][0]["name"], disturbed["disturbances"][0]["source"]) == ("other-tasks", "bash")
+        assert disturbed["others"]["tasks"][0]["of"] == "/system.slice/intruder.service"
+        said = node.run("nodeagent report compare /run/clean.json /run/disturbed.json").stdout
+        assert "\n  1. other tasks took " in said
+    assert node.run(f"ls {INSTANCES}").stdout == "", "nothing is left of it in the kernel"
+
+
+def test_a_user_without_rights_gets_all_that_may_be_known(node: Node) -> None:
+    """The kernel counts no tasks then. Bound kernel threads have some of the time that isn't the job's."""
+    node.run("groupadd -f runners; id runner || useradd -m -G runners runner")
+    usual = node.guest.get(CONFIG)
+    node.guest.put(CONFIG, usual.replace(b"jobs: ", BOUNDS))
+    try:
+        node.restart_agent()
+        node.run(f"cd /tmp; runuser -u runner -- {JOB} --report one.json {WORK}")
+    finally:
+        node.guest.put(CONFIG, usual)
+        node.restart_agent()
+    found = report(node, "/tmp/one.json")
+    assert found["others"]["microseconds"] is not None
+    assert not found["others"]["complete"]
+    assert not [one for one in found["others"]["tasks"] if (one["of"] or "").endswith("/payload")], "its own"
+    reasons = {one["field"]: one["reason"] for one in found["unknown"]}
+    assert reasons["others.tasks"].startswith("only root may have the kernel count each task")
