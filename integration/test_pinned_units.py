@@ -217,6 +217,68 @@ def test_other_services_and_the_rest_of_the_host_leave_its_cpus_and_come_back(no
     node.run("systemctl stop db beside")
 
 
+SLICE = "/sys/fs/cgroup/nodeagent.slice/cpuset.cpus.exclusive"
+GIVE_BACK = "nodeagent release --host-settings"
+
+
+@pytest.mark.configures
+def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node) -> None:
+    isolate(node, "partition", "affinity")
+    own = {"db.service": "", "own.service": "0-7", "off.service": "0-7"}
+    for name, cpus in own.items():
+        unit(node, name, f"AllowedCPUs={cpus}", "Slice=extra.slice" if name == "db.service" else "")
+    node.run("systemctl start db own")
+    own["extra.slice"] = ""
+    before = listed(node)
+    every = CpuSet.parse(node.run("cat /sys/devices/system/cpu/online").stdout.strip())
+
+    def occupy() -> None:
+        """Take CPUs in all ways that the host knows of."""
+        node.run("systemctl start nodeagent db own")
+        for name in ("db", "own", "off"):
+            node.run(f"nodeagent pin {name} --cpus 1 --memory 64Mi --wait")
+        node.apply(pod("owner", container("app", SLEEP, cpu="2")))
+        node.wait_running("owner")
+        node.metrics()
+        assert all(len(CpuSet.parse(told(node, name))) == 1 for name in ("db.service", "own.service", "off.service"))
+
+    def is_whole() -> None:
+        assert {name: told(node, name) for name in own} == own
+        assert node.run(f"cat {SLICE}", check=False).stdout.strip() == ""
+        assert differences(before, listed(node)) == {}
+
+    occupy()
+    node.run("systemctl kill -s KILL nodeagent-launcher; systemctl stop nodeagent nodeagent-pods")
+    is_whole()
+    assert allowed(node, "db.service") == every
+    assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
+
+    occupy()
+    node.run("systemctl stop nodeagent-pods; systemctl stop nodeagent")
+    is_whole()
+
+    occupy()  # and a unit around one of them ends before, which is told of its CPUs all the same
+    node.run("systemctl stop nodeagent db extra.slice")
+    node.run("systemctl kill -s KILL nodeagent-launcher nodeagent-pods; systemctl mask --runtime nodeagent-launcher")
+    node.run(f"timeout -s KILL 2 {GIVE_BACK}", check=False)  # it dies at some moment, and another goes on
+    assert node.run(GIVE_BACK).stdout.startswith(("restored", "nothing"))
+    assert {name: told(node, name) for name in own} == own
+    node.run("systemctl unmask --runtime nodeagent-launcher; systemctl start db; systemctl stop nodeagent-pods")
+    is_whole()
+
+    occupy()
+    node.run(f"sync; systemctl stop nodeagent; {GIVE_BACK} & sleep 1")
+    node.guest.power_cut()
+    node.guest.wait_multi_user()
+    assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
+    assert node.run(f"cat {SLICE}", check=False).stdout.strip() == ""
+    for name in ("db.service", "own.service", "off.service"):
+        unit(node, name)
+    node.run("systemctl start nodeagent; nodeagent unpin db own off --wait")
+    assert {told(node, name) for name in own} == {""}
+    node.clear()
+
+
 def others(node: Node) -> dict[str, str]:
     """What systemd was told of every service's CPUs."""
     text = node.run("systemctl show --property=Id,AllowedCPUs '*.service'").stdout

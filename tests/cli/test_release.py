@@ -4,7 +4,7 @@ import io
 import json
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,21 +18,25 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.exit_status import EXIT_AWAY
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.core.host.settings import Change, Setting, SettingKind
+from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.devices import PlacedDevices
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import Phase
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
+from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.reports.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.start import node_builder, releasing
 from nodeagent.daemon.start.startup import STATE_FILE
 from nodeagent.daemon.turn.runs import Runner
+from nodeagent.edge.systemd import units
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
+from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 from nodeagent.views.wording.refusal_advice import advise_next_step
 from tests.support import json_schema
 from tests.support.daemon_model import Client, Daemon, Steps, Tree, answered, daemon_node, watched
@@ -485,6 +489,81 @@ def test_settings_of_an_earlier_boot_are_not_put_back(
     record.write_bytes(b"damaged")
     assert main(["release", "--host-settings", "--config", str(config)]) == 1
     assert "/proc/irq" in capsys.readouterr().err
+
+
+@pytest.fixture
+def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, UnitSettings]]:
+    """Inactive units as systemd has them, two of which an agent that has stopped has pinned."""
+    there = {name: UnitSettings(CpuSet.of(3)) for name in ("db.service", "own.service", "other.service")}
+
+    def show(names: Collection[str]) -> dict[str, UnitProperties]:
+        return {name: UnitProperties(name, LOADED, f"none.slice/{name}", there[name], is_down=True) for name in names}
+
+    def change(unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
+        was = there[unit]
+        there[unit] = UnitSettings(
+            was.allowed_cpus if cpus is None else cpus,
+            was.allowed_memory_nodes if memory_nodes is None else memory_nodes,
+        )
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(units, "show_units", show)
+    monkeypatch.setattr(units, "set_unit", change)
+    (tmp_path / "run").mkdir()
+    config = Config(runtime_directory=f"{tmp_path}/run")
+    (tmp_path / "config.yaml").write_text(f"stateDirectory: {tmp_path}\nruntimeDirectory: {tmp_path}/run\n")
+    UnitRecords(config).keep({"db.service": UnitSettings(), "own.service": UnitSettings(CpuSet.parse("0-7"))})
+    yield there
+    assert there["other.service"] == UnitSettings(CpuSet.of(3)), "nobody has recorded it"
+
+
+GIVEN_BACK = {"db.service": UnitSettings(), "own.service": UnitSettings(CpuSet.parse("0-7"))}
+
+
+def test_without_an_agent_pinned_units_go_back_although_they_are_inactive(
+    pinned: dict[str, UnitSettings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line = ["release", "--host-settings", "--config", f"{tmp_path}/config.yaml"]
+    assert main(command_line) == 0
+    assert capsys.readouterr() == ("restored 2 settings of the host\n", "")
+    assert {name: pinned[name] for name in GIVEN_BACK} == GIVEN_BACK
+    assert not list(tmp_path.glob("run/units/*"))
+    assert main(command_line) == 0
+    assert capsys.readouterr().out == "nothing to restore\n"
+
+
+def test_what_systemd_refuses_or_does_not_answer_stays_recorded_and_the_next_release_goes_on(
+    pinned: dict[str, UnitSettings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, show = units.set_unit, units.show_units
+    command_line = ["release", "--host-settings", "--config", f"{tmp_path}/config.yaml"]
+
+    def refuse(unit: str, **settings: Any) -> None:
+        if unit == "db.service":
+            raise units.UnitsError("cannot set AllowedCPUs= of db.service: no", hint="try it yourself")
+        change(unit, **settings)
+
+    def hang(_: Collection[str]) -> dict[str, UnitProperties]:
+        raise units.UnitsError("systemd has not answered", hint="see it")
+
+    for name, stand_in, reason in (("set_unit", refuse, "of db.service: no"), ("show_units", hang, "not answered")):
+        with monkeypatch.context() as patched:
+            patched.setattr(units, name, stand_in)
+            assert main(command_line) == 1
+        assert reason in capsys.readouterr().err
+        assert [path.name for path in tmp_path.glob("run/units/*")] == ["db.service"]
+    assert pinned["own.service"] == GIVEN_BACK["own.service"]
+    assert units.show_units is show
+    assert main(command_line) == 0
+    assert {name: pinned[name] for name in GIVEN_BACK} == GIVEN_BACK
+
+
+def test_with_an_agent_pinned_units_stay_as_its_pods_have_them(
+    pinned: dict[str, UnitSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "call", lambda *_: {})
+    assert main(["release", "--host-settings", "--config", f"{tmp_path}/config.yaml"]) == 0
+    assert set(pinned.values()) == {UnitSettings(CpuSet.of(3))}
 
 
 # Of another node

@@ -288,7 +288,23 @@ def test_units_in_the_slices_around_some_are_read_and_written_by_their_names(
     found = {SYSTEM: ALL, OWN: CpuSet.parse("0-5"), web: CpuSet.parse("0-5"), cpu: ALL}
     assert edges.read({SettingKind.UNIT}, beside=(beside,)).settings == found
     assert edges.read({SettingKind.UNIT}).settings.keys() == {SYSTEM, OWN}
+    systemctl.write_text(
+        systemctl.read_text().replace("while", "[ $2 != show ] || exec printf 'Id=a\\nLoadState=not-found\\n'\nwhile")
+    )
     known = Setting(SettingKind.UNIT, "system.slice/gone.service")
     assert edges.read({SettingKind.UNIT}, known=(known, IRQ)).settings.keys() >= {web, cpu}
     assert edges.write({web: CpuSet.of(1), cpu: CpuSet.of(1)}) == {}
     assert sorted(calls(root)) == ["cpu.service AllowedCPUs=1", "web.service AllowedCPUs=1"]
+
+
+def test_a_known_unit_that_is_inactive_has_what_it_starts_with_and_goes_back(
+    edges: HostEdges, root: Path, systemctl: Path
+) -> None:
+    off, unknown = (Setting(SettingKind.UNIT, f"{name}.slice") for name in ("off", "unknown"))
+    for state, expected in (("0-3", CpuSet.parse("0-3")), ("", ALL)):
+        answer = f"Id=off.slice\\nLoadState=loaded\\nActiveState=inactive\\nAllowedCPUs={state}\\n\\n"
+        none = "Id=unknown.slice\\nLoadState=not-found\\nActiveState=inactive\\n"
+        systemctl.write_text(f"#!/bin/sh\nprintf '{answer}{none}'\n")
+        found = edges.read({SettingKind.UNIT}, known=(off, unknown, SYSTEM, IRQ)).settings
+        assert found == {SYSTEM: ALL, OWN: CpuSet.parse("0-5"), off: expected}
+    assert off not in edges.read({SettingKind.UNIT}, beside=("off.slice",), known=(off, unknown)).settings

@@ -17,7 +17,10 @@ UNITS = Path(__file__).parents[2] / "systemd"
         ({"etc/nodeagent/config.yaml": "cpuManagerPolicy: static"}, False),
         ({"etc/nodeagent/config.yaml": "stateDirectory: /srv/state"}, True),
         ({"etc/nodeagent/config.yaml": '{"stateDirectory": "/srv/state"}'}, True),
+        ({"etc/nodeagent/config.yaml": "runtimeDirectory: /srv/run"}, True),
         ({"var/lib/nodeagent/host_settings": ""}, True),
+        ({"run/nodeagent/units/db.service/before": ""}, True),
+        ({"run/nodeagent/unit-devices/db.service/allowed": ""}, True),
     ],
 )
 def test_when_the_pods_unit_stops_the_hosts_settings_go_back_wherever_they_are_recorded(
@@ -28,9 +31,9 @@ def test_when_the_pods_unit_stops_the_hosts_settings_go_back_wherever_they_are_r
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     program.chmod(0o755)
-    (line,) = re.findall(r"^ExecStopPost=-(.*)$", (UNITS / "nodeagent-pods.service").read_text(), re.MULTILINE)
+    line, _ = re.findall(r"^ExecStopPost=-\+(.*)$", (UNITS / "nodeagent-pods.service").read_text(), re.MULTILINE)
     shell, option, script = shlex.split(line)
-    script = re.sub(r"(?<= )(?=/(?:opt|etc|var)/)", str(tmp_path), script)
+    script = re.sub(r"(?<= )(?=/(?:opt|etc|var|run)/)", str(tmp_path), script)
     done = subprocess.run([shell, option, script], check=True, capture_output=True, text=True)
     config = tmp_path / "etc/nodeagent/config.yaml"
     assert done.stdout == (f"release --host-settings --config {config}\n" if asked else "")

@@ -60,7 +60,8 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     parser.add_argument(
         "--host-settings",
         action="store_true",
-        help="end no pods; restore the original CPUs of interrupts, work queues and units (a running agent sets its own again)",
+        help="end no pods; restore the original CPUs of interrupts, work queues and units (a running agent sets its own again; without "
+        "an agent, also of pinned units)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done, in order")
     add_output_argument(parser)
@@ -134,7 +135,12 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
         # Only the state directory is needed here. Restoring the host's settings is important enough to try the default directory.
         print(f"{err.message}; using the default state directory", file=sys.stderr)
         config = Config()
-    count = releasing.restore_host_settings(config)
+    has_agent = True
+    try:
+        call(options.socket or f"{config.runtime_directory}/agent.sock", "state")
+    except ApiUnavailable:
+        has_agent = False
+    count = releasing.restore_host_settings(config, has_agent=has_agent)
     print(f"restored {format_count(count, 'setting')} of the host" if count else "nothing to restore")
     return 0
 

@@ -25,6 +25,7 @@ from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import format_cpus, place_of
 from nodeagent.formats.kernel.unit_names import slices_around, unit_in
+from nodeagent.formats.kernel.unit_properties import LOADED
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
 """Writer of values to files and kernel threads. It returns None for each success, and the reason for each failure."""
@@ -115,7 +116,7 @@ class HostEdges:
         return Reading(settings, facts, failed, released & settings.keys())
 
     def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
-        """Return the units' settings, without the units of pods."""
+        """Return the units' settings, without the units of pods. A known unit without a cgroup has its property for the next start."""
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
                 "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
@@ -124,10 +125,10 @@ class HostEdges:
         cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
         nested = (setting.name for setting in known if setting.kind is SettingKind.UNIT)
         within = {slice_ for path in (*beside, *nested) for slice_ in slices_around(path)}
-        there = units.read_units(
-            read_possible_cpus(self._root), ours=self._ours, cgroups=cgroups, within=within, without=beside
-        )
+        possible = read_possible_cpus(self._root)
+        there = units.read_units(possible, ours=self._ours, cgroups=cgroups, within=within, without=beside)
         found = {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
+        found |= _read_inactive({s for s in known if s.kind is SettingKind.UNIT} - found.keys(), beside, possible)
         return {unit: cpus for unit, cpus in found.items() if unit.name not in self._beside or unit in known}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
@@ -216,6 +217,17 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
         else:
             answers += HostSettingsFiles().write([(place, value)])
     return tuple(answers)
+
+
+def _read_inactive(missing: AbstractSet[Setting], beside: Collection[str], possible: CpuSet) -> dict[Setting, CpuSet]:
+    """Return `AllowedCPUs=` of units without a cgroup. systemd forgets it with the unit's file, so unloaded units are left out."""
+    names = {setting: unit_in(setting.name) for setting in missing if setting.name not in beside}
+    there = units.show_units(names.values()) if names else {}
+    return {
+        setting: there[unit].settings.allowed_cpus or possible
+        for setting, unit in names.items()
+        if there[unit].load_state == LOADED
+    }
 
 
 def _set_allowed(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:

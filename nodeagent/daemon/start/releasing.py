@@ -14,11 +14,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.write_order import RemoveCgroup
+from nodeagent.core.cgroups.write_order import GiveUnitBack, RemoveCgroup
+from nodeagent.core.domains.domain import DomainInput
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.domains.all import make_domains
+from nodeagent.daemon.domains.systemd.units import SystemdDomain
 from nodeagent.daemon.host.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS, PUT_BACK, HostSettings, put_back
 from nodeagent.daemon.reports.logs import make_log
@@ -35,6 +38,7 @@ from nodeagent.daemon.turn.records import Recorder
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.runs import Runner
 from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifest_watch import ManifestWatch
@@ -149,10 +153,10 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
 
 
-def restore_host_settings(config: Config, *, forget: bool = False) -> int:
+def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bool = False) -> int:
     """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
-    `forget` also removes the record, which is only allowed without a running agent.
+    Without a running agent, pinned units are restored, too. `forget` also removes the record, once no pod is left.
 
     Raises:
         DrainError: some settings could not be written.
@@ -160,6 +164,7 @@ def restore_host_settings(config: Config, *, forget: bool = False) -> int:
     """
     path = str(Path(config.state_directory) / HOST_SETTINGS)
     edges = HostEdges(write_directly, config.cgroup_root or "")
+    units, of_units = (0, ()) if has_agent else _restore_units(config)
     try:
         count, problems = put_back(edges, config.state_directory, read_boot_id())
     except HostRecordError:
@@ -167,15 +172,42 @@ def restore_host_settings(config: Config, *, forget: bool = False) -> int:
             state_files.set_aside(path)
             state_files.remove(path)
         raise
-    if problems:
+    if of_units or problems:
         raise DrainError(
-            f"not put back: {'; '.join(problems)}",
+            f"not put back: {'; '.join((*of_units, *problems))}",
             hint="try again: `nodeagent release --host-settings`; CPUs that it needs may be offline, or a service hangs",
         )
     if forget:
         state_files.remove(path)
         state_files.remove(str(Path(config.state_directory) / PUT_BACK))
-    return count
+    return units + count
+
+
+def _restore_units(config: Config) -> tuple[int, tuple[str, ...]]:
+    """Restore the original settings of all pinned units, active or not. The next agent pins them again if a manifest still does.
+
+    Returns:
+        The number of changed units, and the problems.
+
+    Raises:
+        CgroupError: a unit's cgroup can't be read.
+    """
+    domain, nothing = SystemdDomain(config, CgroupTree(config.cgroup_root or "/sys/fs/cgroup")), NodeState(Promises())
+    look = DomainInput(nothing, sources=(), rescan=True)
+    seen, count, problems = domain.observe(look), 0, list[str]()
+    for want in domain.desired(seen.cgroups):
+        before = want.goes_back_to
+        if before is None or seen.cgroups[want.path].unit == before:
+            continue
+        try:
+            domain.apply(GiveUnitBack(want.path, before))
+        except CgroupError as err:
+            problems.append(err.message)
+        else:
+            count += 1
+    after = domain.observe(look)
+    problems += domain.record(nothing, after.cgroups)
+    return count, (*problems, *after.problems, *domain.take_back(nothing).problems)
 
 
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class SystemdDomain(PassiveDomain):
             problems=tuple(
                 Problem(unit.problem, owner_fields(look.state, unit.path))
                 for unit in self._cgroups.last_read.unknown
-                if unit.path not in self._left | self._unclear
+                if self._cgroups.last_read.unanswered or unit.path not in self._left | self._unclear
             ),
             retries=bool(self._cgroups.last_read.unanswered),
             places=self._cgroups.unit_cgroups,
