@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from pwd import struct_passwd
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import read_topology
 from nodeagent.cli.support.node.this_node import read_this_node
+from nodeagent.cli.support.other_user import become_user
 from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
@@ -488,6 +490,7 @@ CASES = [
     Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
     Case("JobRefusedError", "no room", lambda _: refused_job(), "OutOfcpu"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
+    Case("UserError", "no such group", lambda _: become_user(struct_passwd(("none", "x", 65534, -1, "", "/", "/bin/sh")), {}, inherits=True), "'none'"),
     Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
     Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
     Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),

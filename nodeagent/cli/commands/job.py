@@ -100,8 +100,9 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
                      [--core-class CLASS] [--near DEVICES]
                      [--device RESOURCE] [--name NAME] [--user USER]
-                     [--report [FILE]] [--require-clean] [--repeat N]
-                     [--until-clean N] [--until-free] [--socket PATH]
+                     [--inherit] [--report [FILE]] [--require-clean]
+                     [--repeat N] [--until-clean N] [--until-free]
+                     [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
@@ -109,6 +110,11 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     )
     parser.add_argument(
         "--user", metavar="USER", help="run the command as this user, with that user's groups (root only)"
+    )
+    parser.add_argument(
+        "--inherit",
+        action="store_true",
+        help="with --user, also pass root's environment, open descriptors and terminal to the command",
     )
     parser.add_argument(
         "--report",
@@ -157,9 +163,11 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --until-free -- make
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
-nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user. The job ends
-with the command: processes that are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the
-job. With --report or --until-free, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
+nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user.
+With --user, the command gets a user's own environment and no open files but its three streams. Where a process could type into root's
+terminal (before kernel 6.2), it gets a terminal of its own, in which Ctrl-Z has no effect. The job ends with the command: processes that
+are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the job. With --report or
+--until-free, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
 Needs root, or membership in the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it, nodeagent report compare FILE FILE compares
 reports"""
@@ -190,6 +198,8 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the job was refused, or the command cannot be run.
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
+    if options.inherit and options.user is None:
+        options.parser.error("--inherit needs --user: without it, the command has all of yours")
     if not command:
         options.parser.error("name a command after --, such as: -- make")
     if options.report in {None, _REPORT_LINE} and (options.require_clean or options.repeat or options.until_clean):
@@ -221,7 +231,9 @@ def run(options: argparse.Namespace) -> int:
         if writer is not None:
             status = writer.attend(answer, command, options.socket or DEFAULT_JOB_SOCKET)
         if status is None and user is not None:
-            _become_user(user)
+            from nodeagent.cli.support.other_user import become_user
+
+            status = become_user(user, answer["environment"], inherits=options.inherit)
         if status is None:
             run_command(command)
     except NodeAgentError as err:
@@ -332,17 +344,3 @@ def _find_user(name: str | None) -> pwd.struct_passwd | None:
         return pwd.getpwnam(name)
     except KeyError as err:
         raise JobError(f"there is no user '{name}'", hint="`getent passwd` lists them") from err
-
-
-def _become_user(user: pwd.struct_passwd) -> None:
-    """Change this process to the user, as login does."""
-    try:
-        os.initgroups(user.pw_name, user.pw_gid)
-        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
-        os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-    except OSError as err:
-        raise JobError(
-            f"cannot become user '{user.pw_name}': {os.strerror(err.errno or 0)}",
-            hint="run it as root of this host: `sudo nodeagent job …`",
-        ) from err
-    os.environ.update(HOME=user.pw_dir, SHELL=user.pw_shell, USER=user.pw_name, LOGNAME=user.pw_name)

@@ -1,0 +1,162 @@
+"""Change of this process to another user, for `job --user`: nothing of root's passes to the command but its streams and directory."""
+
+import fcntl
+import os
+import pwd
+import select
+import signal
+import termios
+import tty
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED
+from nodeagent.cli.support.child_command import end_as
+from nodeagent.errors import NodeAgentError
+
+INJECTION = Path("/proc/sys/dev/tty/legacy_tiocsti")
+"""0 if the kernel lets no process without CAP_SYS_ADMIN put input into its terminal (TIOCSTI). Kernels before 6.2 don't have the file."""
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_KEPT = ("TERM", "LANG", "LC_ALL", "TZ")
+_CHUNK_BYTES = 65536
+_PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+class UserError(NodeAgentError):
+    """The change to the user was refused."""
+
+    exit_status = EXIT_NOT_ENTERED
+
+
+def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inherits: bool) -> int | None:
+    """Change this process to the user, as login does. Where a process can put input into its terminal, only a child becomes the user.
+
+    Args:
+        user: the user.
+        placement: variables about the job, which the command gets in any case.
+        inherits: whether the environment, the open descriptors and the terminal stay the caller's.
+
+    Returns:
+        None in the process that is to run the command. In its parent, the command's exit status.
+
+    Raises:
+        UserError: the kernel refuses the change.
+    """
+    status = None
+    if not inherits:
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        os.environ.clear()
+        os.environ.update(kept, PATH=_PATH)
+        for number in (int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
+            with suppress(OSError):  # the listing's own
+                os.set_inheritable(number, number < 3)
+        terminals = [number for number in range(3) if os.isatty(number)]
+        if terminals and _can_inject():
+            status = _run_on_own_terminal(terminals, user.pw_uid)
+    if status is not None:
+        return status
+    try:
+        os.initgroups(user.pw_name, user.pw_gid)
+        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+        os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    except OSError as err:
+        raise UserError(
+            f"cannot become user '{user.pw_name}': {os.strerror(err.errno or 0)}",
+            hint="run it as root of this host: `sudo nodeagent job …`",
+        ) from err
+    os.environ.update(placement, HOME=user.pw_dir, SHELL=user.pw_shell, USER=user.pw_name, LOGNAME=user.pw_name)
+    return None
+
+
+def _can_inject() -> bool:
+    try:
+        return INJECTION.read_text(encoding="ascii") != "0\n"
+    except FileNotFoundError:
+        return True
+
+
+def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
+    """Fork a child with a terminal of its own in place of these streams, and relay. Returns None in the child, its exit status here."""
+    try:
+        master, slave = os.openpty()
+    except OSError as err:
+        raise UserError(
+            f"cannot open a terminal for the command: {os.strerror(err.errno or 0)}",
+            hint="compare /proc/sys/kernel/pty/nr with pty/max; `--inherit` leaves it root's terminal",
+        ) from err
+    os.fchown(slave, uid, -1)
+    shown = terminals[0]
+    before = termios.tcgetattr(shown)
+    termios.tcsetattr(slave, termios.TCSANOW, before)
+    _copy_size(shown, slave)
+    child = os.fork()
+    if child == 0:
+        os.close(master)
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        for number in terminals:
+            os.dup2(slave, number)
+        os.close(slave)
+        return None
+    os.close(slave)
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        os.kill(child, number)
+
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    signal.signal(signal.SIGWINCH, lambda *_: _copy_size(shown, master))
+    is_input = 0 in terminals and _is_in_foreground()
+    if is_input:
+        tty.setraw(0, termios.TCSADRAIN)
+    try:
+        _relay(master, os.pidfd_open(child), is_input=is_input, output=terminals[-1])
+    finally:
+        if is_input:
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+    _, status = os.waitpid(child, 0)
+    return end_as(status)
+
+
+def _copy_size(source: int, target: int) -> None:
+    fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, bytes(8)))
+
+
+def _is_in_foreground() -> bool:
+    """Whether this process may read from stdin, a terminal. In the background, its input is another process's."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # it is not this session's terminal
+        return True
+
+
+def _relay(master: int, child: int, *, is_input: bool, output: int) -> None:
+    """Copy between the two terminals until the child has ended and its output is written. `child` is its pidfd.
+
+    Input that the child doesn't take yet keeps no output waiting.
+    """
+    os.set_blocking(master, False)
+    poller, pending = select.poll(), b""
+    poller.register(child, select.POLLIN)
+    while True:
+        poller.register(master, select.POLLIN | (select.POLLOUT if pending else 0))
+        poller.register(0, select.POLLIN if is_input and not pending else 0)
+        ready = dict(poller.poll())
+        if ready.get(master, 0) & select.POLLIN:
+            _write_all(output, os.read(master, _CHUNK_BYTES))
+        elif child in ready:
+            return
+        elif ready.get(master, 0) & select.POLLHUP:  # no process has the child's terminal open
+            select.select([child], [], [])
+        if ready.get(master, 0) & select.POLLOUT:
+            pending = pending[os.write(master, pending) :]
+        if ready.get(0, 0) & select.POLLIN:
+            pending = os.read(0, _CHUNK_BYTES)
+            is_input = bool(pending)
+
+
+def _write_all(target: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(target, content) :]
