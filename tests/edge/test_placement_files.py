@@ -118,3 +118,46 @@ def test_a_full_file_system_leaves_the_old_content(files: PlacementFiles, base: 
     assert "cannot write" in done.stderr
     assert "File too large" in done.stderr
     assert files.read()["uid-a/app"] == b"A=1\n"
+
+
+def test_a_full_file_system_leaves_no_directory_and_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = PlacementFiles(str(tmp_path / "pods"))
+    files.write("uid-a/app", b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fchmod", full)  # after the file was made, before its content is in it
+        for name in ("uid-a/app", "uid-b/app"):
+            with pytest.raises(PlacementFileError):
+                files.write(name, b"new")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "pods",
+        "pods/uid-a",
+        "pods/uid-a/app",
+    ]
+    assert files.read() == {"uid-a/app": b"old"}
+
+
+def test_planted_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (victim / "uid-a").mkdir(parents=True, mode=0o700)
+    (victim / "file").write_text("root's")
+    base = tmp_path / "pods"
+    base.mkdir()
+    (base / "uid-a").symlink_to(victim / "uid-a")
+    (base / "uid-b").mkdir()
+    (base / "uid-b/.app.new").symlink_to(victim / "file")
+    (base / "uid-b/app").symlink_to(victim / "file")
+    PlacementFiles(str(base)).write("uid-a/app", b"mine")
+    PlacementFiles(str(base)).write("uid-b/app", b"mine")
+    base.rename(tmp_path / "moved")
+    base.symlink_to(victim)
+    PlacementFiles(str(base)).write("uid-c/app", b"mine")
+    assert PlacementFiles(str(base)).read() == {"uid-c/app": b"mine"}
+    assert PlacementFiles(str(tmp_path / "moved")).read() == {"uid-a/app": b"mine", "uid-b/app": b"mine"}
+    assert (victim / "file").read_text() == "root's"
+    assert (list((victim / "uid-a").iterdir()), (victim / "uid-a").stat().st_mode & 0o777) == ([], 0o700)

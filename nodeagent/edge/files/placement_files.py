@@ -93,23 +93,30 @@ class PlacementFiles:
         return found
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file's content.
+        """Replace a file's content. Symbolic links on the way are replaced, and not followed.
 
         Raises:
-            PlacementFileError: the write failed, and the file has its old content.
+            PlacementFileError: the write failed, and the file has its old content. Nothing else is left of the write.
         """
         path = self._directory / name
+        temporary = path.with_name(f".{path.name}.new")
         try:
             for directory in (self._directory, path.parent):
+                if directory.is_symlink():
+                    directory.unlink()
                 directory.mkdir(exist_ok=True)
                 if stat.S_IMODE(directory.stat().st_mode) != _DIRECTORY_MODE:
                     directory.chmod(_DIRECTORY_MODE)
-            temporary = path.with_name(f".{path.name}.new")
-            with temporary.open("wb") as file:
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file:
                 os.fchmod(file.fileno(), _FILE_MODE)  # the mode of open is reduced by the umask
                 file.write(content)
             temporary.replace(path)
         except OSError as err:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            with contextlib.suppress(OSError):  # other files are in it
+                path.parent.rmdir()
             raise _make_error("write", path, err) from err
 
     def remove(self, name: str) -> None:
