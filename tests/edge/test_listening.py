@@ -2,6 +2,8 @@ import errno
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,11 +33,20 @@ def test_a_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_a_unix_socket_of_a_group(tmp_path: Path) -> None:
-    group = os.getegid()
-    with listen(UnixAddress(str(tmp_path / "s")), group=group):
-        assert mode_of(tmp_path / "s") == 0o660
-        assert (tmp_path / "s").stat().st_gid == group
+def test_a_unix_socket_of_a_group_is_open_to_its_members_and_owner_alone(tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents[:3]):
+        directory.chmod(0o755)
+    path, group = tmp_path / "s", 54321
+    become = "os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(1234, 1234, 1234)"
+    connect = f"import os, socket, sys; gid = int(sys.argv[1]); {become}; socket.socket(socket.AF_UNIX).connect({str(path)!r})"
+    with listen(UnixAddress(str(path)), group=group):
+        assert mode_of(path) == 0o660
+        ended = {
+            gid: subprocess.run([sys.executable, "-I", "-c", connect, str(gid)], stderr=subprocess.PIPE, check=False)
+            for gid in (group, 4321, os.getegid())
+        }
+    assert {gid: done.returncode for gid, done in ended.items()} == {group: 0, 4321: 1, os.getegid(): 1}
+    assert b"PermissionError" in ended[4321].stderr
 
 
 def test_a_dead_daemons_socket_is_replaced(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ import errno
 import os
 import socket
 import stat
+import struct
 
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.bind_address import BindAddress, TcpAddress, UnixAddress
 
 BACKLOG = 128
+_ACL_VERSION, _USER_OBJ, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NOBODY = 2, 0x01, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
+"""Tags of ACL entries, and the ID in entries that name nobody."""
 
 
 class ListenError(NodeAgentError):
@@ -26,6 +29,7 @@ _HINTS = {
     errno.EACCES: "ports below 1024, and directories of others, need root (see `ls -ld` of the directory)",
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
     errno.EROFS: "name its directory in ReadWritePaths= of the unit (`systemctl edit nodeagent`), or set another {field}",
+    errno.EOPNOTSUPP: "the socket's file system has no ACLs: set another {field}, in /run",
     errno.ENOTDIR: "a file has the name of the socket's directory: move the file away, or set runtimeDirectory or {field}",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }
@@ -94,13 +98,18 @@ def _listen_unix(path: str, group: int | None) -> socket.socket:
             _remove_stale(path, err)
             listener.bind(path)
         if group is not None:
-            os.chown(path, -1, group)
-            os.chmod(path, 0o660)  # noqa: PTH101 - beside os.chown, which pathlib lacks
+            os.setxattr(path, "system.posix_acl_access", _format_acl(group))
         listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def _format_acl(group: int) -> bytes:
+    """Return an ACL (linux/posix_acl_xattr.h) that lets owner and group read and write. Unlike chown, it needs no capability."""
+    own, others = (_USER_OBJ, 6, _NOBODY, _GROUP_OBJ, 0, _NOBODY), (_MASK, 6, _NOBODY, _OTHER, 0, _NOBODY)
+    return struct.pack("<I" + 5 * "HHI", _ACL_VERSION, *own, _GROUP, 6, group, *others)
 
 
 def _remove_stale(path: str, in_use: OSError) -> None:
