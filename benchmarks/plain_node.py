@@ -44,6 +44,7 @@ _FILES = {
     "cpu.weight": "100\n",
     "memory.max": "max\n",
     "memory.swap.max": "max\n",
+    "pids.max": "max\n",
     "memory.oom.group": "0\n",
     "cgroup.freeze": "0\n",
 }

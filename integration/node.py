@@ -346,6 +346,7 @@ class Node:
             "cpu.weight",
             "memory.max",
             "memory.swap.max",
+            "pids.max",
             "memory.oom.group",
         ]
         names = " -o ".join(f"-name {name}" for name in files)

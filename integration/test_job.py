@@ -56,12 +56,13 @@ def test_a_command_is_itself_on_cpus_of_its_own(node: Node) -> None:
     node.run("cd /tmp && echo word >words")
     shell = (
         "grep ^Cpus_allowed_list /proc/self/status; echo $NODEAGENT_EXCLUSIVE_CPUS $MINE $(id -u) $PWD; cat; "
-        "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/../memory.swap.max; exit 7"
+        "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/../memory.swap.max; "
+        "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/../../pids.max; exit 7"
     )
     done = node.run(f"cd /tmp && MINE=x taskset -c 0 {JOB} --name one -- sh -c '{shell}' <words", check=False)
-    allowed, told, word, swap = done.stdout.splitlines()
+    allowed, told, word, swap, most = done.stdout.splitlines()
     assert (done.returncode, word, told) == (7, "word", f"{allowed.split()[1]} x 0 /tmp"), done.stderr
-    assert swap == "0"
+    assert (swap, most) == ("0", "4096")
     assert node.run(f"{JOB} -- sh -c 'kill -TERM $$' || exit $?", check=False).returncode == 143
     # what one leaves running is ended before the next has its CPUs, although almost all are needed each time
     leaving = "nodeagent job --cpus 13 --memory 64Mi -- sh -c 'sleep infinity & exit 0'"
@@ -123,6 +124,13 @@ def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
     node.wait(gone, "the job to be gone with its process")
     assert node.run(f"ps -o pid= -p {','.join(procs.split())}", check=False).stdout == ""
 
+    for name, status in (("INT", 130), ("QUIT", 131)):
+        job = start(node, f"{JOB} --name {name.lower()} -- bash -c 'echo up; exec sleep 1003'")
+        said(node, job, b"up")
+        node.run(f"kill -{name} $(pgrep -f '^sleep 1003')")
+        assert ended(node, job) == status
+        node.wait(gone, "the job to be gone")
+
     job = start(node, f"{JOB} --name other -- sh -c 'echo up; exec sleep 1002'")
     said(node, job, b"up")
     node.run("nodeagent release jobs/other")
@@ -162,7 +170,7 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
     usual = node.guest.get(CONFIG)
     refused = node.run(f"runuser -u runner -- {JOB} -- id", check=False)
     assert (refused.returncode, "jobs: {group: GROUP}" in refused.stderr) == (125, True)
-    node.guest.put(CONFIG, usual.replace(b"jobs: ", BOUNDS))
+    node.guest.put(CONFIG, usual.replace(b"jobs: ", BOUNDS) + b"\npodPidsLimit: 20\n")
     try:
         node.restart_agent()
         tell = "id; umask; grep ^CapPrm /proc/self/status; cat /proc/self/cgroup"
@@ -175,6 +183,8 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
         # as a process of a user namespace of runner's that has changed to a subordinate id
         unknown = node.run(f"setpriv --reuid 100000 --regid runners --clear-groups {JOB} -- id", check=False)
         assert (unknown.returncode, "user 100000 is not in the group runners" in unknown.stderr) == (125, True)
+        most = node.run(f"{JOB} -- sh -c 'for n in $(seq 30); do sleep 1 & done; wait'", check=False)
+        assert "Resource temporarily unavailable" in most.stderr + most.stdout
         large = node.run("runuser -u runner -- nodeagent job --cpus 5 --memory 64Mi -- id", check=False)
         assert (large.returncode, "jobs.maxCPUs is 4" in large.stderr) == (125, True)
         asked = node.run(f"runuser -u runner -- {JOB} --user stranger -- id", check=False)
@@ -183,6 +193,15 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
         assert done.stdout.split("\n")[0] == "runner"
         assert "runners" in done.stdout.split("\n")[1].split()
         assert done.stdout.split("\n")[2] == "/home/runner"
+        passed = node.run(
+            f"TOKEN=secret {JOB} --user runner -- sh -c 'echo $TOKEN; cat <&7' 7</etc/shadow", check=False
+        )
+        assert (passed.stdout.strip(), passed.returncode != 0) == ("", True)
+        outer, inner = (
+            node.run(f'script -qec "{JOB} --user runner {more} -- tty" /dev/null').stdout.split()[-1]
+            for more in ("--inherit", "")
+        )
+        assert outer != inner, "this kernel lets a process type into its terminal"
         node.wait(gone, "the jobs to be gone")
     finally:
         node.guest.put(CONFIG, usual)

@@ -71,6 +71,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "whether CPU limits of containers without exclusive CPUs are enforced"),
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "other values need the gate `CustomCPUCFSQuotaPeriod`"),
     (
+        "podPidsLimit",
+        str(_DEFAULT.pod_pids_limit),
+        "limit on the processes and threads of a pod or job (`pids.max` of its cgroup); `-1`: no limit, kubelet's default",
+    ),
+    (
         "memorySwap",
         f"swapBehavior: {_DEFAULT.swap_behavior}",
         "containers use no swap; `UnlimitedSwap`: as much as the host has; `LimitedSwap` is `NoSwap` here, as for kubelet's static pods",

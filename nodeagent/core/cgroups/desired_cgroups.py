@@ -19,6 +19,7 @@ from nodeagent.core.model.cgroup import (
     CpuMax,
     DesiredCgroup,
     ObservedCgroups,
+    TaskLimit,
     Value,
     cpu_quota,
     cpu_shares,
@@ -395,10 +396,12 @@ def _make_container_cgroup(
 def _make_pod_limits(config: Config, kernel: Kernel, entry: PodEntry, limit_milli: int | None) -> Attributes:
     """Return the values of a pod's cgroup except for its cpuset. A CPU limit of None means no limit."""
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
+    tasks = TaskLimit(config.pod_pids_limit if config.pod_pids_limit > 0 else None)
     return (
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
         (Attribute.CPU_MAX, _make_cpu_max(limit_milli, config)),
         (Attribute.MEMORY_MAX, _round_memory_limit(resources.memory_limit_bytes, kernel)),
+        *(((Attribute.PIDS_MAX, tasks),) if "pids" in kernel.extra_controllers else ()),
     )
 
 

@@ -29,6 +29,12 @@ class ByteLimit(Struct, frozen=True):
     limit_bytes: int | None
 
 
+class TaskLimit(Struct, frozen=True):
+    """Value of `pids.max`, the number of processes and threads. None means no limit."""
+
+    limit: int | None
+
+
 class PartitionKind(enum.Enum):
     """Kind of partition in `cpuset.cpus.partition`."""
 
@@ -62,6 +68,7 @@ class Attribute(enum.Enum):
     CPU_WEIGHT = "cpu.weight"
     MEMORY_MAX = "memory.max"
     MEMORY_SWAP_MAX = "memory.swap.max"
+    PIDS_MAX = "pids.max"
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "cgroup.freeze"
     FALLBACK_CPUS = "payload/cpuset.cpus"
@@ -72,7 +79,7 @@ class Attribute(enum.Enum):
     """
 
 
-Value = CpuSet | NumaSet | CpuMax | ByteLimit | Partition | int | bool
+Value = CpuSet | NumaSet | CpuMax | ByteLimit | TaskLimit | Partition | int | bool
 Attributes = tuple[tuple[Attribute, Value], ...]
 
 

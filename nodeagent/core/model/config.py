@@ -199,6 +199,8 @@ class Config(Struct, frozen=True):
     """Whether interrupts are moved off exclusive CPUs by setting their affinity (`affinity`) or left alone (`none`, as with kubelet)."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
+    pod_pids_limit: int = 4096
+    """Limit on the processes and threads of a pod or job (kubelet's name; kubelet has no limit by default). -1 or 0 means no limit."""
     swap_behavior: str = NO_SWAP
     """Whether containers may use swap. `LimitedSwap` allows no swap either, because kubelet gives none to pods of manifest files."""
     static_pod_path: str = "/etc/nodeagent/manifests"

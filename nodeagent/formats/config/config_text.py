@@ -54,6 +54,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "checkAllocatable": config.check_allocatable,
         "retryRefused": config.retry_refused,
         "maxPods": config.max_pods,
+        "podPidsLimit": config.pod_pids_limit,
         "podsPerCore": config.pods_per_core,
     }
     if not with_places:

@@ -60,6 +60,8 @@ _GATE_OF_POLICY = {
 """Feature gates that older versions of kubelet had for its managers, each with the policy's field and default."""
 _JUDGED_BY_MANAGERS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "featureGates")
 """Fields whose values the managers check. This module checks all other fields."""
+_MAX_TASKS = 2**22
+"""The kernel's limit on process IDs (PID_MAX_LIMIT)."""
 _MAX_INT32 = 2**31 - 1
 Judge = Callable[[Config], Iterable[StartRefused]]
 
@@ -148,6 +150,7 @@ class _ConfigReader:
             eviction_memory_percent=eviction_percent,
         )
         placement = self._read_placement(reader, amounts)
+        tasks = fields.integer("podPidsLimit", -1, _MAX_TASKS)
         quota_period_us = self._read_quota_period(placement, default)
         config = replace(
             amounts,
@@ -179,6 +182,7 @@ class _ConfigReader:
             check_allocatable=self._read_flag("checkAllocatable", default.check_allocatable),
             retry_refused=fields.one_of("retryRefused", RETRY_REFUSED) or default.retry_refused,
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
+            pod_pids_limit=default.pod_pids_limit if tasks is None else tasks,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
             jobs=self._read_jobs(),
             state_recovery=fields.one_of("stateRecovery", ("recover", "strict")) or default.state_recovery,

@@ -60,6 +60,7 @@ def config_document(config: Config) -> Document:
         "interruptIsolation": config.interrupt_isolation,
         "kubeReserved": _format_amounts(config.kube_reserved),
         "maxPods": config.max_pods,
+        "podPidsLimit": config.pod_pids_limit,
         "memoryManagerPolicy": placement.memory_manager_policy,
         "memorySwap": {"swapBehavior": config.swap_behavior},
         "podsPerCore": config.pods_per_core,
@@ -132,6 +133,8 @@ def config_from_document(document: JsonValue) -> Config:
         check_allocatable=field("checkAllocatable").flag(),
         retry_refused=read_optional("retryRefused", lambda value: value.among(RETRY_REFUSED), RETRY_NOTHING),
         max_pods=field("maxPods").whole(),
+        # Older agents had no such limit.
+        pod_pids_limit=read_optional("podPidsLimit", lambda value: value.whole(low=-1), -1),
         pods_per_core=field("podsPerCore").whole(),
         system_reserved=_read_resources(field("systemReserved")),
         kube_reserved=_read_resources(field("kubeReserved")),

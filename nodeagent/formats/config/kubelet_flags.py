@@ -156,6 +156,7 @@ _READERS: dict[str, tuple[str, _Reader]] = {
     "kube-reserved": ("kubeReserved", _MAP),
     "kube-reserved-cgroup": ("kubeReservedCgroup", _read_text),
     "max-pods": ("maxPods", _read_integer),
+    "pod-max-pids": ("podPidsLimit", _read_integer),
     "memory-manager-policy": ("memoryManagerPolicy", _read_text),
     "pod-manifest-path": ("staticPodPath", _read_text),
     "pods-per-core": ("podsPerCore", _read_integer),

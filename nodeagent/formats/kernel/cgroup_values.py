@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Partition, PartitionKind, Value
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Partition, PartitionKind, TaskLimit, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 
 EFFECTIVE_CPUS = "cpuset.cpus.effective"
@@ -25,6 +25,8 @@ def format_value(value: Value) -> str:
             return f"{MAX if value.quota_us is None else value.quota_us} {value.period_us}"
         case ByteLimit():
             return MAX if value.limit_bytes is None else str(value.limit_bytes)
+        case TaskLimit():
+            return MAX if value.limit is None else str(value.limit)
         case Partition():
             return value.kind.value + (f" invalid ({value.problem})" if value.problem else "")
         case bool():
@@ -61,6 +63,8 @@ def parse_value(attribute: Attribute, text: str) -> Value:
                 return CpuMax(None if quota == MAX else _parse_number(quota), _parse_number(period))
             case Attribute.MEMORY_MAX | Attribute.MEMORY_SWAP_MAX:
                 return ByteLimit(None if text == MAX else _parse_number(text))
+            case Attribute.PIDS_MAX:
+                return TaskLimit(None if text == MAX else _parse_number(text))
             case Attribute.CPU_WEIGHT:
                 return _parse_number(text)
             case Attribute.MEMORY_OOM_GROUP | Attribute.FREEZE:

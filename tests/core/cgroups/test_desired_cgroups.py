@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, usable_cpus
 from nodeagent.core.cgroups.write_order import GatherThreads
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value, cpu_shares, cpu_weight
+from nodeagent.core.model.cgroup import (
+    Attribute,
+    ByteLimit,
+    CpuMax,
+    DesiredCgroup,
+    TaskLimit,
+    Value,
+    cpu_shares,
+    cpu_weight,
+)
 from nodeagent.core.model.cgroup_layout import POOL, is_pooled
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
@@ -488,6 +497,22 @@ def test_containers_of_every_class_may_use_swap_or_may_not(behavior: str, limit:
     _, desired_by_path = admitted(*pods, of=node(config={"swap_behavior": behavior}))
     found = {path: want.get(Attribute.MEMORY_SWAP_MAX) for path, want in desired_by_path.items()}
     assert found == {path: limit if path.endswith("/app") else None for path in desired_by_path}
+
+
+@pytest.mark.parametrize(
+    ("configured", "limit"), [({}, 4096), ({"pod_pids_limit": 20}, 20), ({"pod_pids_limit": -1}, None)]
+)
+def test_a_pod_of_every_class_has_a_bound_on_its_processes(configured: dict[str, int], limit: int | None) -> None:
+    pods = (pod("g", app(cpu="2")), pod("b", app(resources=burstable("1"))), pod("e"))
+    of = node(config=configured)
+    agent, desired_by_path = admitted(*pods, of=of)
+    assert all(want.get(Attribute.PIDS_MAX) is None for want in desired_by_path.values()), "the pods' unit has no pids"
+    kernel = replace(of.kernel, extra_controllers=frozenset({"pids"}))
+    desired_by_path = {want.path: want for want in desired_cgroups(of.config, of.managers, kernel, agent.state)}
+    found = {path: want.get(Attribute.PIDS_MAX) for path, want in desired_by_path.items()}
+    assert len(found) > 3
+    of_pods = {path for path in found if path.rpartition("/")[2].startswith("poduid-")}
+    assert found == {path: TaskLimit(limit) if path in of_pods else None for path in found}
 
 
 def test_the_class_decided_at_admission_keeps_the_path() -> None:

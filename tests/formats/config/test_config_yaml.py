@@ -64,7 +64,7 @@ def test_the_host_has_a_class_of_cores_where_it_is_isolated() -> None:
     assert read("hostCoreClass: any").host_core_class == "any"
 
 
-KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "memorySwap", "maxPods", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
+KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "memorySwap", "maxPods", "podPidsLimit", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
 """Fields that kubelet has too and that mean something here."""
 
 
@@ -344,6 +344,15 @@ staticPodPath: x
 systemReserved: {gpu: 1, memory: -1}
 """)
     assert [line.split(":")[0] for line in found] == ["1", "2", "3", "4", "5", "6", "7", "7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [("", 4096), ("podPidsLimit: 100", 100), ("podPidsLimit: -1", -1), ("podPidsLimit: 0", 0)]
+)
+def test_processes_of_a_pod_have_a_bound_unless_the_configuration_says_otherwise(text: str, limit: int) -> None:
+    config = read(text)
+    assert (config.pod_pids_limit, config.reported_fields) == (limit, ())
+    assert "podPidsLimit: 4194305: must be between -1 and 4194304" in refused("podPidsLimit: 4194305")[0]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, CpuMax, Partition, PartitionKind, Value
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, CpuMax, Partition, PartitionKind, TaskLimit, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import (
     CgroupValueError,
@@ -26,6 +26,7 @@ VALUES: dict[Attribute, st.SearchStrategy[Value]] = {
     Attribute.CPU_MAX: st.builds(CpuMax, st.none() | st.integers(1000, 2**40), st.integers(1000, 1_000_000)),
     Attribute.CPU_WEIGHT: st.integers(1, 10_000),
     Attribute.MEMORY_MAX: st.builds(ByteLimit, st.none() | AMOUNTS),
+    Attribute.PIDS_MAX: st.builds(TaskLimit, st.none() | AMOUNTS),
     Attribute.MEMORY_SWAP_MAX: st.builds(ByteLimit, st.none() | AMOUNTS),
     Attribute.MEMORY_OOM_GROUP: st.booleans(),
     Attribute.FREEZE: st.booleans(),

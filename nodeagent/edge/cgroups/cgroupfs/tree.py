@@ -262,7 +262,7 @@ class CgroupTree:
         is_populated = events.get("populated") == 1
         cpus_effective = files.parse_ids(path, EFFECTIVE_CPUS, CpuSet, texts.get(EFFECTIVE_CPUS))
         elsewhere = CpuSet()
-        is_container = any(attribute is Attribute.FALLBACK_CPUS for attribute, _ in attributes)
+        is_container = Attribute.FALLBACK_CPUS.value in texts
         if self._has_partitions and is_populated and is_container and self._find_outside(path):
             # CPUs may have come or gone meanwhile, so only the CPUs of a second reading count
             cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
