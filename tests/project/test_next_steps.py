@@ -67,7 +67,7 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"device plugin named|unset |ssh |/proc mounted|CAP_|openssh|report (it|this)|version of rt-tests", ELSEWHERE),
     (r"crictl|kubeletPodsSocket|kubectl|kubelet 1\.20|jobs:|usermod|is the host's|another program|older than", ELSEWHERE),
     (r"is the memory controller enabled|the launcher may have another version|memory limit", ELSEWHERE),
-    (r"undo the resize|runtimeDirectory|directory in ReadWritePaths|socket's directory", OPEN),
+    (r"undo the resize|runtimeDirectory|directory in ReadWritePaths|socket's directory|file system has no ACLs", OPEN),
     (r"a file is where a directory|a directory is where|a symbolic link is where|move it away|where the file is", OPEN),
     (r"systemctl restart nodeagent|systemctl stop nodeagent|nodeagent release|cgroup\.kill|nodeagent exec", OPEN),
     (r"nodeagent unpin|to start it again|another UID|end a pod that holds|set .* back to", OPEN),
