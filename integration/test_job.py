@@ -81,6 +81,41 @@ def test_a_refused_job_says_why(node: Node) -> None:
     node.wait(lambda state: names(state) == {"other"}, "the refused job to be forgotten", of=["other"])
 
 
+def test_a_job_waits_for_room_in_its_place_and_leaves_with_its_process(node: Node) -> None:
+    """A restart of the agent keeps the places, and Ctrl-C gives a place up."""
+    holder = start(node, "nodeagent job --cpus 8 --memory 64Mi --name holder -- sh -c 'echo up; exec sleep 1004'")
+    said(node, holder, b"up")
+    waits = "nodeagent job --cpus 12 --memory 64Mi --wait=30m"
+    first = start(node, f"{waits} --name first -- sh -c 'echo first; exec sleep 1005'", terminal=True)
+    node.wait(there("first"), "the first one to wait")
+    second = start(node, f"{waits} --name second -- sh -c 'echo second; exec sleep 1006'")
+    node.wait(there("second"), "the second one to wait")
+    third = start(
+        node, "nodeagent job --cpus 1 --memory 64Mi --wait --name third -- sh -c 'echo third; exec sleep 1007'"
+    )
+    node.wait(there("third"), "the third one to wait")
+    huge = node.run("nodeagent job --cpus 64 --memory 64Mi --wait -- true", check=False)
+    assert (huge.returncode, "OutOfcpu" in huge.stderr) == (125, True)
+    late = node.run("nodeagent job --cpus 12 --memory 64Mi --wait=1s -- true", check=False)
+    assert (late.returncode, "no room within the time of --wait" in late.stderr) == (125, True), late.stderr
+
+    node.run(f"systemctl restart nodeagent; {READY}")
+    node.kill_agent()
+    node.run(READY)
+    shown = {one["name"]: one for one in node.inspect()["pods"]}
+    assert list(shown) == ["holder", "first", "second", "third"]
+    first.send(b"\x03")
+    assert ended(node, first) == 130
+    node.wait(lambda state: names(state) == {"holder", "second", "third"}, "the first one to leave")
+    assert bytes(third.stdout) == b""
+    holder_pid = node.run("pgrep -f '^sleep 1004'").stdout.strip()
+    node.run(f"kill {holder_pid}")
+    said(node, second, b"second")
+    said(node, third, b"third")
+    node.run("pkill -f '^sleep 100[67]'")
+    node.wait(gone, "both to be gone")
+
+
 def test_it_is_on_the_numa_node_that_it_names_and_says_at_its_end_what_it_used(node: Node) -> None:
     shell = "awk '/^Cpus_allowed_list/ {print \\$2}' /proc/self/status; exit 3"
     done = node.run(f'{JOB} --numa 1 --name far --report -- sh -c "{shell}"', check=False)

@@ -1,5 +1,6 @@
 """`nodeagent job` from the outside, with an agent that only answers: what it asks for, what the command is told, and every status."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from queue import Queue
+from socket import AF_UNIX, socket
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import given, strategies as st
 from nodeagent.cli.commands.job import read_plain_words
 from nodeagent.cli.parser import build_parser
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.wire.api_messages import format_result
 from nodeagent.formats.wire.exchange import Peer
 from tests.support.job_agent import admit_job, answer_jobs
 
@@ -223,6 +226,49 @@ def test_a_refusal_is_told_and_nothing_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (125, "")
     assert "nodeagent: jobs/one: OutOfcpu: not enough\nhint: " in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_waiting_job_asks_a_restarted_agent_again_with_the_same_ticket(tmp_path: Path) -> None:
+    path, asked = str(tmp_path / "jobs.sock"), list[dict[str, Any]]()
+    words = ("--socket", path, "--cpus", "2", "--memory", "1Gi", "--wait=30m", "--", "sh", "-c", "exit 9")
+    with socket(AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        with subprocess.Popen((sys.executable, "-m", "nodeagent", "job", *words)) as job:
+            for answer in (b"", b'{"resu', format_result(admit_job({}, Peer(0, frozenset())))):
+                connection, _ = listener.accept()
+                with connection, connection.makefile("rb") as lines:
+                    asked.append(json.loads(lines.readline()))
+                    connection.sendall(answer)
+    assert job.returncode == 9
+    assert len({one["ticket"] for one in asked}) == 1
+    assert 1790 < asked[2]["wait"] <= asked[0]["wait"] == 1800
+
+
+def test_a_wait_without_an_agent_or_with_no_time_fails_at_once(tmp_path: Path) -> None:
+    absent = run(str(tmp_path / "none.sock"), "--wait", "--", "true")
+    assert (absent.returncode, "is the daemon running?" in absent.stderr) == (125, True)
+    for time in ("0s", "169h", "soon"):
+        wrong = run(str(tmp_path / "none.sock"), f"--wait={time}", "--", "true")
+        assert (wrong.returncode, "is not a time from 1s to 168h, such as 30m" in wrong.stderr) == (64, True)
+
+
+def test_a_wait_that_ends_while_the_agent_is_stopped_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.sock")
+    words = ("--socket", path, "--cpus", "2", "--memory", "1Gi", "--wait=1s", "--", "true")
+    with socket(AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        command = (sys.executable, "-m", "nodeagent", "job", *words)
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
+            connection, _ = listener.accept()
+            connection.close()
+            listener.close()
+            _, said = job.communicate()
+    assert job.returncode == 125
+    assert said.startswith(
+        "nodeagent: the agent was stopped while the job waited, and the time of --wait is over\nhint: "
+    )
 
 
 def test_an_error_of_the_agent_is_told() -> None:

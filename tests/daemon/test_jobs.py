@@ -20,9 +20,11 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import JOBS
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
+from nodeagent.core.turn import admit as admit_stage
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.jobs import job_requests
 from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
@@ -53,11 +55,20 @@ class Owners:
         self._daemon = daemon
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def asks(self, name: str, cpu: str = "1") -> Answer:
+    def asks(self, name: str, cpu: str = "1", ticket: str = "") -> Answer:
         self.running[name] = subprocess.Popen(["sleep", "infinity"])
         owner = open_caller(self.running[name].pid, os.getuid())
         asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"})
-        return self._daemon.jobs.ask(asked, os.getuid(), owner)
+        return self._daemon.jobs.ask(asked, os.getuid(), owner, ticket)
+
+    def asks_again(self, name: str) -> Answer:
+        """Ask for the answer of a waiting job, as its owner does once the agent has been restarted."""
+        owner = open_caller(self.running[name].pid, os.getuid())
+        found = self._daemon.jobs.resume(owner, name)
+        owner.close()
+        assert found is not None
+        assert found[0].name == name
+        return found[1]
 
     def ends(self, name: str, *, leaving: bool = False, stubborn: bool = False) -> None:
         """It ends; what it leaves behind in its cgroup ends by itself only if nothing is left."""
@@ -350,6 +361,156 @@ def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> N
     assert jobs.look(rescan=False) == PodSource(name=JOBS)
 
 
+# The queue
+
+
+def waits(daemon: Daemon) -> dict[str, str]:
+    """Return the reason of each waiting job, in the order of the state."""
+    return {entry.pod.name: entry.refusal.reason for entry in daemon.agent.state.entries if entry.refusal is not None}
+
+
+def test_waiting_jobs_start_first_come_first_served(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("holds", "4")
+    daemon.rest()
+    large, small = owners.asks("large", "5", ticket="large"), owners.asks("small", "1", ticket="small")
+    daemon.rest()
+    assert waits(daemon) == {"large": "WaitingForRoom", "small": "WaitingForJobs"}
+    assert not sum(daemon.agent.view.wrong.values()), "nobody has to act"
+    assert not large.done()
+    assert not small.done()
+    now = owners.asks("now", "1")
+    daemon.rest()
+    assert refusal(now) == JobRefusal("WaitingForJobs", "jobs/large waits for room before it")
+    owners.ends("holds")
+    daemon.rest()
+    assert len(placement(large).exclusive_cpus) == 5
+    assert len(placement(small).exclusive_cpus) == 1
+
+
+def test_a_waiting_job_that_leaves_lets_the_next_one_start(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("holds", "4")
+    daemon.rest()
+    owners.asks("large", "5", ticket="large")
+    small = owners.asks("small", "1", ticket="small")
+    daemon.rest()
+    assert not small.done()
+    owners.ends("large")
+    assert daemon.agent.wakeups.wait(5) >= {WakeUpReason.JOBS}
+    daemon.rest()
+    assert placement(small)
+    assert "large" not in names(daemon)
+    assert "uid-large/job" not in PlacementFiles(job_directory(daemon.agent.node.config)).read()
+
+
+def test_a_job_that_can_never_fit_waits_for_nothing(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("holds", "2")
+    daemon.rest()
+    assert refusal_of(daemon, owners.asks("huge", "99", ticket="huge")).reason == "OutOfcpu"
+    assert placement_of(daemon, owners.asks("small", "1", ticket="small")), "nobody waits before it"
+
+
+def refusal_of(daemon: Daemon, answer: Answer) -> JobRefusal:
+    daemon.rest()
+    return refusal(answer)
+
+
+def placement_of(daemon: Daemon, answer: Answer) -> ContainerPlacement:
+    daemon.rest()
+    return placement(answer)
+
+
+@pytest.mark.parametrize("is_state_lost", [False, True])
+def test_a_restart_keeps_every_place(daemon: Daemon, owners: Owners, *, is_state_lost: bool) -> None:
+    owners.asks("holds", "4")
+    daemon.rest()
+    for name in ("z", "y", "x"):
+        owners.asks(name, "5", ticket=name)
+        daemon.machine.now_ms += 1000
+        daemon.rest()
+    if is_state_lost:
+        (daemon.directory / "nodeagent_state").unlink()
+    daemon.start()
+    daemon.rest()
+    assert waits(daemon) == {"z": "WaitingForRoom", "y": "WaitingForJobs", "x": "WaitingForJobs"}
+    answers = {name: owners.asks_again(name) for name in ("x", "y", "z")}
+    for ends, starts in (("holds", "z"), ("z", "y"), ("y", "x")):
+        assert [name for name, answer in answers.items() if answer.done()] == []
+        owners.ends(ends)
+        daemon.rest()
+        assert len(placement(answers.pop(starts)).exclusive_cpus) == 5
+
+
+def test_a_job_admitted_while_its_owner_could_not_ask_starts_when_it_asks_again(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("holds", "4")
+    owners.asks("one", "5", ticket="one")
+    daemon.rest()
+    owners.ends("holds")
+    daemon.start()
+    daemon.rest()
+    assert waits(daemon) == {}
+    answer = owners.asks_again("one")
+    assert daemon.agent.wakeups.wait(0) >= {WakeUpReason.JOBS}
+    daemon.turn(WakeUpReason.JOBS)
+    assert len(placement(answer).exclusive_cpus) == 5
+    owner = open_caller(owners.running["one"].pid, os.getuid())
+    assert daemon.jobs.resume(owner, "another ticket") is None
+    owner.close()
+
+
+def test_whatever_moment_the_agent_dies_at_a_waiting_job_starts_when_it_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = 0
+    for moment in range(1000):
+        machine = Machine(node(SMALL))
+        daemon = Daemon(machine, tmp_path / str(moment), steps=Steps())
+        daemon.directory.mkdir()
+        with watched(monkeypatch, machine, daemon.steps):
+            daemon.start()
+            owners = Owners(daemon)
+            owners.asks("holds", "4")
+            daemon.rest()
+            answer = owners.asks("one", "5", ticket="one")
+            daemon.turn(WakeUpReason.JOBS)
+            owners.ends("holds")
+            daemon.steps.dies_at = len(daemon.steps.done) + moment
+            try:
+                daemon.rest()
+            except CrashError:
+                died += 1
+            daemon.steps.dies_at = None
+            has_started = answer.done()
+            daemon.start()
+            daemon.rest()
+            if not has_started:
+                answer = owners.asks_again("one")
+                daemon.turn(WakeUpReason.JOBS)
+            assert len(placement(answer).exclusive_cpus) == 5
+            assert names(daemon) == ["one"]
+            owners.ends("one")
+        if has_started:
+            break
+    assert died > 10
+
+
+def test_waiting_jobs_cost_a_turn_nothing(daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners.asks("holds", LARGEST)
+    for number in range(20):
+        owners.asks(f"w{number}", "1", ticket=f"w{number}")
+    daemon.rest()
+    decided: list[str] = []
+
+    def refuse(_state: object, pod: Pod, *_rest: object) -> None:
+        decided.append(pod.name)
+
+    monkeypatch.setattr(admit_stage, "decide_pod", refuse)
+    before = daemon.agent.state
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.turn(WakeUpReason.JOBS)
+    assert decided == []
+    assert daemon.agent.state is before
+
+
 # Over the socket
 
 
@@ -392,6 +553,28 @@ def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
     environment = answer["environment"]
     assert environment["NODEAGENT_EXCLUSIVE_CPUS"] == own
     assert f"NODEAGENT_EXCLUSIVE_CPUS={own}\n" in Path(environment["NODEAGENT_PLACEMENT_FILE"]).read_text()
+
+
+def test_the_time_of_a_wait_is_bounded(served: Daemon, owners: Owners) -> None:
+    owners.asks("holds", "4")
+    served.rest()
+    socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "5", "memory": "64Mi"}
+    answer = answered(served, lambda: call(socket, "job", name="late", amounts=amounts, wait=1, ticket="t"))
+    assert answer["refused"]["reason"] == "WaitedTooLong"
+    assert "OutOfcpu" in answer["refused"]["message"]
+    served.rest()
+    assert names(served) == ["holds"]
+    with pytest.raises(ApiError, match="malformed"):
+        call(socket, "job", name="late", amounts=amounts, wait=0, ticket="t")
+    with pytest.raises(ApiError, match="malformed"):
+        call(socket, "job", name="late", amounts=amounts, wait=1)
+
+
+def test_the_number_of_waiting_jobs_is_bounded(served: Daemon) -> None:
+    requests = JobRequests(served.jobs, served.agent, Limits(queued=0))
+    arguments = {"name": "one", "amounts": {"cpu": "1", "memory": "64Mi"}, "wait": 5, "ticket": "t"}
+    with pytest.raises(JobRequestError, match="wait for room already"):
+        asyncio.run(requests.answer(arguments, Peer(os.getuid(), frozenset(), os.getpid())))
 
 
 def test_a_refusal_is_an_answer(served: Daemon) -> None:

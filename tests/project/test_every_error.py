@@ -92,6 +92,7 @@ from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.refusals import (
+    OF_QUEUE,
     OF_RESIZES,
     OF_RUNTIMES,
     RELEASED,
@@ -941,7 +942,8 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         *OF_RUNTIMES,
         *OF_RESIZES,
         UNIT_TAKEN,
-    }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py)
+        *OF_QUEUE,
+    }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py), with waiting jobs (tests/daemon/test_jobs.py)
     assert {*provoked, *elsewhere} >= ADVISED_REASONS
 
 

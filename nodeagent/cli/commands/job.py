@@ -30,6 +30,11 @@ _LONGEST_STEM = 40
 """Limit on the command's part of a generated name. With the process id, the name is well below a pod's 253 characters."""
 
 
+_LONGEST_WAIT_SECONDS = 7 * 24 * 3600
+_ASK_AGAIN_SECONDS = 0.5
+"""Time between two attempts to reach an agent that restarts while a job waits."""
+
+
 class JobError(NodeAgentError):
     """A job was not started."""
 
@@ -52,6 +57,7 @@ class PlainOptions:
     name: str = ""
     socket: str | None = None
     core_class: None = None
+    wait: None = None
     report: str | None = None
     until_free = False
 
@@ -102,7 +108,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
-                     [--socket PATH]
+                     [--wait [TIME]] [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
@@ -147,6 +153,15 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         help="return only when other programs can use its CPUs again: its last process has gone, and the agent has closed its cgroup",
     )
     parser.add_argument(
+        "--wait",
+        nargs="?",
+        const=float(_LONGEST_WAIT_SECONDS),
+        type=_read_wait,
+        metavar="TIME",
+        help="if only room is missing, wait for it, first come, first served, at most for TIME such as 30m (default: 7 days); what "
+        "this machine can never give is refused at once",
+    )
+    parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
@@ -161,6 +176,7 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --report run.json --require-clean -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --report run.json --repeat 10 --until-clean 3 -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --until-free -- make
+  nodeagent job --cpus 8 --memory 1Gi --wait=30m -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user.
@@ -254,6 +270,51 @@ def _check_report_file(path: str) -> None:
         )
 
 
+def _read_wait(text: str) -> float:
+    """Parse the time of --wait. Returns seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: the text isn't a time from a second to 7 days.
+    """
+    import argparse
+    from contextlib import suppress
+
+    from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
+
+    with suppress(DurationSyntaxError):
+        found = parse_duration_ns(text) / 1e9
+        if 1 <= found <= _LONGEST_WAIT_SECONDS:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1s to 168h, such as 30m")
+
+
+def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
+    """Request a job that waits for room. An agent that is restarted meanwhile is asked again, and knows the job by the ticket.
+
+    Raises:
+        ApiUnavailable: no agent answers at the first attempt.
+        JobError: the agent was stopped during the wait, and the time is over.
+        ApiError: the agent answers with an error.
+    """
+    import time
+
+    from nodeagent.edge.transport.local_api_client import ApiUnavailable
+
+    ticket, until, has_reached = os.urandom(16).hex(), time.monotonic() + seconds, False
+    while (left := until - time.monotonic()) > 0:
+        began = time.monotonic()
+        try:
+            waits = {"ticket": ticket, "wait": max(round(left), 1)}
+            return call(socket, "job", timeout_seconds=left + TURN_CALL_SECONDS, **asked, **waits)
+        except ApiUnavailable as err:
+            is_absent = isinstance(err.__cause__, FileNotFoundError | ConnectionRefusedError)
+            if is_absent and not has_reached:
+                raise
+            has_reached = True
+        time.sleep(max(_ASK_AGAIN_SECONDS - (time.monotonic() - began), 0))
+    raise JobError("the agent was stopped while the job waited, and the time of --wait is over", hint=_AGENT_HINT)
+
+
 def _generate_name(command: str) -> str:
     """Generate a name for the pod from the command and the process id, which the command keeps."""
     name = os.path.basename(command).lower()  # noqa: PTH119 - a word
@@ -272,7 +333,10 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     asked |= {} if options.near is None else {"near": options.near}
     asked |= {} if options.report is None else {"report": True}
     try:
-        answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
+        if options.wait is None:
+            answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
+        else:
+            answer = _ask_until_room(socket, options.wait, asked)
     except ApiError as err:
         if isinstance(err.__cause__, PermissionError):
             hint = "run as root, or have root name one of your groups in the configuration: `jobs: {group: GROUP}`"
@@ -303,6 +367,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
 
 
 _REFUSED_HINT = "request less, or wait: `nodeagent inspect` shows which pods have which CPUs"
+_AGENT_HINT = "start the agent (`systemctl status nodeagent`), and ask again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"
 

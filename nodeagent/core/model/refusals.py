@@ -30,6 +30,11 @@ STATE_NOT_SAVED = "StateNotSaved"
 """Reason of pods refused while the state can't be saved. The agent's own reason, because kubelet continues in this case."""
 RELEASED = "Released"
 """Reason of a pod that a user has ended and that stays ended although its manifest still exists (D7)."""
+WAITS_FOR_ROOM = "WaitingForRoom"
+"""Reason of a queued job that lacks something which other pods hold. The agent's own reason."""
+WAITS_FOR_JOBS = "WaitingForJobs"
+"""Reason of a job behind queued jobs, which isn't decided before these. The agent's own reason."""
+OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS)
 UNIT_TAKEN = "UnitTaken"
 """Reason of a pod that pins the same systemd unit as another pod. The agent's own reason."""
 

@@ -14,6 +14,7 @@ from nodeagent.core.model.cgroup_layout import pinned_pod_path, pod_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import OF_QUEUE
 from nodeagent.core.model.runtime_containers import Registry
 from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 
@@ -193,6 +194,11 @@ class PodEntry(Struct, frozen=True, dict=True):
     def is_undecided(self) -> bool:
         """Whether the pod waits for a device plugin's answer, and is decided then."""
         return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the pod is a job that waits in the queue, which is no reason for a person to act."""
+        return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
         """Return the events that let an unmet request be tried again. Empty if the request is met.

@@ -4,7 +4,15 @@ import enum
 
 from msgspec import Struct
 
-from nodeagent.core.model.refusals import POD_NOT_KNOWN, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, Reason
+from nodeagent.core.model.refusals import (
+    POD_NOT_KNOWN,
+    RELEASED,
+    RESIZE_DEFERRED,
+    STATE_NOT_SAVED,
+    WAITS_FOR_JOBS,
+    WAITS_FOR_ROOM,
+    Reason,
+)
 
 
 class RequestKind(enum.StrEnum):
@@ -37,6 +45,8 @@ class Retry(enum.StrEnum):
     """A device plugin answers."""
     OWNER = "owner"
     """The program that runs the container repeats its request."""
+    QUEUE = "queue"
+    """The jobs before it in the queue start or end."""
 
 
 class Waiting(Struct, frozen=True):
@@ -66,8 +76,8 @@ class Waiting(Struct, frozen=True):
             requests_devices: whether the pod requests devices by count.
             for_room: whether the node tries pods again that were refused for lack of resources (`retryRefused`).
         """
-        if self.reason == STATE_NOT_SAVED:
-            return (Retry.DISK,)
+        if self.reason in _ALWAYS:
+            return (_ALWAYS[self.reason],)
         if self.is_undecided and asked is not RequestKind.CONTAINER:
             return (Retry.PLUGIN,)
         room = (Retry.ROOM,) if for_room and self.is_for_room else ()
@@ -91,6 +101,8 @@ def is_for_room(reason: str) -> bool:
     return reason in _FOR_ROOM or reason.startswith(_OUT_OF)
 
 
+_ALWAYS = {STATE_NOT_SAVED: Retry.DISK, WAITS_FOR_ROOM: Retry.ROOM, WAITS_FOR_JOBS: Retry.QUEUE}
+"""Events for the reasons that determine them, whatever is requested."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {

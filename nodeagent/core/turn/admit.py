@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
-from nodeagent.core.admission.node_capacity import usage_of
+from nodeagent.core.admission.node_capacity import Insufficient, usage_of
 from nodeagent.core.admission.units import find_taken_unit
+from nodeagent.core.model.refusals import WAITS_FOR_JOBS
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.due import list_due
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
+from nodeagent.core.turn.queue import find_first_waiting, make_refusal
 from nodeagent.core.turn.world import World
 
 
@@ -35,21 +37,26 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
         if is_silent and taken is not None:
             continue
         undecided, draft = draft, draft if is_silent else draft.plus(draft.state, *make_note_events(manifest))
-        decision = taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
+        waits = find_first_waiting(draft.state, manifest, world)
+        if waits is not None and known is not None and known.refusal is not None:
+            waits = replace(waits, at_ms=known.refusal.at_ms)
+            if waits == known.refusal:
+                continue
+        decision = waits or taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
             others = draft.state if known is None else draft.state.without(pod.uid)
             draft = draft.plus(others).with_admitted(entry, manifest, decision)
             usage = usage.plus(pod, pod_level_resources=gate)
             continue
-        report = None
+        report, refusal = None, Waiting(decision.reason, decision.message, world.now_ms)
         if isinstance(decision, Rejected):
             if decision.is_postponed:
-                waits = Waiting(decision.reason, decision.message, world.now_ms)
-                draft = undecided.postponing(replace(known or entry, refusal=waits, containers=()))
+                draft = undecided.postponing(replace(known or entry, refusal=refusal, containers=()))
                 continue
             report = decision.report
             draft = draft.plus(replace(draft.state, promises=decision.promises), deltas=decision.deltas)
-        refusal = Waiting(decision.reason, decision.message, world.now_ms)
+        if isinstance(decision, Rejected | Insufficient):
+            refusal = make_refusal(decision, manifest, world)
         if known is None or known.refusal is None:
             state = record_refusal(draft.state, entry, refusal)
         else:
@@ -66,5 +73,6 @@ def _list_due_refused(draft: Draft, world: World) -> Iterator[tuple[PodEntry, Ma
     refused = [(entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None]
     for _, entry in sorted(refused, key=lambda one: one[0]):
         manifest = draft.manifests.get(entry.pod.full_name)
-        if manifest is not None and manifest.pod == entry.pod and entry.pod.uid in due | world.retried:
+        is_due = entry.pod.uid in due | world.retried or (entry.refusal and entry.refusal.reason == WAITS_FOR_JOBS)
+        if manifest is not None and manifest.pod == entry.pod and is_due:
             yield entry, manifest

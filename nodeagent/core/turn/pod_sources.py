@@ -72,6 +72,9 @@ class PodSource(Struct, frozen=True):
     name: str = MANIFEST_DIRECTORY
     """Name of the source, as it appears in the origins of its pods."""
 
+    queue: tuple[str, ...] = ()
+    """UIDs of the pods that wait in the source's queue if there is no room, in order. They may contain pods that run by now."""
+
     def hides_manifest_of(self, entry: PodEntry) -> bool:
         """Whether the current manifest of one of the source's pods is unknown."""
         return (

@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
@@ -43,6 +45,12 @@ class _Unopened(NamedTuple):
     """Reason of the last failure. Empty before the first attempt."""
 
 
+class _JobApi(LocalApi):
+    """API of the socket for jobs. Each job that waits for room has a connection (`Limits.queued`)."""
+
+    bounds = replace(LocalApi.bounds, connections=192)
+
+
 class Publisher:
     """Server of all sockets while the `with` block runs."""
 
@@ -71,7 +79,7 @@ class Publisher:
         with ExitStack() as undo:
             undo.callback(self._thread.stop)
             group, operations = find_group_id(GROUP), ApiOperations(self._agent)
-            api = LocalApi(
+            api = _JobApi(
                 reads={"state": operations.read_state},
                 writes={"retry": operations.retry, "release": operations.release, "judge": operations.check_config},
                 owner=os.geteuid(),

@@ -38,7 +38,7 @@ def count_wrong(
     counts = Counter(problem.kind for problem in problems) + Counter(
         {
             ProblemKind.SYNC: int(not is_ready),
-            ProblemKind.REFUSED: sum(entry.refusal is not None for entry in conspicuous),
+            ProblemKind.REFUSED: sum(entry.refusal is not None and not entry.is_queued for entry in conspicuous),
             ProblemKind.DEGRADED: sum(not cpus <= online for _, _, cpus in exclusive_sets(state.promises)),
             ProblemKind.STARVED: _count_starved(managers, state, online),
             ProblemKind.CRASH_LOOP: crash_loops,

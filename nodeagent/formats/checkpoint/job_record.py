@@ -7,7 +7,7 @@ from msgspec import Struct
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document, pod_to_document
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.formats.syntax.json_values import MisfitError, parse_json
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 _MAX_PID = 2**22
 """The kernel's PID_MAX_LIMIT."""
@@ -23,10 +23,16 @@ class JobRecord(Struct, frozen=True):
     """Start time of this process in the kernel's clock ticks. Together with the PID, the start time identifies the
     process.
     """
+    ticket: str = ""
+    """Text by which the owner asks for the answer again, after a restart of the agent. Empty if the job doesn't wait for room."""
+    since_ms: int = 0
+    """Time of the request, in milliseconds since the epoch. 0 if the job doesn't wait for room."""
 
 
 def format_record(record: JobRecord) -> bytes:
-    fields = {"pid": record.pid, "startTicks": record.start_ticks, "user": record.user}
+    fields: dict[str, object] = {"pid": record.pid, "startTicks": record.start_ticks, "user": record.user}
+    if record.ticket:
+        fields |= {"ticket": record.ticket, "sinceMs": record.since_ms}
     return json.dumps({**fields, "pod": pod_to_document(record.pod)}, sort_keys=True).encode() + b"\n"
 
 
@@ -39,6 +45,8 @@ def parse_record(text: bytes) -> JobRecord | None:
             user=document.field("user").whole(),
             pid=document.field("pid").whole(1, _MAX_PID),
             start_ticks=document.field("startTicks").whole(),
+            ticket=document.read_optional("ticket", JsonValue.text, ""),
+            since_ms=document.read_optional("sinceMs", JsonValue.whole, 0),
         )
     except (MisfitError, DocumentError):
         return None

@@ -167,7 +167,7 @@ def _summarise(view: NodeView, pods: Sequence[Document], found: Sequence[Differe
         "differences": len(found),
         "pods": len(pods),
         "problems": len(view.problems) + len(view.observed.problems),
-        "refused": sum(pod["refusal"] is not None for pod in pods),
+        "refused": sum(entry.refusal is not None and not entry.is_queued for entry in view.state.entries),
         "starved": sum(c["starved"] for c in containers),
         "orphans": len(plan.orphans),
     }

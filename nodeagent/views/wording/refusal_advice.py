@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
+    OF_QUEUE,
     POD_NOT_KNOWN,
     RELEASED,
     RESIZE_DEFERRED,
@@ -12,6 +13,8 @@ from nodeagent.core.model.refusals import (
     STATE_NOT_SAVED,
     UID_TAKEN,
     UNIT_TAKEN,
+    WAITS_FOR_JOBS,
+    WAITS_FOR_ROOM,
 )
 from nodeagent.core.model.waiting import Retry
 
@@ -54,6 +57,8 @@ _ADVICE = {
     ),
     "CPUPluginRefused": "the message has the plugin's reason: follow it, or remove the plugin from cpuManagerPlugins and reload",
     "DevicePluginsSlow": "look into the log of the device plugin named in the message for the reason of its delay, or restart the plugin",
+    WAITS_FOR_ROOM: "end a pod that holds what the message names",
+    WAITS_FOR_JOBS: "end a pod that holds what the first waiting job lacks, or end the jobs before it",
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to start it again while its manifest exists",
     INVALID_ANNOTATIONS: "fix the pod's annotations named in the message, and create the pod again",
@@ -84,6 +89,7 @@ _RETRIES = {
     Retry.DISK: "the state can be saved",
     Retry.PLUGIN: "the device plugin answers",
     Retry.OWNER: "the program that runs its containers requests one again",
+    Retry.QUEUE: "the jobs before it start or end",
 }
 
 
@@ -100,7 +106,7 @@ def advise_next_step(reason: str, pod: str, message: str = "") -> str:
         pod: the pod's namespace/name.
         message: the message of the refusal.
     """
-    if reason == STATE_NOT_SAVED:
+    if reason in {STATE_NOT_SAVED, *OF_QUEUE}:
         return _ADVICE[reason]
     if reason == RESIZE_DEFERRED:
         return f"{_ADVICE[reason]} (`nodeagent topology` shows the owners)"

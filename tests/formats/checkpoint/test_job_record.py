@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.manifest.job_pod import job_pod
@@ -13,6 +14,8 @@ RECORD = JobRecord(job_pod("make-7", "uid-7", {"cpu": "2", "memory": "1Gi"}), us
 
 def test_it_comes_back_as_it_was() -> None:
     assert parse_record(format_record(RECORD)) == RECORD
+    waiting = replace(RECORD, ticket="a1", since_ms=5)
+    assert parse_record(format_record(waiting)) == waiting
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from nodeagent.formats.wire.exchange import Peer
 
 _LOOK_SECONDS = 0.05
 _LOOKUPS = 4
+_MAX_WAIT_SECONDS = 7 * 24 * 3600
+_MAX_TICKET = 64
 
 
 class Limits(Struct, frozen=True):
@@ -39,6 +41,9 @@ class Limits(Struct, frozen=True):
     """Limit on waiting requests. The socket has more connections, which stay free for requests that are rejected at once."""
     waiting_per_user: int = 8
     """Limit on waiting requests per user, so that one user can't keep all others waiting."""
+    queued: int = 160
+    """Limit on jobs that wait for room. Each has a connection."""
+    queued_per_user: int = 40
     lookup_seconds: float = 10.0
     """Time limit for the user database, which may be on another machine."""
 
@@ -59,6 +64,8 @@ class JobRequests:
         self._limits = limits
         self._waiting: Counter[int] = Counter()
         """Waiting requests by user ID."""
+        self._queued: Counter[int] = Counter()
+        """Requests of jobs that wait for room, by user ID."""
         self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
         """Threads that query the user database, so that a slow database delays no other operation."""
 
@@ -74,31 +81,46 @@ class JobRequests:
             numa_node, core_class, near = (
                 None if found is None else found.text() for found in map(asked.optional, ("numa", "coreClass", "near"))
             )
+            wait_seconds = asked.read_optional("wait", lambda value: value.whole(1, _MAX_WAIT_SECONDS), 0)
+            ticket = asked.field("ticket").text()[:_MAX_TICKET] if wait_seconds else ""
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
-        self._check_room(peer)
+        self._check_room(peer, is_queued=bool(ticket))
+        waiting = self._queued if ticket else self._waiting
         owner = open_caller(peer.pid, peer.uid)
-        self._waiting[peer.uid] += 1
+        waiting[peer.uid] += 1
         try:
-            async with asyncio.timeout(MAX_TURN_SECONDS):
+            async with asyncio.timeout(wait_seconds or MAX_TURN_SECONDS):
                 try:
-                    await self._wait_for_bounds(pod, peer.uid)
+                    resumed = self._jobs.resume(owner, ticket) if ticket else None
+                    if resumed is None:
+                        await self._wait_for_bounds(pod, peer.uid)
                 except BaseException:
                     owner.close()
                     raise
-                placement = await asyncio.wrap_future(self._jobs.ask(pod, peer.uid, owner))
+                if resumed is None:
+                    answer = self._jobs.ask(pod, peer.uid, owner, ticket)
+                else:
+                    owner.close()
+                    pod, answer = resumed
+                placement = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
-            self._jobs.give_up(pod.uid)
+            if not ticket:  # a waiting job keeps its place while the agent restarts, until its owner ends
+                self._jobs.give_up(pod.uid)
             raise
         except TimeoutError as err:
+            entry = self._agent.view.state.entry(pod.uid)
             self._jobs.give_up(pod.uid)
+            if ticket:
+                why = "the agent was busy" if entry is None or entry.refusal is None else entry.refusal.message
+                return {"refused": {"reason": "WaitedTooLong", "message": f"no room within the time of --wait: {why}"}}
             raise JobRequestError(
                 f"the job could not start within {MAX_TURN_SECONDS:.0f} s",
                 hint="`nodeagent inspect` and `journalctl -u nodeagent` say why",
             ) from err
         finally:
-            self._waiting[peer.uid] -= 1
+            waiting[peer.uid] -= 1
         if isinstance(placement, JobRefusal):
             return {"refused": {"reason": placement.reason, "message": placement.message}}
         entry = new_entry(Manifest(pod, Origin(pod.full_name, JOBS)), 0, pod_level_resources=False)
@@ -137,10 +159,18 @@ class JobRequests:
             self._waiting[peer.uid] -= 1
         return {"isReleased": True}
 
-    def _check_room(self, peer: Peer) -> None:
+    def _check_room(self, peer: Peer, *, is_queued: bool = False) -> None:
         """Refuse a request while too many others wait."""
-        own, every = self._waiting[peer.uid], self._waiting.total()
         limits = self._limits
+        if is_queued:
+            own, every = self._queued[peer.uid], self._queued.total()
+            if every >= limits.queued or (own >= limits.queued_per_user and peer.uid not in limits.unbounded):
+                raise JobRequestError(
+                    f"{every} jobs ({own} of yours) wait for room already, and nothing was decided",
+                    hint="try again when some have started or ended: `nodeagent inspect` lists those that wait",
+                )
+            return
+        own, every = self._waiting[peer.uid], self._waiting.total()
         if every >= limits.waiting or (own >= limits.waiting_per_user and peer.uid not in limits.unbounded):
             raise JobRequestError(
                 f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",

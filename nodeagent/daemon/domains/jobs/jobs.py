@@ -5,6 +5,7 @@ command. A job without a living owner is a pod without a manifest.
 """
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,6 +16,7 @@ from msgspec import Struct, field
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import OF_QUEUE
 from nodeagent.core.model.state import JOBS, NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
@@ -40,7 +42,9 @@ class _Job(Struct, eq=False):
     record: JobRecord
     owner: Owner
     answer: Future[ContainerPlacement | JobRefusal] | None = None
-    """Answer that the owner waits for. None means that the owner has entered its cgroup, maybe under an earlier agent process."""
+    """Answer that the owner waits for. None means that the owner has entered its cgroup, maybe under an earlier agent process, or that it
+    has a ticket and hasn't asked this agent process again.
+    """
     waits_for: frozenset[str] = field(default_factory=frozenset)
     """UIDs of the jobs that were ending at the last refusal. This job may fit once they have released their CPUs."""
 
@@ -89,8 +93,14 @@ class Jobs:
             ended = tuple(job.record.pod for job in jobs if job.record.pod not in living)
             return living, (*ended, *(record.pod for record in self._ended.values() if record.user == user))
 
-    def ask(self, pod: Pod, user: int, owner: Owner) -> Future[ContainerPlacement | JobRefusal]:
+    def ask(self, pod: Pod, user: int, owner: Owner, ticket: str = "") -> Future[ContainerPlacement | JobRefusal]:
         """Request a job. `Jobs` closes the owner, even on errors.
+
+        Args:
+            pod: the job's pod.
+            user: user ID of the owner.
+            owner: the process that asks.
+            ticket: the owner's text for `resume`. Such a job waits for room. Empty if the job is to be refused instead.
 
         Returns:
             Placement of the job once the owner has entered it, or the refusal.
@@ -98,7 +108,8 @@ class Jobs:
         Raises:
             NodeAgentError: the job can't be recorded. Nothing is decided then.
         """
-        record = JobRecord(pod, user, owner.pid, owner.start_ticks)
+        since_ms = time.time_ns() // 1_000_000 if ticket else 0
+        record = JobRecord(pod, user, owner.pid, owner.start_ticks, ticket, since_ms)
         answer: Future[ContainerPlacement | JobRefusal] = Future()
         with self._lock:
             if self._jobs is None:
@@ -125,6 +136,17 @@ class Jobs:
         self._wake()
         return released
 
+    def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
+        """Return the pod and the answer of a waiting job whose owner asks again. None means that there is no such job."""
+        with self._lock:
+            for job in (self._jobs or {}).values():
+                known = job.record
+                if (known.ticket, known.pid, known.start_ticks) == (ticket, owner.pid, owner.start_ticks):
+                    job.answer = Future()
+                    self._wake()
+                    return known.pod, job.answer
+        return None
+
     def give_up(self, uid: str) -> None:
         """End a job whose owner doesn't wait any longer."""
         with self._lock:
@@ -145,7 +167,8 @@ class Jobs:
             for uid in [uid for uid, job in jobs.items() if not job.owner.is_alive()]:
                 self._drop(uid)
             pods = (job.record.pod for job in jobs.values())
-            return PodSource(tuple(Manifest(pod, Origin(pod.name, JOBS)) for pod in pods), name=JOBS)
+            queue = tuple(uid for uid, job in jobs.items() if job.record.ticket)
+            return PodSource(tuple(Manifest(pod, Origin(pod.name, JOBS)) for pod in pods), name=JOBS, queue=queue)
 
     def _read(self) -> None:
         """Read the jobs of an earlier agent process, and remove other files."""
@@ -162,7 +185,7 @@ class Jobs:
                 continue
             jobs[uid] = _Job(record, owner)
             self._watch.add(owner)
-        self._jobs = jobs
+        self._jobs = dict(sorted(jobs.items(), key=lambda one: one[1].record.since_ms)) if self._jobs is None else jobs
 
     def _drop(self, uid: str) -> None:
         job = None if self._jobs is None else self._jobs.pop(uid, None)
@@ -200,13 +223,15 @@ class Jobs:
                     if released.set_running_or_notify_cancel():
                         released.set_result(None)
             for uid, job in tuple((self._jobs or {}).items()):
-                if job.answer is None:
+                if job.answer is None or job.answer.cancelled():
                     continue
                 entry = state.entry(uid)
                 if entry is None:
                     name = job.record.pod.full_name
                     if any(entry.pod.full_name == name for entry in state.entries):
                         self._refuse(job, JobRefusal("NameTaken", f"there is a pod {name} already"))
+                elif entry.refusal is not None and job.record.ticket and entry.refusal.reason in OF_QUEUE:
+                    continue
                 elif entry.refusal is not None:
                     gone, job.waits_for = job.waits_for - ending, ending
                     if gone:  # jobs that were ending at the last refusal have released their CPUs
