@@ -225,8 +225,12 @@ GIVE_BACK = "nodeagent release --host-settings"
 def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node) -> None:
     isolate(node, "partition", "affinity")
     own = {"db.service": "", "own.service": "0-7", "off.service": "0-7"}
-    for name, cpus in own.items():
-        unit(node, name, f"AllowedCPUs={cpus}", "Slice=extra.slice" if name == "db.service" else "")
+
+    def make_units() -> None:
+        for name in ("db.service", "own.service", "off.service"):
+            unit(node, name, f"AllowedCPUs={own[name]}", "Slice=extra.slice" if name == "db.service" else "")
+
+    make_units()
     node.run("systemctl start db own")
     own["extra.slice"] = ""
     before = listed(node)
@@ -272,11 +276,12 @@ def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node) -> 
     node.guest.wait_multi_user()
     assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
     assert node.run(f"cat {SLICE}", check=False).stdout.strip() == ""
-    for name in ("db.service", "own.service", "off.service"):
-        unit(node, name)
+    make_units()
     node.run("systemctl start nodeagent; nodeagent unpin db own off --wait")
-    assert {told(node, name) for name in own} == {""}
-    node.clear()
+    node.delete("owner")
+    node.wait_gone("owner")
+    node.metrics()
+    assert {name: told(node, name) for name in own} == own
 
 
 def others(node: Node) -> dict[str, str]:
