@@ -55,10 +55,10 @@ class Owners:
         self._daemon = daemon
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def asks(self, name: str, cpu: str = "1", ticket: str = "") -> Answer:
+    def asks(self, name: str, cpu: str = "1", ticket: str = "", near: str | None = None) -> Answer:
         self.running[name] = subprocess.Popen(["sleep", "infinity"])
         owner = open_caller(self.running[name].pid, os.getuid())
-        asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"})
+        asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"}, near=near)
         return self._daemon.jobs.ask(asked, os.getuid(), owner, ticket)
 
     def asks_again(self, name: str) -> Answer:
@@ -400,6 +400,21 @@ def test_a_waiting_job_that_leaves_lets_the_next_one_start(daemon: Daemon, owner
     assert placement(small)
     assert "large" not in names(daemon)
     assert "uid-large/job" not in PlacementFiles(job_directory(daemon.agent.node.config)).read()
+
+
+def test_a_job_behind_others_is_decided_with_the_devices_that_it_is_to_be_near(daemon: Daemon, owners: Owners) -> None:
+    card = Device("0000:3b:00.0", DeviceKind.NETWORK, 0x020000, names=("eth0",))
+    daemon.hardware.placed = PlacedDevices.of((card,), daemon.hardware.topology)
+    owners.asks("holds", "4")
+    daemon.rest()
+    owners.asks("large", "5", ticket="large")
+    near = owners.asks("near", "1", ticket="near", near="eth9")
+    daemon.rest()
+    assert waits(daemon) == {"large": "WaitingForRoom", "near": "WaitingForJobs"}
+    owners.ends("large")
+    daemon.turn(WakeUpReason.JOBS)
+    daemon.turn(WakeUpReason.JOBS)
+    assert refusal(near).reason == "DeviceUnavailable"
 
 
 def test_a_job_that_can_never_fit_waits_for_nothing(daemon: Daemon, owners: Owners) -> None:

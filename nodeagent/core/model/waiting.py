@@ -78,6 +78,8 @@ class Waiting(Struct, frozen=True):
         """
         if self.reason in _ALWAYS:
             return (_ALWAYS[self.reason],)
+        if self.reason == WAITS_FOR_ROOM:
+            return (Retry.ROOM, Retry.RESOURCE) if requests_devices else (Retry.ROOM,)
         if self.is_undecided and asked is not RequestKind.CONTAINER:
             return (Retry.PLUGIN,)
         room = (Retry.ROOM,) if for_room and self.is_for_room else ()
@@ -101,8 +103,8 @@ def is_for_room(reason: str) -> bool:
     return reason in _FOR_ROOM or reason.startswith(_OUT_OF)
 
 
-_ALWAYS = {STATE_NOT_SAVED: Retry.DISK, WAITS_FOR_ROOM: Retry.ROOM, WAITS_FOR_JOBS: Retry.QUEUE}
-"""Events for the reasons that determine them, whatever is requested."""
+_ALWAYS = {STATE_NOT_SAVED: Retry.DISK, WAITS_FOR_JOBS: Retry.QUEUE}
+"""Event for the reasons that determine it, whatever is requested."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {

@@ -98,7 +98,7 @@ def _with_devices(
         is_new
         or gives
         or any(
-            (entry.pod.near or entry.pod.claims) and any(list_unmet(entry, world))
+            (entry.pod.near or entry.pod.claims) and (entry.is_queued or any(list_unmet(entry, world)))
             for entry in world.awake(state.entries)
         )
     )

@@ -9,7 +9,7 @@ from nodeagent.core.model.config import RETRY_FOR_ROOM
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED
+from nodeagent.core.model.refusals import RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, WAITS_FOR_JOBS, WAITS_FOR_ROOM
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 from nodeagent.core.turn.decision import admit_off_orphans
@@ -233,6 +233,8 @@ def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
         (RESIZE_DEFERRED, RequestKind.CHANGE, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),
         ("OutOfcpu", RequestKind.CONTAINER, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
+        (WAITS_FOR_ROOM, RequestKind.POD, (Retry.ROOM, Retry.RESOURCE)),
+        (WAITS_FOR_JOBS, RequestKind.POD, (Retry.QUEUE,)),
         ("PodNotKnown", RequestKind.CONTAINER, (Retry.OWNER, Retry.REQUEST)),
     ],
 )
