@@ -408,9 +408,11 @@ def test_a_job_behind_others_is_decided_with_the_devices_that_it_is_to_be_near(d
     owners.asks("holds", "4")
     daemon.rest()
     owners.asks("large", "5", ticket="large")
-    near = owners.asks("near", "1", ticket="near", near="eth9")
+    near = owners.asks("near", "1", ticket="near", near="eth0")
     daemon.rest()
     assert waits(daemon) == {"large": "WaitingForRoom", "near": "WaitingForJobs"}
+    daemon.hardware.placed = PlacedDevices()
+    daemon.turn(WakeUpReason.START)
     owners.ends("large")
     daemon.turn(WakeUpReason.JOBS)
     daemon.turn(WakeUpReason.JOBS)
@@ -422,6 +424,11 @@ def test_a_job_that_can_never_fit_waits_for_nothing(daemon: Daemon, owners: Owne
     daemon.rest()
     assert refusal_of(daemon, owners.asks("huge", "99", ticket="huge")).reason == "OutOfcpu"
     assert placement_of(daemon, owners.asks("small", "1", ticket="small")), "nobody waits before it"
+    waiting = owners.asks("large", LARGEST, ticket="large")
+    daemon.rest()
+    assert refusal_of(daemon, owners.asks("behind", "99", ticket="behind")).reason == "OutOfcpu"
+    assert waits(daemon) == {"large": "WaitingForRoom"}
+    assert not waiting.done()
 
 
 def refusal_of(daemon: Daemon, answer: Answer) -> JobRefusal:

@@ -14,7 +14,7 @@ from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.due import list_due
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
-from nodeagent.core.turn.queue import find_first_waiting, make_refusal
+from nodeagent.core.turn.queue import decide_alone, find_first_waiting, make_refusal
 from nodeagent.core.turn.world import World
 
 
@@ -42,6 +42,8 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
             waits = replace(waits, at_ms=known.refusal.at_ms)
             if waits == known.refusal:
                 continue
+        if waits is not None and known is None and not isinstance(alone := decide_alone(manifest, world), Admitted):
+            waits = Waiting(alone.reason, alone.message, world.now_ms)
         decision = waits or taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
             others = draft.state if known is None else draft.state.without(pod.uid)

@@ -26,12 +26,8 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
     return None
 
 
-def make_refusal(decision: Rejected | Insufficient, manifest: Manifest, world: World) -> Waiting:
-    """Return the refusal of a pod. A queued pod waits for room if it would fit on a node without pods."""
-    refusal = Waiting(decision.reason, decision.message, world.now_ms)
-    is_queued = any(manifest.pod.uid in source.queue for source in world.sources)
-    if not is_queued or not is_for_room(decision.reason):
-        return refusal
+def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insufficient:
+    """Decide a pod on the node without any pods. What is refused there can't be met by waiting."""
     trial = World(
         config=world.config,
         managers=world.managers.tried_out(),
@@ -42,7 +38,16 @@ def make_refusal(decision: Rejected | Insufficient, manifest: Manifest, world: W
         now_ms=world.now_ms,
     )
     free = NodeState(promises=initial(trial.managers), entries=())
-    alone = decide_pod(free, manifest.pod, Usage(), CpuSet(), trial, admit_off_orphans)
+    return decide_pod(free, manifest.pod, Usage(), CpuSet(), trial, admit_off_orphans)
+
+
+def make_refusal(decision: Rejected | Insufficient, manifest: Manifest, world: World) -> Waiting:
+    """Return the refusal of a pod. A queued pod waits for room if it would fit on a node without pods."""
+    refusal = Waiting(decision.reason, decision.message, world.now_ms)
+    is_queued = any(manifest.pod.uid in source.queue for source in world.sources)
+    if not is_queued or not is_for_room(decision.reason):
+        return refusal
+    alone = decide_alone(manifest, world)
     if not isinstance(alone, Admitted):
         return refusal
     return Waiting(WAITS_FOR_ROOM, f"{decision.reason}: {decision.message}", world.now_ms)
