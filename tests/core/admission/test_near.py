@@ -254,6 +254,18 @@ def test_where_its_node_is_full_its_cpus_may_count_for_more(policy: str, scope: 
     assert (hint.mask, hint.preferred) == (NumaSet.of(0), True)
 
 
+@pytest.mark.parametrize("same", [False, True])
+def test_a_node_for_cpus_and_memory_is_not_left_for_the_devices_that_it_overrules(*, same: bool) -> None:
+    """Of node 1, where the device is, only two CPUs may be used."""
+    reserved = {"reserved": "4-6,12-14", "reserved_memory": {0: "1Gi", 1: "1Gi"}}
+    node = knowing(managers(topology_manager_policy="restricted", same_numa_nodes=same, **reserved))
+    asking = pod("p", app(cpu="4", memory="1Gi", near=("eth0",)))
+    decision = admit(preferring_cpus(node), initial(node), asking)
+    (merge,) = decision.report.merges
+    assert (merge.merged, merge.overruled, merge.instead_of) == (Merged(0b01, preferred=True), ("eth0",), None)
+    assert nodes_of(node, decision.promises, asking) == (0,)
+
+
 @given(nodes(), lives(), st.sampled_from([(), ("eth0",), ("eth0", "nvme0"), ("card0",)]), st.data())
 def test_it_changes_nothing_but_merges_that_devices_spoil(
     node: Managers, life: list[Event], names: tuple[str, ...], data: st.DataObject
