@@ -41,7 +41,11 @@ def on_terminal(words: list[str], typed: bytes = b"", size: tuple[int, int] = (2
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, size)
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
-    own = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    # a shell in the background has its commands, and so these tests, ignore Ctrl-C
+    own = (
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
     process = subprocess.Popen([sys.executable, "-c", own, *words], start_new_session=True, **streams)
     ended, shown, left = os.pidfd_open(process.pid), b"", b""
     while (ready := select.select([master, ended], [], [])[0]) != [ended]:
