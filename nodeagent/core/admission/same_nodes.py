@@ -33,7 +33,7 @@ def find_same_nodes(
 ) -> Merged:
     """Return the best set that all resources offer and of which every node has CPUs for the container.
 
-    The result of the merge stays if it is such a set, or if there is none. The result never changes whether the pod is admitted.
+    The result of the merge stays if it is such a set, or if there is none. The merge is then as acceptable as before.
 
     Args:
         providers: the managers.
