@@ -106,11 +106,11 @@ def test_slow_plugins_hold_up_no_other_pod_and_serve_a_large_pod_in_the_end(
             while not plugins.pools() or not plugins.pools()[0].healthy:
                 assert daemon.agent.wakeups.wait(PATIENCE_SECONDS) == {WakeUpReason.DEVICES}
             daemon.files.pods = (slow, *others)
+            agent, reasons = daemon.agent, frozenset[WakeUpReason]()
             while ("allocate", ["d0"]) not in made.asked:
-                daemon.turn()
-                daemon.agent.wakeups.wait(0.1)
+                daemon.turn(*reasons)
+                reasons = agent.wakeups.wait(0.1)
             daemon.rest()
-            agent = daemon.agent
             assert [entry.pod.name for entry in agent.state.entries] == ["plain"], "it needs no plugin"
             waiting = [one for entry in agent.view.state.entries for one in entry.waiting]
             assert [(kind, one.reason, one.retries(kind)) for kind, one in waiting] == [
@@ -128,11 +128,12 @@ def test_slow_plugins_hold_up_no_other_pod_and_serve_a_large_pod_in_the_end(
             assert not agent.view.problems
             made.answers.set()
             while len(daemon.requests) < 10:
-                agent.wakeups.wait(daemon.turn())
+                reasons = agent.wakeups.wait(daemon.turn(*reasons))
             daemon.rest()
     asked = Counter(kind for kind, _ in made.asked)
-    assert (asked["allocate"], asked["prepare"]) == (9, 9), "no question is asked again"
-    assert 9 <= asked["preferred"] <= 17, "a preference is asked again only if another pod has taken a device meanwhile"
+    assert asked["prepare"] == 9, "no question is asked again"
+    again = asked["allocate"] - 9, asked["preferred"] - 9
+    assert all(0 <= times <= 8 for times in again), "unless another pod has taken a device meanwhile"
     assert sorted(one.identifier for one in daemon.requests) == sorted(
         [*(f"slow/c{n}" for n in range(8)), "late/app", "plain/app"]
     )
