@@ -239,8 +239,8 @@ def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node) -> 
     def occupy() -> None:
         """Take CPUs in all ways that the host knows of."""
         node.run("systemctl start nodeagent db own")
-        # first the unit with CPUs of its own: the host's isolation would narrow it beside others, and what it had then is lost at a reboot
-        for name in ("own", "db", "off"):
+        # beside the first, the host's isolation narrows the second, which has CPUs of its own
+        for name in ("db", "own", "off"):
             node.run(f"nodeagent pin {name} --cpus 1 --memory 64Mi --wait")
         node.apply(pod("owner", container("app", SLEEP, cpu="2")))
         node.wait_running("owner")

@@ -136,6 +136,7 @@ class Machine:
     def __init__(self, of: Node) -> None:
         self.node = of
         self.now_ms = START_MS
+        self.boot_id = "a boot"
         self.set_by_ms = 0
         """By how much the wall clock was set since boot."""
         self.groups: dict[str, Group] = {"": Group()}
@@ -628,6 +629,7 @@ class Agent:
             inactive_units=self.down(),
             asked_to_end=self.asked,
             seen_room=self.seen_room,
+            boot_id=machine.boot_id,
         )
 
     def down(self) -> frozenset[str]:

@@ -348,6 +348,8 @@ class NodeState(Struct, frozen=True):
     """Number of saved states so far."""
     runtime: Registry = Registry()
     """Containers of a container runtime. `promises` has their allocations, and `entries` has their pods."""
+    units_boot_id: str = ""
+    """Boot in which the original settings of units were recorded. Empty means none, or unknown."""
 
     def holding_pods(self) -> tuple[Pod, ...]:
         """Return the pods with holdings."""

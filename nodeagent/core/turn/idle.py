@@ -21,10 +21,23 @@ def _list_pinning_entries(state: NodeState, world: World) -> list[PodEntry]:
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
-    """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned."""
-    for entry in _list_pinning_entries(draft.state, world):
-        draft = draft.plus(draft.state.with_entry(lifecycle.record_unit_settings(entry, world.observed)))
-    return draft
+    """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned.
+
+    After a boot, they are recorded anew: systemd has none of the agent's changes any more, nor those of the host's isolation.
+    """
+    state = draft.state
+    if state.units_boot_id and world.boot_id not in {"", state.units_boot_id}:
+        state = replace(state, units_boot_id="")
+        for entry in state.entries:
+            if entry.pins_units:
+                statuses = tuple(replace(status, unit_before=None) for status in entry.containers)
+                state = state.with_entry(replace(entry, containers=statuses))
+    for entry in _list_pinning_entries(state, world):
+        recorded = lifecycle.record_unit_settings(entry, world.observed)
+        state = state.with_entry(recorded)
+        if not state.units_boot_id and any(status.unit_before for status in recorded.containers):
+            state = replace(state, units_boot_id=world.boot_id)
+    return draft.plus(state)
 
 
 def rest(draft: Draft, world: World) -> Draft:

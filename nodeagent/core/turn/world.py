@@ -59,6 +59,8 @@ class World(Struct, frozen=True):
     """Room seen by the saved decisions."""
     quiet: frozenset[str] = frozenset()
     """UIDs of pods for which the turn has nothing to do (quiet.py). Without them, every pod is looked at, with the same result."""
+    boot_id: str = ""
+    """The kernel's ID of this boot. Empty means unknown."""
     kernel: Kernel | None = None
     """Features of the kernel's cgroups. None means that no domain needs them."""
     last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)

@@ -220,6 +220,7 @@ class HostSettings:
     """Writer of the host settings that name CPUs. It logs foreign changes and refused settings."""
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
+        self.boot_id = boot
         self._places = places
         self._log = log
         self._record = _RecordFile(directory, boot, log)

@@ -81,11 +81,12 @@ class StateEncoder:
         rest = _format_json({"generation": state.generation, "policies": dict(policies)})
         promises = _format_json(_encode_books(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
-        # The keys are sorted: entries, generation, policies, promises, runtime. In the promises, the pods come last.
+        # The keys are sorted: entries, generation, policies, promises, runtime, unitsBootID. In the promises, the pods come last.
         pods = f'{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}'
         found = _encode_runtime(state.runtime)
         runtime = "" if found is None else f',"runtime":{_format_json(found)}'
-        body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}}}'
+        boot = f',"unitsBootID":{_format_json(state.units_boot_id)}' if state.units_boot_id else ""
+        body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}{boot}}}'
         return seal(body.encode(), FORMAT, _version_of(state))
 
 
@@ -103,6 +104,7 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
         "promises": {**_encode_books(state.promises), "pods": pods},
         "entries": [_encode_entry(entry) for entry in state.entries],
         **({} if (found := _encode_runtime(state.runtime)) is None else {"runtime": found}),
+        **({"unitsBootID": state.units_boot_id} if state.units_boot_id else {}),
     }
 
 
@@ -157,6 +159,7 @@ def _decode_saved_state(document: JsonValue) -> SavedState:
             entries=document.field("entries").each(_decode_entry),
             generation=document.field("generation").whole(),
             runtime=registry,
+            units_boot_id=document.read_optional("unitsBootID", JsonValue.text, ""),
         )
         return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
     except MisfitError as err:

@@ -67,6 +67,24 @@ def test_what_it_had_is_saved_before_anything_is_written_to_it_and_never_again()
     assert before(agent) == BEFORE
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["kept", "given back meanwhile"])
+def test_a_boot_ends_what_was_recorded_of_it_with_everything_that_systemd_was_told(*, ends: bool) -> None:
+    machine, agent = begun(db())
+    own = own_set_of(agent.state.promises, "uid-db", "db")
+    assert agent.state.units_boot_id == machine.boot_id
+    machine.boot_id = "the next boot"
+    of_its_file = UnitSettings(CpuSet.parse("0-5"))  # before the boot, others had narrowed it
+    machine.units["db.service"] = Unit(of_its_file)
+    agent.restart()
+    if not ends:
+        agent.rest()
+        assert (before(agent), machine.units["db.service"].settings.allowed_cpus) == (of_its_file, own)
+        assert agent.state.units_boot_id == machine.boot_id
+    agent.want()
+    agent.rest()
+    assert (agent.state.entries, machine.units["db.service"].settings) == ((), of_its_file)
+
+
 def test_one_that_systemd_does_not_know_yet_keeps_its_cpus_and_is_touched_once_it_is_seen() -> None:
     machine, agent = started(NODE, db())
     assert (before(agent), entry(agent).phase) == (None, Phase.RUNNING)
