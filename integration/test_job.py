@@ -1,5 +1,7 @@
 """Jobs as users run them: on CPUs of their own from the first instruction, with their own identity, gone with what owns them."""
 
+import json
+import shlex
 import signal
 from collections.abc import Callable
 
@@ -7,7 +9,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.guest.session import Request
-from integration.node import CONFIG, READY, STATE, Document, Node, container, pod
+from integration.node import CONFIG, READY, STATE, WAIT_SECONDS, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 
 JOB = "nodeagent job --cpus 2 --memory 64Mi"
@@ -30,14 +32,16 @@ def ended(node: Node, job: Request) -> int:
     return status if status >= 0 else 128 - status
 
 
-def said(node: Node, job: Request, what: bytes) -> str:
+def said(node: Node, job: Request, what: bytes, seconds: float = WAIT_SECONDS) -> str:
     """Wait until a command has said something; return all it said."""
 
     def look() -> bytes | None:
         job.wait(0.1)
         return bytes(job.stdout) if what in bytes(job.stdout) else None
 
-    return node.until(look, lambda: f"{what!r} is not in {bytes(job.stdout)!r}, {bytes(job.stderr)!r}").decode()
+    return node.until(
+        look, lambda: f"{what!r} is not in {bytes(job.stdout)!r}, {bytes(job.stderr)!r}", seconds
+    ).decode()
 
 
 def there(name: str) -> Callable[[Document], bool]:
@@ -99,11 +103,22 @@ def test_a_job_waits_for_room_in_its_place_and_leaves_with_its_process(node: Nod
     late = node.run("nodeagent job --cpus 12 --memory 64Mi --wait=1s -- true", check=False)
     assert (late.returncode, "no room within the time of --wait" in late.stderr) == (125, True), late.stderr
 
+    queued = json.loads(node.run("nodeagent queue -o json").stdout)["jobs"]
+    assert [(one["name"], one["state"]) for one in queued] == [
+        ("jobs/holder", "running"),
+        *((f"jobs/{name}", "waiting") for name in ("first", "second", "third")),
+    ]
+    assert queued[1]["startUnknown"] == f"PID {queued[0]['pid']}'s job has no time limit"
+    assert "4. " not in node.run("nodeagent queue").stdout
+    since = {one["name"]: one["sinceMs"] for one in queued}
     node.run(f"systemctl restart nodeagent; {READY}")
     node.kill_agent()
     node.run(READY)
     shown = {one["name"]: one for one in node.inspect()["pods"]}
     assert list(shown) == ["holder", "first", "second", "third"]
+    assert [one["phase"] for one in shown.values()] == ["Running", "Waiting", "Waiting", "Waiting"]
+    again = json.loads(node.run("nodeagent queue -o json").stdout)["jobs"]
+    assert {one["name"]: one["sinceMs"] for one in again} == since
     first.send(b"\x03")
     assert ended(node, first) == 130
     node.wait(lambda state: names(state) == {"holder", "second", "third"}, "the first one to leave")
@@ -131,6 +146,21 @@ def test_the_cpus_of_a_pod_are_told_for_other_tools(node: Node) -> None:
     node.apply(pod("slot", container("slot", None, cpu="2")))
     promised = node.wait_running("slot")["promises"]["pods"]["uid-slot"]["cpus"]["slot"]
     assert node.run("nodeagent cpus slot").stdout == f"{promised}\n"
+
+
+def test_a_job_ends_when_its_time_is_over_whatever_it_does_against_that(node: Node) -> None:
+    """It ignores SIGTERM and stops the process that waits for it; a restart of the agent changes nothing."""
+    shell = "trap '' TERM; kill -STOP $PPID; echo up; while :; do sleep 1; done"
+    job = start(node, f"nodeagent job --cpus 8 --memory 64Mi --max-time 5s --name long -- sh -c {shlex.quote(shell)}")
+    said(node, job, b"up")
+    node.kill_agent()
+    node.run(READY)
+    waits = start(node, "nodeagent job --cpus 12 --memory 64Mi --wait --name waits -- echo room")
+    said(node, waits, b"room", seconds=60)  # 10 of them are the grace period
+    node.run("pkill -CONT -f 'nodeagent job .*--max-time'")
+    assert (ended(node, job), ended(node, waits)) == (124, 0)
+    assert b"the time of --max-time was over" in bytes(job.stderr)
+    node.wait(gone, "both to be gone")
 
 
 def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:

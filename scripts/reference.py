@@ -13,6 +13,7 @@ from nodeagent.cli.support.becoming import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EX
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.exit_status import EXIT_AWAY, EXIT_REFUSED, EXIT_WRONG, OUTCOMES
+from nodeagent.cli.support.job_outside import EXIT_TIME_IS_OVER
 from nodeagent.cli.support.job_report import EXIT_DISTURBED
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.metrics.agent_metrics import (
@@ -196,6 +197,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
     "completion": "none: it writes a shell script",
     "job": ("run-report",),
+    "queue": ("job-queue",),
     "report compare": ("run-comparison",),
     "exec": "none: the output is that of the command",
     "cpus": ("cpus",),
@@ -221,6 +223,7 @@ _EXIT_STATUSES = (
         f"{EX_CONFIG}",
         "of `run`: a person must correct the configuration or the state; systemd doesn't restart the agent",
     ),
+    (f"{EXIT_TIME_IS_OVER}", "of `job --max-time`: the job's time was over, and the agent has ended it"),
     (f"{EXIT_DISTURBED}", "of `job --require-clean`: the command succeeded, but its run was disturbed"),
     (
         f"{EXIT_NOT_ENTERED}, {EXIT_CANNOT_RUN}, {EXIT_NOT_FOUND}",

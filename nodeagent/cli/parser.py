@@ -27,6 +27,7 @@ COMMANDS = {
     "exec": "run a command in a container's cgroup",
     "cpus": "print the CPUs or memory nodes of a container in the form that other tools read",
     "job": "run a command with CPUs and memory of its own, which are released when it ends",
+    "queue": "list the jobs that run, and those that wait for room",
     "report": "compare reports of runs, and rank the differences",
     "pin": "give a systemd service, scope or slice its own CPUs and memory nodes",
     "unpin": "end the pinning of a systemd unit, and restore its previous CPUs",

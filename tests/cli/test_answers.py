@@ -57,11 +57,13 @@ ASKED_ELSEWHERE = {
     "pin",
     "unpin",
     "job",
+    "queue",
     "report compare",
 }
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
 (test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
-memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), systemd (test_pin.py), runs (test_run_report.py)."""
+memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), jobs (test_queue.py), systemd (test_pin.py),
+runs (test_run_report.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity", "fleet diff"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"
@@ -77,6 +79,7 @@ FAILING: dict[str, tuple[str, ...]] = {
     "config migrate-from-kubelet": (NOWHERE,),
     "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
     "job": ("--cpus", "1", "--memory", "1Mi", "--socket", f"{NOWHERE}/s", "--", "true"),
+    "queue": ("--socket", f"{NOWHERE}/s"),
     "report compare": (NOWHERE, NOWHERE),
     "cpus": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web"),
     "apply": (NOWHERE,),
@@ -154,7 +157,7 @@ def test_each_status_that_a_command_tells_of_is_a_kind_of_outcome_that_all_share
     of_its_own = {
         "run": {str(EX_CONFIG)},
         "exec": {"own", "125", "126", "127"},
-        "job": {"own", "123", "125", "126", "127"},
+        "job": {"own", "123", "124", "125", "126", "127"},
     }
     assert told.keys() - of_its_own.get(name, set()) <= {str(status) for status in OUTCOMES}
     assert told["64"] == "wrong arguments"
@@ -166,7 +169,9 @@ def test_what_is_not_there_is_named_with_the_next_step(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = run(command, *FAILING[command])
-    asked_of_the_agent = dict.fromkeys(("interference", "probe", "cpus", "delete", "unpin", "retry"), EXIT_AWAY)
+    asked_of_the_agent = dict.fromkeys(
+        ("interference", "probe", "cpus", "delete", "unpin", "retry", "queue"), EXIT_AWAY
+    )
     assert (status, out) == ((asked_of_the_agent | {"exec": 125, "job": 125}).get(command, 1), "")
     assert NOWHERE in err
     assert "\nhint: " in err

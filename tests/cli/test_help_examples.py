@@ -86,6 +86,7 @@ SCHEMAS = {
     "diff": ("diff",),
     "delete": ("delete",),
     "unpin": ("delete",),
+    "queue": ("job-queue",),
     "report": ("run-comparison",),
     "retry": ("retry",),
     "release": ("release",),

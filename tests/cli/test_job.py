@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from queue import Queue
@@ -191,6 +192,30 @@ def test_it_returns_when_its_cpus_are_free(
     assert asked == [("uid-one", False), ("uid-one", False)]
 
 
+@pytest.mark.parametrize(("is_over", "status"), [(True, 124), (False, 3)])
+def test_a_job_with_a_longest_time_says_whether_it_was_over(*, is_over: bool, status: int) -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def admit(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(arguments)
+        now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        return {**admit_job(arguments, peer), "endsAtMs": now_ms if is_over else now_ms + 3_600_000}
+
+    with answer_jobs(admit) as socket:
+        done = run(socket, "--max-time", "1h", "--", "sh", "-c", "exit 3")
+    assert ([arguments["maxMs"] for arguments in asked], done.returncode) == ([3_600_000], status)
+    said = "nodeagent: the time of --max-time was over, so the agent has ended the job\n"
+    assert done.stderr == (said if is_over else "")
+
+
+def test_an_agent_that_ends_no_job_by_its_time_starts_none() -> None:
+    with answer_jobs(admit_job) as socket:
+        done = run(socket, "--max-time", "1h", "--", "true")
+        wrong = run(socket, "--max-time", "0s", "--", "true")
+    assert (done.returncode, "the agent doesn't support --max-time" in done.stderr) == (125, True)
+    assert (wrong.returncode, "'0s' is not a time from 1s to 168h" in wrong.stderr) == (64, True)
+
+
 def test_signals_reach_the_command_of_a_job_that_is_waited_for() -> None:
     with answer_jobs(admit_job) as socket:
         words = (sys.executable, "-m", "nodeagent", "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi")
@@ -248,8 +273,8 @@ def test_a_waiting_job_asks_a_restarted_agent_again_with_the_same_ticket(tmp_pat
 def test_a_wait_without_an_agent_or_with_no_time_fails_at_once(tmp_path: Path) -> None:
     absent = run(str(tmp_path / "none.sock"), "--wait", "--", "true")
     assert (absent.returncode, "is the daemon running?" in absent.stderr) == (125, True)
-    for time in ("0s", "169h", "soon"):
-        wrong = run(str(tmp_path / "none.sock"), f"--wait={time}", "--", "true")
+    for text in ("0s", "169h", "soon"):
+        wrong = run(str(tmp_path / "none.sock"), f"--wait={text}", "--", "true")
         assert (wrong.returncode, "is not a time from 1s to 168h, such as 30m" in wrong.stderr) == (64, True)
 
 

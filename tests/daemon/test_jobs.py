@@ -55,11 +55,11 @@ class Owners:
         self._daemon = daemon
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def asks(self, name: str, cpu: str = "1", ticket: str = "", near: str | None = None) -> Answer:
+    def asks(self, name: str, cpu: str = "1", ticket: str = "", near: str | None = None, max_ms: int = 0) -> Answer:
         self.running[name] = subprocess.Popen(["sleep", "infinity"])
         owner = open_caller(self.running[name].pid, os.getuid())
         asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"}, near=near)
-        return self._daemon.jobs.ask(asked, os.getuid(), owner, ticket)
+        return self._daemon.jobs.ask(asked, os.getuid(), owner, ticket, max_ms)
 
     def asks_again(self, name: str) -> Answer:
         """Ask for the answer of a waiting job, as its owner does once the agent has been restarted."""
@@ -285,6 +285,53 @@ def test_released_it_ends_and_is_forgotten_with_its_owner(daemon: Daemon, owners
     daemon.agent.requests.put(TurnRequest(released=frozenset({"uid-one"})))
     daemon.rest()
     assert ("TERM", path("one")) in daemon.machine.signals
+    owners.ends("one")
+    daemon.rest()
+    assert names(daemon) == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_job_whose_time_is_over_ends_though_its_owner_lives(
+    daemon: Daemon, owners: Owners, *, restarts: bool
+) -> None:
+    """Its time begins with its start, whatever the clock is set to, and an agent that is started meanwhile knows it."""
+    holder = owners.asks("holder", LARGEST)
+    daemon.rest()
+    placement(holder)
+    answer = owners.asks("one", "2", ticket="one", max_ms=60_000)
+    daemon.rest()
+    daemon.machine.now_ms += 90_000
+    owners.ends("holder")
+    daemon.rest()
+    placement(answer)
+    end_ms = daemon.jobs.find_end_ms("uid-one")
+    assert end_ms == daemon.machine.now_ms - daemon.machine.set_by_ms + 60_000
+    if restarts:
+        daemon.start()
+    daemon.machine.now_ms += 59_999
+    daemon.rest()
+    assert names(daemon) == ["one"]
+    daemon.machine.now_ms += 3_600_000
+    daemon.machine.set_by_ms += 3_600_000  # the clock is set forward
+    daemon.rest()
+    assert (names(daemon), daemon.jobs.find_end_ms("uid-one")) == (["one"], end_ms)
+    daemon.machine.now_ms += 1
+    daemon.rest()
+    assert ("TERM", path("one")) in daemon.machine.signals
+    owners.ends("one")
+    daemon.rest()
+    assert names(daemon) == []
+
+
+def test_a_job_whose_end_cannot_be_recorded_does_not_start(daemon: Daemon, owners: Owners) -> None:
+    """A restarted agent would not end it."""
+    answer = owners.asks("one", "2", max_ms=60_000)
+    record = Path(job_directory(daemon.agent.node.config), "uid-one")
+    (record / "job").unlink()
+    record.rmdir()
+    record.touch()
+    daemon.rest()
+    assert refusal(answer).reason == "StateNotSaved"
     owners.ends("one")
     daemon.rest()
     assert names(daemon) == []
@@ -575,6 +622,31 @@ def test_who_asks_is_told_where_it_is(served: Daemon) -> None:
     environment = answer["environment"]
     assert environment["NODEAGENT_EXCLUSIVE_CPUS"] == own
     assert f"NODEAGENT_EXCLUSIVE_CPUS={own}\n" in Path(environment["NODEAGENT_PLACEMENT_FILE"]).read_text()
+
+
+def test_the_queue_is_told_with_the_latest_starts(served: Daemon, owners: Owners) -> None:
+    """The time of a job that runs counts from its start, and that of a wait from the request, whoever restarts."""
+    assert asked(served)["endsAtMs"] == 0
+    owners.asks("limited", "2", max_ms=60_000)
+    owners.asks("waits", "5", ticket="waits", max_ms=1_000)
+    owners.asks("behind", "1", ticket="behind")
+    served.rest()
+    served.machine.now_ms += 10_000
+    socket = f"{served.directory}/{JOB_SOCKET}"
+    shown = {job["name"]: job for job in answered(served, lambda: call(socket, "queue"))["jobs"]}
+    assert [*shown] == ["jobs/one", "jobs/limited", "jobs/waits", "jobs/behind"]
+    assert [job["state"] for job in shown.values()] == ["running", "running", "waiting", "waiting"]
+    limited, waits = shown["jobs/limited"], shown["jobs/waits"]
+    assert limited["endsByMs"] - limited["sinceMs"] == 60_000
+    assert waits["startsByMs"] - limited["endsByMs"] == 12_000
+    assert "no room" not in waits["lacks"]
+    assert "OutOfcpu" in waits["lacks"]
+    assert shown["jobs/behind"]["startsByMs"] - waits["startsByMs"] == 1_000 + 12_000
+    owners.ends("limited")
+    served.rest()
+    again = {job["name"]: job for job in answered(served, lambda: call(socket, "queue"))["jobs"]}
+    assert (again["jobs/waits"]["state"], again["jobs/behind"]["state"]) == ("running", "waiting")
+    assert again["jobs/behind"]["startsByMs"] is not None
 
 
 def test_the_time_of_a_wait_is_bounded(served: Daemon, owners: Owners) -> None:

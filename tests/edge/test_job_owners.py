@@ -74,3 +74,19 @@ def test_an_end_is_told_once_and_a_closed_one_not_at_all() -> None:
     ended(third)
     assert told.acquire(timeout=60)
     assert not told.acquire(blocking=False)
+
+
+def test_a_time_that_passes_is_told_also_if_it_is_set_while_the_watch_sleeps() -> None:
+    told, asked = threading.Semaphore(0), threading.Semaphore(0)
+    left: list[float | None] = [None]
+
+    def seconds_left() -> float | None:
+        asked.release()
+        return left[0]
+
+    watch = OwnerWatch(told.release, seconds_left)
+    threading.Thread(target=watch.follow, daemon=True).start()
+    assert asked.acquire(timeout=60)
+    left[0] = 0.001
+    watch.renew_time()
+    assert told.acquire(timeout=60)

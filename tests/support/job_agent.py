@@ -26,7 +26,7 @@ def release_job(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, obje
 
 
 @contextmanager
-def answer_jobs(answer: Answers, release: Answers = release_job) -> Iterator[str]:
+def answer_jobs(answer: Answers, release: Answers = release_job, queue: Answers = release_job) -> Iterator[str]:
     """Yields the path of the socket."""
 
     async def job(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
@@ -35,10 +35,13 @@ def answer_jobs(answer: Answers, release: Answers = release_job) -> Iterator[str
     async def released(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         return release(arguments, peer)
 
+    async def queued(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return queue(arguments, peer)
+
     thread = ServingThread(lambda *_: None)
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/{JOB_SOCKET}"
-        operations = {"job": job, "job-released": released}
+        operations = {"job": job, "job-released": released, "queue": queued}
         api = LocalApi(reads={}, writes={}, owner=os.geteuid(), group=None, open_to_all=operations)
         server = thread.serve(listen(UnixAddress(path)), api)
         try:

@@ -58,6 +58,7 @@ class PlainOptions:
     socket: str | None = None
     core_class: None = None
     wait: None = None
+    max_time: None = None
     report: str | None = None
     until_free = False
 
@@ -108,7 +109,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
-                     [--wait [TIME]] [--socket PATH]
+                     [--wait [TIME]] [--max-time TIME] [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
@@ -156,18 +157,24 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         "--wait",
         nargs="?",
         const=float(_LONGEST_WAIT_SECONDS),
-        type=_read_wait,
+        type=_read_time,
         metavar="TIME",
         help="if only room is missing, wait for it, first come, first served, at most for TIME such as 30m (default: 7 days); what "
         "this machine can never give is refused at once",
+    )
+    parser.add_argument(
+        "--max-time",
+        type=_read_time,
+        metavar="TIME",
+        help="end the job TIME after its start, such as 1h: its processes get SIGTERM, and SIGKILL after 10 s, and the exit status is 124",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
     parser.epilog = """\
-exit status: the command's own; 123: disturbed, with --require-clean; 125: not started; 126: command cannot be run;
-127: command not found; 64: wrong arguments
+exit status: the command's own; 123: disturbed, with --require-clean; 124: ended by --max-time; 125: not started;
+126: command cannot be run; 127: command not found; 64: wrong arguments
 
 examples:
   nodeagent job --cpus 2 --memory 4Gi -- make -j2
@@ -176,14 +183,14 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --report run.json --require-clean -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --report run.json --repeat 10 --until-clean 3 -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --until-free -- make
-  nodeagent job --cpus 8 --memory 1Gi --wait=30m -- ./benchmark
+  nodeagent job --cpus 8 --memory 1Gi --wait=30m --max-time 1h -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user.
 With --user, the command gets a user's own environment and no open files but its three streams. Where a process could type into root's
 terminal (before kernel 6.2), it gets a terminal of its own, in which Ctrl-Z has no effect. The job ends with the command: processes that
-are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the job. With --report or
---until-free, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
+are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the job. With --report,
+--until-free or --max-time, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
 Needs root, or membership in the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it, nodeagent report compare FILE FILE compares
 reports"""
@@ -224,11 +231,11 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("--until-clean needs --repeat with at least as many runs")
     try:
         user = _find_user(options.user)
-        writer, to_uid = None, -1
-        if options.until_free:
-            from nodeagent.cli.support.job_release import stay_until_free
+        writer, to_outside = None, -1
+        if options.until_free or options.max_time:
+            from nodeagent.cli.support.job_outside import stay_outside
 
-            status, to_uid = stay_until_free(options.socket or DEFAULT_JOB_SOCKET)
+            status, to_outside = stay_outside(options.socket or DEFAULT_JOB_SOCKET, until_free=options.until_free)
             if status is not None:
                 return status
         if options.report is not None:
@@ -240,8 +247,10 @@ def run(options: argparse.Namespace) -> int:
             plan = RunPlan(path, options.repeat or 1, options.until_clean, options.require_clean)
             writer = ReportWriter.start(plan)
         answer = _enter_job(options, command)
-        if to_uid >= 0:
-            os.write(to_uid, answer["uid"].encode())
+        if to_outside >= 0:
+            from nodeagent.cli.support.job_outside import tell_outside
+
+            tell_outside(to_outside, answer)
         os.environ.update(answer["environment"])
         status = None
         if writer is not None:
@@ -270,8 +279,8 @@ def _check_report_file(path: str) -> None:
         )
 
 
-def _read_wait(text: str) -> float:
-    """Parse the time of --wait. Returns seconds.
+def _read_time(text: str) -> float:
+    """Parse the time of --wait or --max-time. Returns seconds.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't a time from a second to 7 days.
@@ -332,6 +341,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
     asked |= {} if options.near is None else {"near": options.near}
     asked |= {} if options.report is None else {"report": True}
+    asked |= {} if options.max_time is None else {"maxMs": round(options.max_time * 1000)}
     try:
         if options.wait is None:
             answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
@@ -362,6 +372,8 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise JobError("the agent doesn't support --report", hint=_OLD_AGENT_HINT)
     if options.until_free and "uid" not in answer:
         raise JobError("the agent doesn't support --until-free", hint=_OLD_AGENT_HINT)
+    if options.max_time is not None and not answer.get("endsAtMs"):
+        raise JobError("the agent doesn't support --max-time", hint=_OLD_AGENT_HINT)
     found: Mapping[str, Any] = answer
     return found
 

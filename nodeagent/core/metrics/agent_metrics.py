@@ -110,7 +110,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
     MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused; their pods keep running.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
-    MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase", "qos")),
+    MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed, waiting jobs as Pending.", ("phase", "qos")),
     MetricSpec(WAITING, "gauge", "Requests of pods that are not met, by what is asked for.", ("asked",)),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
     MetricSpec(

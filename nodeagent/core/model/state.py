@@ -240,7 +240,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     @property
     def phase(self) -> Phase:
         if self.refusal is not None:
-            return Phase.FAILED
+            return Phase.PENDING if self.is_queued else Phase.FAILED
         if self.deleting_since_ms is not None:
             return Phase.TERMINATING
         if self.outcome is not None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.problem_kinds import ProblemKind
+from nodeagent.daemon.domains.jobs.job_queue import JobQueue
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.reports.api_operations import ApiOperations
@@ -148,7 +149,11 @@ class Publisher:
             writes={},
             owner=os.geteuid(),
             group=group,
-            open_to_all={"job": requests.answer, "job-released": requests.answer_release},
+            open_to_all={
+                "job": requests.answer,
+                "job-released": requests.answer_release,
+                "queue": JobQueue(jobs, self._agent).answer,
+            },
         )
         address = UnixAddress(f"{self._config.runtime_directory}/{JOB_SOCKET}")
         return _Unopened(address, api, "runtimeDirectory", group)

@@ -22,13 +22,13 @@ def read_first_lead_ms(passed_ms: int) -> int:
     Args:
         passed_ms: a time that has passed. A wall clock behind it was set back at least by the difference.
     """
-    now_ms, lead_ms = _read()
+    now_ms, lead_ms = read_clocks()
     return lead_ms + max(0, passed_ms - now_ms)
 
 
 def read_clock(lead_ms: int) -> ClockReading:
     """Read the wall clock, and compare its lead with an earlier lead."""
-    now_ms, found_ms = _read()
+    now_ms, found_ms = read_clocks()
     set_by_ms = found_ms - lead_ms
     if abs(set_by_ms) <= SMALLEST_STEP_MS:
         return ClockReading(now_ms, 0, lead_ms)
@@ -37,19 +37,20 @@ def read_clock(lead_ms: int) -> ClockReading:
 
 def read_slept_ms() -> int:
     """Return the time that the machine has slept since boot. Two readings differ by less than SMALLEST_STEP_MS without a sleep."""
-    return _boot_ms() - time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
+    return read_boot_ms() - time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
 
 
-def _read() -> tuple[int, int]:
-    """Return the wall clock's time and its lead over the time since boot.
+def read_clocks() -> tuple[int, int]:
+    """Return the wall clock's time and its lead over the time since boot, both in milliseconds.
 
     CLOCK_BOOTTIME can't be set, runs while the machine sleeps, and is slowed by NTP like the wall clock (clock_gettime(2)).
     """
     while True:
-        before_ms, now_ms, after_ms = _boot_ms(), time.time_ns() // 1_000_000, _boot_ms()
+        before_ms, now_ms, after_ms = read_boot_ms(), time.time_ns() // 1_000_000, read_boot_ms()
         if after_ms - before_ms <= _READING_MS:  # otherwise the process was delayed between the readings
             return now_ms, now_ms - after_ms
 
 
-def _boot_ms() -> int:
+def read_boot_ms() -> int:
+    """Return the milliseconds since boot, which run on while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

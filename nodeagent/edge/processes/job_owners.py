@@ -84,18 +84,28 @@ def _open_process(pid: int) -> Owner:
 
 
 class OwnerWatch:
-    """Calls back when an owner has ended."""
+    """Calls back when an owner has ended, or a time has passed."""
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
+        self._seconds_left = seconds_left
+        """Returns the seconds until the next callback. None means that no time is set."""
         self._epoll = select.epoll()
+        self._renewed = os.eventfd(0)
+        self._epoll.register(self._renewed, select.EPOLLIN)
 
     def add(self, owner: Owner) -> None:
         """Watch another owner, until `Owner.close`."""
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
+    def renew_time(self) -> None:
+        """Have `follow` ask again how many seconds are left."""
+        os.eventfd_write(self._renewed, 1)
+
     def follow(self) -> None:
-        """Wait for owners to end, forever. Run this method in its own thread."""
+        """Wait for owners to end and times to pass, forever. Run this method in its own thread."""
         while True:
-            self._epoll.poll()
-            self._on_end()
+            if self._epoll.poll(self._seconds_left()) == [(self._renewed, select.EPOLLIN)]:
+                os.eventfd_read(self._renewed)
+            else:
+                self._on_end()

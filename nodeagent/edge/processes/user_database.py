@@ -24,3 +24,11 @@ def is_member(user: int, group: str) -> bool:
     except KeyError:
         return False
     return find_group_id(group) in os.getgrouplist(entry.pw_name, entry.pw_gid)
+
+
+def name_user(user: int) -> str:
+    """Return the name of a user ID, or the number if it has no name."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

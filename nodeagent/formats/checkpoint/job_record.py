@@ -27,12 +27,18 @@ class JobRecord(Struct, frozen=True):
     """Text by which the owner asks for the answer again, after a restart of the agent. Empty if the job doesn't wait for room."""
     since_ms: int = 0
     """Time of the request, in milliseconds since the epoch. 0 if the job doesn't wait for room."""
+    max_ms: int = 0
+    """Longest time from the job's start to its end. 0 means no limit."""
+    ends_at_ms: int = 0
+    """Time of its end, in milliseconds since boot. 0 if the job has no limit, or has not started."""
 
 
 def format_record(record: JobRecord) -> bytes:
     fields: dict[str, object] = {"pid": record.pid, "startTicks": record.start_ticks, "user": record.user}
     if record.ticket:
         fields |= {"ticket": record.ticket, "sinceMs": record.since_ms}
+    if record.max_ms:
+        fields |= {"maxMs": record.max_ms, "endsAtMs": record.ends_at_ms}
     return json.dumps({**fields, "pod": pod_to_document(record.pod)}, sort_keys=True).encode() + b"\n"
 
 
@@ -47,6 +53,8 @@ def parse_record(text: bytes) -> JobRecord | None:
             start_ticks=document.field("startTicks").whole(),
             ticket=document.read_optional("ticket", JsonValue.text, ""),
             since_ms=document.read_optional("sinceMs", JsonValue.whole, 0),
+            max_ms=document.read_optional("maxMs", JsonValue.whole, 0),
+            ends_at_ms=document.read_optional("endsAtMs", JsonValue.whole, 0),
         )
     except (MisfitError, DocumentError):
         return None

@@ -267,6 +267,8 @@ def _describe_pod(
         if any(c["state"]["name"] == "Unknown" for c in containers)
         else entry.phase.value
         if entry.refusal is None
+        else "Waiting"
+        if entry.is_queued
         else "Refused",
         "preferredCoreClass": pod.preferred_core_class,
         "qos": entry.qos.value,

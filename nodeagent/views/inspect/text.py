@@ -262,7 +262,7 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
     for pod in document["pods"]:
         name = f"{pod['namespace']}/{pod['name']}"
         if pod["refusal"] is not None:
-            found.append(f"{name}: Refused, {pod['refusal']['reason']}")
+            found.append(f"{name}: {pod['phase']}, {pod['refusal']['reason']}")
         elif pod["phase"] == "Failed":
             found.append(f"{name}: Failed")
         for container in pod["containers"]:
@@ -392,7 +392,7 @@ def _format_pod_in_full(pod: Document, document: Document, width: int) -> list[s
     ]
     if pod["refusal"] is not None:
         refusal = pod["refusal"]
-        rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
+        rows += [(pod["phase"].lower(), f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
     if pod["refusedChange"] is not None:
         change = pod["refusedChange"]
         rows.append((_RESIZE_LABELS.get(change["reason"], "change refused"), _format_reason(change)))

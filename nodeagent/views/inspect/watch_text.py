@@ -76,7 +76,7 @@ def render_frame(look: Poll, view: DisplaySettings) -> Frame:
     pods = [(f"{pod['namespace']}/{pod['name']}", pod) for pod in look.document["pods"]]
     for name, pod in sorted(pods, key=lambda item: item[0]):
         if pod["refusal"] is not None:
-            refused = (name, f"Refused: {pod['refusal']['reason']}", *[_NO_VALUE] * 4, "")
+            refused = (name, f"{pod['phase']}: {pod['refusal']['reason']}", *[_NO_VALUE] * 4, "")
             sorted_rows.append(((0, 0, 0), refused))
         sorted_rows += [_format_row(f"{name} {container['name']}", container, look) for container in pod["containers"]]
     column = {"CPU": 0, "throttled": 1, "remote memory": 2}.get(view.sort)

@@ -83,6 +83,7 @@ class JobRequests:
             )
             wait_seconds = asked.read_optional("wait", lambda value: value.whole(1, _MAX_WAIT_SECONDS), 0)
             ticket = asked.field("ticket").text()[:_MAX_TICKET] if wait_seconds else ""
+            max_ms = asked.read_optional("maxMs", lambda value: value.whole(1, _MAX_WAIT_SECONDS * 1000), 0)
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
@@ -100,7 +101,7 @@ class JobRequests:
                     owner.close()
                     raise
                 if resumed is None:
-                    answer = self._jobs.ask(pod, peer.uid, owner, ticket)
+                    answer = self._jobs.ask(pod, peer.uid, owner, ticket, max_ms)
                 else:
                     owner.close()
                     pod, answer = resumed
@@ -134,6 +135,7 @@ class JobRequests:
             "sharedCPUs": str(placement.shared_cpus),
             "numaNodes": str(self._agent.node.topology.numa_of(placement.exclusive_cpus | placement.shared_cpus)),
             "cgroup": f"{self._agent.edges.tree.root}/{entry.container_path(JOB_CONTAINER)}",
+            "endsAtMs": self._jobs.find_end_ms(pod.uid),
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
             **({} if asked.optional("report") is None else {"configurationHash": hash_config(self._agent.node.config)}),
         }

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
@@ -19,6 +20,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import OF_QUEUE
 from nodeagent.core.model.state import JOBS, NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
+from nodeagent.daemon.turn.clock import read_boot_ms
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
@@ -47,6 +49,9 @@ class _Job(Struct, eq=False):
     """
     waits_for: frozenset[str] = field(default_factory=frozenset)
     """UIDs of the jobs that were ending at the last refusal. This job may fit once they have released their CPUs."""
+
+    def is_over(self, boot_ms: int) -> bool:
+        return 0 < self.record.ends_at_ms <= boot_ms or not self.owner.is_alive()
 
 
 class ProcessTaker(Protocol):
@@ -78,9 +83,9 @@ class Jobs:
         """Records by UID of jobs whose owners have exited and that may still hold CPUs."""
         self._releases: dict[str, list[Future[None]]] = {}
         """Answers by UID to those that wait until the job holds nothing."""
-        self._watch = OwnerWatch(wake)
+        self._watch = OwnerWatch(wake, self._seconds_left)
         self.follow_owners = self._watch.follow
-        """Loop that wakes the deciding thread when an owner exits, for a thread of its own."""
+        """Loop that wakes the deciding thread when an owner exits or a job's time is over, for a thread of its own."""
 
     def follow(self, config: Config) -> None:
         """Do nothing, as no part of the configuration changes jobs."""
@@ -93,7 +98,9 @@ class Jobs:
             ended = tuple(job.record.pod for job in jobs if job.record.pod not in living)
             return living, (*ended, *(record.pod for record in self._ended.values() if record.user == user))
 
-    def ask(self, pod: Pod, user: int, owner: Owner, ticket: str = "") -> Future[ContainerPlacement | JobRefusal]:
+    def ask(
+        self, pod: Pod, user: int, owner: Owner, ticket: str = "", max_ms: int = 0
+    ) -> Future[ContainerPlacement | JobRefusal]:
         """Request a job. `Jobs` closes the owner, even on errors.
 
         Args:
@@ -101,6 +108,7 @@ class Jobs:
             user: user ID of the owner.
             owner: the process that asks.
             ticket: the owner's text for `resume`. Such a job waits for room. Empty if the job is to be refused instead.
+            max_ms: the longest time from the job's start to its end. 0 means no limit.
 
         Returns:
             Placement of the job once the owner has entered it, or the refusal.
@@ -109,7 +117,7 @@ class Jobs:
             NodeAgentError: the job can't be recorded. Nothing is decided then.
         """
         since_ms = time.time_ns() // 1_000_000 if ticket else 0
-        record = JobRecord(pod, user, owner.pid, owner.start_ticks, ticket, since_ms)
+        record = JobRecord(pod, user, owner.pid, owner.start_ticks, ticket, since_ms, max_ms)
         answer: Future[ContainerPlacement | JobRefusal] = Future()
         with self._lock:
             if self._jobs is None:
@@ -136,6 +144,23 @@ class Jobs:
         self._wake()
         return released
 
+    def list_records(self) -> tuple[JobRecord, ...]:
+        """Return the records of all jobs that have not ended, in the order of their requests."""
+        with self._lock:
+            return tuple(job.record for job in (self._jobs or {}).values())
+
+    def find_end_ms(self, uid: str) -> int:
+        """Return the time at which a started job ends at the latest, in milliseconds since boot. 0 means no limit."""
+        with self._lock:
+            job = (self._jobs or {}).get(uid)
+            return 0 if job is None else job.record.ends_at_ms
+
+    def _seconds_left(self) -> float | None:
+        now_ms = read_boot_ms()
+        with self._lock:
+            left_ms = [job.record.ends_at_ms - now_ms for job in (self._jobs or {}).values()]
+        return min((ms / 1000 for ms in left_ms if ms > 0), default=None)
+
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
         """Return the pod and the answer of a waiting job whose owner asks again. None means that there is no such job."""
         with self._lock:
@@ -154,7 +179,7 @@ class Jobs:
         self._wake()
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return the jobs with living owners. Owners are checked on every call, as a new job may wait for an ended job's CPUs."""
+        """Return the jobs with living owners and time left. Each call checks them, as a new job may wait for an ended job's CPUs."""
         with self._lock:
             if self._jobs is None or rescan:
                 try:
@@ -164,7 +189,8 @@ class Jobs:
                         problem = ManifestProblem(err.path, f"{err.message} ({err.hint})")
                         return PodSource(is_blind=True, problems=(problem,), name=JOBS)
             jobs = self._jobs or {}
-            for uid in [uid for uid, job in jobs.items() if not job.owner.is_alive()]:
+            now_ms = read_boot_ms()
+            for uid in [uid for uid, job in jobs.items() if job.is_over(now_ms)]:
                 self._drop(uid)
             pods = (job.record.pod for job in jobs.values())
             queue = tuple(uid for uid, job in jobs.items() if job.record.ticket)
@@ -251,6 +277,14 @@ class Jobs:
         self._wake()
 
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
+        if job.record.max_ms:
+            job.record = replace(job.record, ends_at_ms=read_boot_ms() + job.record.max_ms)
+            try:
+                self._files.write(f"{job.record.pod.uid}/{_FILE}", format_record(job.record))
+            except PlacementFileError as err:
+                self._refuse(job, JobRefusal("StateNotSaved", f"{err.message} ({err.hint})"))
+                return
+            self._watch.renew_time()
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
                 return  # the owner has exited, which the next turn finds

@@ -1,0 +1,45 @@
+"""`nodeagent queue`: lists the jobs that run, and those that wait, with the latest time at which each starts."""
+
+import argparse
+import sys
+
+from nodeagent.cli.support.colour import find_terminal_width
+from nodeagent.cli.support.documents import add_output_argument, render_document
+from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET
+from nodeagent.edge.processes.user_database import name_user
+from nodeagent.edge.transport.local_api_client import call
+from nodeagent.views.job_queue import render_queue
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--socket",
+        type=named_path,
+        default=DEFAULT_JOB_SOCKET,
+        metavar="PATH",
+        help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})",
+    )
+    add_output_argument(parser)
+    parser.epilog = """\
+exit status: 0: listed; 1: not listed; 3: the agent doesn't answer; 64: wrong arguments
+
+examples:
+  nodeagent queue
+  nodeagent queue -o json | jq '.jobs[] | select(.state == "waiting") | .startsByMs'
+
+The start of a waiting job is the latest one: every job before it takes all of its time (`job --max-time`). It is unknown if a job without a
+time limit, or a pod that isn't a job, holds what the job needs. Whoever may run jobs may list them.
+next: nodeagent job --wait adds a job, nodeagent release jobs/NAME ends one, nodeagent inspect shows which pods have which CPUs"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the agent, and print the jobs.
+
+    Raises:
+        NodeAgentError: the agent doesn't answer, or the user may not ask it.
+    """
+    document = call(options.socket, "queue")
+    width = find_terminal_width()
+    sys.stdout.write(render_document(document, options.output, lambda shown: render_queue(shown, width, name_user)))
+    return 0

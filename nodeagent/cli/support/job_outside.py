@@ -1,0 +1,78 @@
+"""`nodeagent job --until-free` and `--max-time`: the calling process waits outside of the job, and sees what the command can't tell.
+
+The job's owner is a child of the calling process, so the job ends with the command as every job does.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.cli.support.child_command import (
+    block_signals,
+    close_input_and_output,
+    end_as,
+    fork_child,
+    wait_for_end,
+)
+from nodeagent.cli.support.standard_streams import write_error
+from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, call
+from nodeagent.errors import NodeAgentError
+
+_MESSAGE_BYTES = 128
+EXIT_TIME_IS_OVER = 124
+"""Exit status as timeout(1) has it."""
+
+
+def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
+    """Fork the process that becomes the command, and wait for its end.
+
+    Args:
+        socket: path of the agent's socket for jobs.
+        until_free: whether to wait for the end of its job, too.
+
+    Returns:
+        In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1: the command's, or 124 if the job's time
+        was over. If a signal has ended the command before, the parent ends itself by the same signal.
+    """
+    job, to_outside = os.pipe()  # closed by execve
+    before = block_signals()
+    child = fork_child(before)
+    if child is None:
+        return None, to_outside
+    os.close(to_outside)
+    close_input_and_output()
+    wait_for_end(child)
+    is_over_at_ms = _read_boot_ms()
+    _, status = os.waitpid(child, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
+    uid, _, ends_at_ms = os.read(job, _MESSAGE_BYTES).decode().partition(" ")
+    if uid and until_free:  # empty if there was no job
+        _wait_for_release(socket, uid)
+    if 0 < int(ends_at_ms or 0) <= is_over_at_ms:
+        write_error("nodeagent: the time of --max-time was over, so the agent has ended the job\n")
+        return EXIT_TIME_IS_OVER, -1
+    return end_as(status), -1
+
+
+def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
+    """Tell the process outside which job this one has entered.
+
+    Args:
+        to_outside: the pipe of `stay_outside`.
+        answer: the agent's answer.
+    """
+    os.write(to_outside, f"{answer['uid']} {answer.get('endsAtMs', 0)}".encode())
+
+
+def _read_boot_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def _wait_for_release(socket: str, uid: str) -> None:
+    try:
+        while not call(socket, "job-released", timeout_seconds=TURN_CALL_SECONDS, uid=uid)["isReleased"]:
+            pass
+    except NodeAgentError as err:
+        write_error(f"nodeagent: the job's CPUs may not be free yet: {err.message}\nhint: {err.hint}\n")

@@ -1,0 +1,60 @@
+"""`nodeagent queue` from the outside: what it prints of an agent's answer, and its document."""
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.formats.manifest.job_pod import job_pod
+from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.job_queue import ShownJob, describe_queue
+from tests.support import json_schema
+from tests.support.described_nodes import golden
+from tests.support.job_agent import admit_job, answer_jobs
+
+NOW_MS = 1_790_000_000_000
+MINUTE_MS = 60_000
+NOBODY = 4_000_000_000
+
+
+def shown(name: str, *, waits: bool = False, minutes: int = 5, user: int = 0, **more: Any) -> ShownJob:
+    asked = job_pod(name, f"uid-{name}", {"cpu": "8", "memory": "4Gi"})
+    return ShownJob(asked, user, 4711, waits, NOW_MS - minutes * MINUTE_MS, **more)
+
+
+def asked(jobs: tuple[ShownJob, ...], *words: str) -> subprocess.CompletedProcess[str]:
+    def answer(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        return describe_queue(jobs, NOW_MS)
+
+    with answer_jobs(admit_job, queue=answer) as socket:
+        command = (sys.executable, "-m", "nodeagent", "queue", "--socket", socket, *words)
+        return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+JOBS = (
+    shown("waits", waits=True, minutes=3, max_ms=MINUTE_MS, lacks="no room", starts_by_ms=NOW_MS + 10 * MINUTE_MS),
+    shown("limited", max_ms=60 * MINUTE_MS, ends_at_ms=NOW_MS + 55 * MINUTE_MS),
+    shown("endless", minutes=200, user=NOBODY),
+    shown("never", waits=True, minutes=2, lacks="no room"),
+)
+
+
+def test_its_text() -> None:
+    golden("queue.txt", asked(JOBS).stdout.replace(pwd.getpwuid(os.getuid()).pw_name, "root"))
+    assert asked(()).stdout == "no job runs, and none waits\n"
+
+
+def test_its_document_is_as_its_schema_says() -> None:
+    document = json.loads(asked(JOBS, "-o", "json").stdout)
+    json_schema.check(document, "job-queue")
+    assert [job["name"] for job in document["jobs"]] == ["jobs/limited", "jobs/endless", "jobs/waits", "jobs/never"]
+    unknown = [job["startUnknown"] for job in document["jobs"]]
+    assert unknown == [None, None, None, "PID 4711's job has no time limit"]
+
+
+def test_a_start_that_no_job_delays_is_delayed_by_other_pods() -> None:
+    (job,) = describe_queue((shown("never", waits=True),), NOW_MS)["jobs"]
+    assert job["startUnknown"] == "pods that aren't jobs hold what it or a job before it needs"
