@@ -38,9 +38,11 @@ def test_one_that_has_ended_and_was_not_waited_for_is_no_owner() -> None:
     running.kill()
     os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
     assert reopen_owner(running.pid, start_ticks) is None
-    with pytest.raises(OwnerError):
+    with pytest.raises(OwnerError, match=f"process {running.pid}, which asks for a job, has ended"):
         open_caller(running.pid, os.getuid())
     running.wait()
+    with pytest.raises(OwnerError, match="has ended"):
+        open_caller(running.pid, os.getuid())
 
 
 def test_a_process_of_another_user_is_no_owner() -> None:

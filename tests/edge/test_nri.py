@@ -473,6 +473,31 @@ def test_nonsense_is_refused_and_the_next_call_answered(one_runtime, plugin, ser
     assert plugin.calls.empty()
 
 
+@pytest.mark.parametrize("is_registered", [False, True])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, id="another protocol"),
+        pytest.param(b"\xff" * 4096, id="garbage"),
+        pytest.param(mux_frame(1, ttrpc_frame(1, 1, b"x" * 100))[:5], id="half a header"),
+        pytest.param(mux_frame(1, ttrpc_frame(1, 1, b"x" * 100))[:40], id="half a frame"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_what_a_stranger_sends_ends_only_its_connection(one_runtime, plugin, served, sent, is_registered):
+    """It is told with the next step, whatever the stranger knew of the protocol before."""
+    connection = one_runtime.accept()
+    connection.registration()
+    if is_registered:
+        connection.answer_registration()
+        connection.configure()
+    if sent:
+        connection.send_bytes(sent)
+    connection.close()
+    assert str(one_runtime.path) in served.problem()
+    assert (plugin.known, plugin.calls.empty(), served.connection.is_synchronized) == ([], True, False)
+
+
 def test_what_came_later_in_ttrpc_is_ignored(one_runtime, served):
     connection = synchronized(one_runtime)
     connection.send(1, ttrpc_frame(1, 3, b"data of a stream"))

@@ -1,5 +1,6 @@
 """The processes that own jobs, each identified by a pidfd, because the kernel can give their pids to other processes."""
 
+import errno
 import os
 import select
 from collections.abc import Callable
@@ -60,12 +61,21 @@ def open_caller(pid: int, uid: int) -> Owner:
         except (OSError, ValueError, StopIteration):
             owner.close()
             raise
+    except (ProcessLookupError, FileNotFoundError) as err:
+        raise _make_ended_error(pid) from err
     except (OSError, ValueError, StopIteration) as err:
         raise OwnerError(f"cannot inspect process {pid}, which asks for a job: {err}", hint=_HINT) from err
-    if uids == {uid} and owner.is_alive():
+    is_alive = owner.is_alive()
+    if uids == {uid} and is_alive:
         return owner
     owner.close()
+    if not is_alive:
+        raise _make_ended_error(pid)
     raise OwnerError(f"process {pid}, which asks for a job, has user IDs other than {uid}", hint=_HINT)
+
+
+def _make_ended_error(pid: int) -> OwnerError:
+    return OwnerError(f"process {pid}, which asks for a job, has ended", hint="run `nodeagent job` again")
 
 
 _HINT = "run `nodeagent job` from a shell of this host, not from a set-user-ID program"
@@ -76,7 +86,7 @@ def _open_process(pid: int) -> Owner:
     try:
         stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
         if stat.is_dead:
-            raise ProcessLookupError(pid)
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         return Owner(pid, pidfd, stat.start_ticks)
     except (OSError, IndexError, ValueError) as err:
         os.close(pidfd)
