@@ -140,6 +140,17 @@ def test_its_text(command: str, run: RunCommand) -> None:
     golden(f"{command.replace(' ', '-')}.txt", out)
 
 
+@pytest.mark.parametrize("command", ["inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity"])
+def test_its_text_has_the_terminals_width(command: str, run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    longest = []
+    for columns in (60, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        longest.append(max(map(len, run(command, *GIVEN[command])[1].splitlines())))
+    assert longest[0] < longest[1] <= 200
+
+
 @pytest.mark.parametrize("command", GIVEN)
 def test_its_document_is_as_its_schema_says_and_the_same_in_yaml(command: str, run: RunCommand) -> None:
     status, out, _ = run(command, *GIVEN[command], "-o", "json")

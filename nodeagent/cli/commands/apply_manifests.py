@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from nodeagent.cli.support.colour import text_width
 from nodeagent.cli.support.documents import format_document, render_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, EXIT_WRONG, PodRefusedError
 from nodeagent.cli.support.manifest_changes import (
@@ -129,7 +130,7 @@ def _report_refusal(options: argparse.Namespace, document: Document, refused: li
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
         return EXIT_REFUSED
-    sys.stdout.write(format_refused(document))
+    sys.stdout.write(format_refused(document, text_width()))
     names = ", ".join(full_name(pod) for pod in refused)
     raise PodRefusedError(
         f"nothing was installed: {names} would be refused",
@@ -199,6 +200,6 @@ def diff_manifests(options: argparse.Namespace) -> int:
     files: tuple[PodFile, ...] = read_pod_files(options.files)
     place, node = read_manifest_node(options)
     _, document = _try_changes("Diff", files, place, node)
-    sys.stdout.write(render_document(document, options.output, format_differences))
+    sys.stdout.write(render_document(document, options.output, lambda one: format_differences(one, text_width())))
     differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
     return EXIT_WRONG if differs else 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.colour import add_color_argument, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, text_width, wants_colour
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_WRONG
@@ -95,7 +95,9 @@ def run(options: argparse.Namespace) -> int:
         apply_fixes(found)
         found = run_checks(_find_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
-    text = render_document(describe_checks(found), options.output, lambda d: render_node_check(d, coloured=colours))
+    text = render_document(
+        describe_checks(found), options.output, lambda d: render_node_check(d, coloured=colours, width=text_width())
+    )
     (write_coloured if colours else sys.stdout.write)(text)
     return 0 if is_fit(found, strict=options.strict) else EXIT_WRONG
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from nodeagent.cli.support.colour import text_width
 from nodeagent.cli.support.documents import render_document
 from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.cli.support.explained_pods import explain_pod, explain_with_progress
@@ -63,7 +64,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         has_partitions=node.has_partitions,
         with_headroom=with_headroom,
     )
-    sys.stdout.write(render_document(document, options.output, render_explanation))
+    sys.stdout.write(render_document(document, options.output, lambda one: render_explanation(one, text_width())))
     sys.stdout.flush()
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Sequence
 
 from nodeagent.cli.support.actions import add_actions
-from nodeagent.cli.support.colour import find_terminal_width
+from nodeagent.cli.support.colour import text_width
 from nodeagent.cli.support.documents import Document, add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, EXIT_WRONG, NO_FAIL_HELP, VERDICT_STATUSES
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.tools.fleet.nodes import UnreadNode
 from nodeagent.tools.fleet.reached_nodes import CAPTURE, read_nodes
-from nodeagent.tools.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
+from nodeagent.tools.fleet.text import render_capacity, render_difference, render_inspection
 
 _EPILOG = """\
 exit status: 0: done, and every node is as it should be; 2: something is wrong on a node, or nodes differ; 3: no agent answers on a node;
@@ -139,7 +139,7 @@ def _print_document(document: Document, options: argparse.Namespace, unread: Seq
     """Print the document. The nodes that could not be read come last, so that they aren't overlooked."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
-        width = find_terminal_width() or WIDTH
+        width = text_width()
         sys.stdout.write(render_document(document, options.output, lambda one: render(one, width)))
         sys.stdout.flush()
     reasons: dict[tuple[str, str], list[UnreadNode]] = {}

@@ -6,7 +6,7 @@ import time
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, text_width, wants_colour
 from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import NO_FAIL_HELP, VERDICT_STATUSES
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command
@@ -18,7 +18,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import Document, NodeVerdict, has_difference, inspect_node
-from nodeagent.views.inspect.text import WIDTH, add_colours, format_health, render, render_in_full, render_wide
+from nodeagent.views.inspect.text import add_colours, format_health, render, render_in_full, render_wide
 
 _MAX_READINGS = 5
 _PAUSE_SECONDS = 0.2
@@ -180,5 +180,5 @@ def _render(document: Document, options: argparse.Namespace) -> str:
         case "wide":
             return render_wide(document)
         case _:
-            width = find_terminal_width() or WIDTH
+            width = text_width()
             return render(document, width) if options.pod is None else render_in_full(document, width)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nodeagent.cli.support.colour import add_color_argument, find_terminal_width, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, text_width, wants_colour
 from nodeagent.cli.support.counting import InterferenceError, count_interference
 from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_WRONG
@@ -19,7 +19,7 @@ from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
 from nodeagent.views.interference.document import describe_idle_node, describe_interference, is_alone
-from nodeagent.views.interference.text import WIDTH, render_interference
+from nodeagent.views.interference.text import render_interference
 
 _SECONDS = 10.0
 _MOST_SECONDS = 3600
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(format_document(document, options.output))
     else:
         colours = wants_colour(options.color)
-        text = render_interference(document, find_terminal_width() or WIDTH, coloured=colours)
+        text = render_interference(document, text_width(), coloured=colours)
         (write_coloured if colours else sys.stdout.write)(text)
     if not is_alone(document):
         return EXIT_WRONG

@@ -386,6 +386,7 @@ _MOVED_HINT = "another program may move processes or set their affinity; see `no
 
 def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
     """Explain the refusal step by step. Empty if this user may not read the node's state."""
+    from nodeagent.cli.support.colour import text_width
     from nodeagent.cli.support.explained_pods import explain_with_progress
     from nodeagent.cli.support.node.devices import add_this_nodes_devices
     from nodeagent.cli.support.node.this_node import read_this_node
@@ -407,7 +408,7 @@ def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
         )
     except NodeAgentError:
         return ""
-    return render_explanation(document)
+    return render_explanation(document, text_width())
 
 
 def _find_user(name: str | None) -> pwd.struct_passwd | None:

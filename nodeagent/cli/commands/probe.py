@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from nodeagent.cli.support.colour import find_terminal_width
+from nodeagent.cli.support.colour import text_width
 from nodeagent.cli.support.documents import add_output_argument, format_document
 from nodeagent.cli.support.entering import check_container, find_expected_cpus
 from nodeagent.cli.support.exit_status import EXIT_WRONG
@@ -36,7 +36,7 @@ from nodeagent.tools.probe.document import (
 )
 from nodeagent.tools.probe.latency import LONGEST_US, DelaysByCpu, LatencyReportError, parse_cyclictest, parse_oslat
 from nodeagent.tools.probe.latency_tools import check_installed, run_tool, set_timer_slack, widen_affinity
-from nodeagent.tools.probe.text import WIDTH, render_latency, render_memory
+from nodeagent.tools.probe.text import render_latency, render_memory
 from nodeagent.views.interference.cpu_owners import find_exclusive_owners
 from nodeagent.views.wording.words import format_count
 
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output != "text":
         sys.stdout.write(format_document(describe_probe(memory, latency, before), options.output))
     else:
-        width = find_terminal_width() or WIDTH
+        width = text_width()
         parts = [] if memory is None else [render_memory(memory, width)]
         parts += [] if latency is None else [render_latency(latency, before, width)]
         sys.stdout.write("\n".join(parts))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from nodeagent.cli.support.colour import text_width
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_xml, render_document
 from nodeagent.cli.support.exit_status import EXIT_REFUSED, EXIT_WRONG
@@ -53,7 +54,10 @@ def simulate_pods(options: argparse.Namespace) -> tuple[str, int]:
     document = describe_run(found, node.where)
     capacity = document["capacity"]
     is_refused = document["summary"]["refused"] if capacity is None else not capacity["copies"]
-    text = _render_picture(found) if options.output == "svg" else render_document(document, options.output, render_run)
+    if options.output == "svg":
+        text = _render_picture(found)
+    else:
+        text = render_document(document, options.output, lambda run: render_run(run, text_width()))
     return text, EXIT_REFUSED if is_refused else 0
 
 
@@ -118,5 +122,5 @@ def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) ->
         for config, path in zip(configs, options.compare, strict=True)
     )
     document = describe_comparison(first, second, machine.where)
-    text = render_document(document, options.output, render_comparison)
+    text = render_document(document, options.output, lambda one: render_comparison(one, text_width()))
     return text, EXIT_WRONG if document["differing"] else 0

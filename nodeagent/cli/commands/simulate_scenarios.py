@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.cli.support.colour import text_width
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document, format_json_line
 from nodeagent.cli.support.named_files import NamedFile
@@ -91,6 +92,7 @@ class _TextReport:
         self._path = path
         self._where = where
         self._totals = ScenarioTotals()
+        self._width = text_width()
 
     def render(self, scenario: Scenario, number: int) -> str:
         """Render the outcome of the scenario on this line."""
@@ -98,8 +100,8 @@ class _TextReport:
         self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
             gap = "\n" if self._totals.scenarios > 1 else ""
-            return gap + render_scenario(scenario, found, number, self._where)
-        line = render_line(scenario, found, number)
+            return gap + render_scenario(scenario, found, number, self._where, self._width)
+        line = render_line(scenario, found, number, self._width)
         if self._totals.scenarios > IN_FULL + 1:
             return line
         path = shlex.quote(printable(self._path))
@@ -108,7 +110,7 @@ class _TextReport:
 
     def render_totals(self) -> str:
         """Render the totals."""
-        return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
+        return f"\n{render_totals(self._totals, self._width)}" if self._totals.scenarios > 1 else ""
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:
@@ -184,4 +186,4 @@ def _time_replays(scenario: Scenario, number: int, rounds: int, output: str) -> 
         "medianNsPerAdd": int(statistics.median(times)) if times else None,
         "p90NsPerAdd": times[(len(times) * 9 + 9) // 10 - 1] if times else None,
     }
-    return render_times(found, number) if output == "text" else _format_result(found, output)
+    return render_times(found, number, text_width()) if output == "text" else _format_result(found, output)

@@ -21,6 +21,8 @@ from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySetting
 
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
+_FIRST_SECONDS = 0.25
+"""Time over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
 _LEAST_PAUSE_SECONDS = 0.1
 """Shortest pause between two refreshes, however slow they are, during which keys are read."""
 
@@ -44,6 +46,8 @@ def watch(options: argparse.Namespace) -> int:
     try:
         with LiveCount() if options.interference else nullcontext() as count:
             watcher = Watcher(lambda read: read_this_node_for_display(options.config, options.socket, read), count)
+            watcher.look()
+            time.sleep(_FIRST_SECONDS)
             poll = watcher.look()
             if options.frames is None:
                 return _draw_until_quit(watcher, poll, interval)

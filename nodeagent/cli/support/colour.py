@@ -30,3 +30,8 @@ def find_terminal_width() -> int | None:
     import shutil
 
     return shutil.get_terminal_size((0, 0)).columns or None
+
+
+def text_width() -> int:
+    """Return the width to fit text in, in columns: that of stdout's terminal, otherwise 80."""
+    return find_terminal_width() or 80

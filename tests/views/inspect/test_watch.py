@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import itertools
 import os
 import pty
 import select
@@ -474,12 +475,22 @@ def test_an_agent_that_goes_is_reported_on_the_screen_with_what_was_last_seen(sc
     assert "default/web app" in shown
 
 
-def test_frames_are_printed_where_there_is_no_terminal(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+def test_frames_are_printed_where_there_is_no_terminal(
+    host: Host, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count(1)
+
+    def times_of_the_machine() -> tuple[tuple[int, int], ...]:
+        tick = next(ticks)
+        return ((50 * tick, 100 * tick),) * 2
+
+    monkeypatch.setattr("nodeagent.cli.commands.watch.read_cpu_times_us", times_of_the_machine)
     assert main(["inspect", "--watch", "--frames", "2", "--interval", "0.1", *host.options]) == 0
     out, err = capfd.readouterr()
     assert (out.count("agent runs"), out.count("CONTAINER"), err) == (2, 2, "")
     assert "\x1b" not in out
-    assert out.split("CONTAINER")[0].splitlines()[1].endswith(f"load {'-'}"), "the first look has none before it"
+    first = out.split("CONTAINER")[0]
+    assert "NUMA 0     0-1 ▅▅ 50%" in first, "the load of each CPU is measured before the first frame, too"
 
 
 def test_frames_say_that_nobody_has_exclusive_cpus_if_asked_who_ran_there(
