@@ -19,6 +19,7 @@ FILES = (
         f"events/{event}/{file}"
         for event in (
             "sched/sched_switch",
+            "sched/sched_process_exit",
             "sched/sched_process_fork",
             "cgroup/cgroup_attach_task",
             "irq/irq_handler_entry",
@@ -56,7 +57,12 @@ def test_counters_are_made_first_and_run_only_from_the_beginning_on(instance: Pa
     counters.prepare()
     assert (instance / "buffer_size_kb").read_text() == "1"
     assert trigger.read_text() == f"{made}:pause if CPU>=2&&CPU<=3"
+    exits = instance / "events/sched/sched_process_exit"
+    assert (exits / "trigger").read_text() == "hist:keys=pid:size=8192", "on all CPUs, as a task may exit on any"
+    (exits / "hist").write_bytes(b"exits")
     counters.begin()
+    assert (exits / "trigger").read_text().endswith(":pause")
+    (exits / "hist").write_bytes(b"exits since")
     assert trigger.read_text().endswith(f"{made}:cont if CPU>=2&&CPU<=3")
     assert (instance / "set_event_pid").read_text() == ""
 
@@ -64,6 +70,7 @@ def test_counters_are_made_first_and_run_only_from_the_beginning_on(instance: Pa
     record = counters.end()
     assert (instance / "set_event_pid").read_text() == str(os.getpid())
     assert record.switches.text == b"\xffswitches"
+    assert record.exits == b"exits", "those before the others were counted"
     assert record.softirq_exits.from_ns <= record.softirq_exits.by_ns <= record.softirq_entries.from_ns
     assert record.switches.by_ns <= record.ended_ns
 

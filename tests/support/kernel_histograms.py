@@ -59,6 +59,7 @@ def record(
     gap_ns: int = 0,
     forks: Iterable[tuple[int, int]] = (),
     joins: Iterable[tuple[int, int]] = (),
+    exits: Iterable[int] = (),
 ) -> CpuHistograms:
     """Entries and exits of interrupts and softirqs; exits are counted `gap_ns` earlier."""
     return CpuHistograms(
@@ -69,5 +70,6 @@ def record(
         softirq_exits=Counted(pairs("vec", softirqs[1]), began_ns, began_ns),
         forks=text([(f"parent_pid: {parent:10}, child_pid: {child:10}", 1, None) for parent, child in forks]),
         joins=text([(f"pid: {task:10}, dst_id: {cgroup:10}", 1, None) for task, cgroup in joins]),
+        exits=text([(f"pid: {task:10}", 1, None) for task in exits]),
         ended_ns=ended_ns,
     )

@@ -50,10 +50,9 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     leave_cpus(all_exclusive_cpus(view.state.promises))
-    # Read twice, because an ending task has already left its cgroup, but its last switch is counted.
-    ending = _read_threads(tree, cgroups)
     with record(cpus) as counters:
-        before = {cgroup: tasks | ending[cgroup] for cgroup, tasks in _read_threads(tree, cgroups).items()}
+        # An exiting task has already left its cgroup, but may be switched once more: `CpuUse.exiting` has those.
+        before = _read_threads(tree, cgroups)
         counters.begin()
 
         def end() -> Counted:

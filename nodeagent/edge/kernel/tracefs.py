@@ -20,6 +20,8 @@ from nodeagent.formats.kernel.task_stat import parse_task_stat
 
 TRACEFS = Path("/sys/kernel/tracing")
 _PREFIX = "nodeagent-"
+_EXITS = "sched/sched_process_exit"
+_EXITS_COUNTED = "hist:keys=pid:size=8192"
 _FORKS = "sched/sched_process_fork"
 _JOINS = "cgroup/cgroup_attach_task"
 _SWITCHES = "sched/sched_switch"
@@ -58,25 +60,29 @@ class CpuRecording:
         self._instance = instance
         self._condition = f"if {cpu_filter(cpus)}"
         self._began: dict[str, tuple[int, int]] = {}
+        self._exits = b""
 
     def prepare(self) -> None:
-        """Start counting forks and moves between cgroups, and prepare the other counters.
+        """Start counting exits, forks and moves between cgroups, and prepare the other counters.
 
         Raises:
             TracefsError: the kernel refuses a counter.
         """
         self._write("buffer_size_kb", "1")  # the buffer stays empty, because events are only counted
+        self._trigger(_EXITS, _EXITS_COUNTED)
         self._trigger(_FORKS, f"hist:keys=parent_pid,child_pid:size=8192 {self._condition}")
         self._trigger(_JOINS, "hist:keys=pid,dst_id:size=2048")
         for event, histogram in _COUNTED.items():
             self._trigger(event, f"{histogram}:pause {self._condition}")
 
     def begin(self) -> None:
-        """Start counting.
+        """Start counting, and stop counting exits.
 
         Raises:
             TracefsError: the kernel refuses.
         """
+        self._exits = self._read(_EXITS)
+        self._trigger(_EXITS, f"{_EXITS_COUNTED}:pause")
         for event, histogram in _COUNTED.items():
             from_ns = time.monotonic_ns()
             self._trigger(event, f"{histogram}:cont {self._condition}")
@@ -100,6 +106,7 @@ class CpuRecording:
             softirq_exits=counted[_SOFTIRQ_EXITS],
             forks=self._read(_FORKS),
             joins=self._read(_JOINS),
+            exits=self._exits,
             ended_ns=ended_ns,
         )
 

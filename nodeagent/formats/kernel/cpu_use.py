@@ -43,6 +43,8 @@ class CpuHistograms(Struct, frozen=True):
     """Parents and children of tasks forked on these CPUs. This histogram was started before the others."""
     joins: bytes
     """Tasks that were moved into another cgroup, with the ID of that cgroup."""
+    exits: bytes
+    """Tasks that began to exit while the counters were prepared, on all CPUs. Read before the other histograms were started."""
     ended_ns: int
 
 
@@ -87,6 +89,8 @@ class CpuUse(Struct, frozen=True):
     """Child tasks by parent task."""
     joined: Mapping[int, tuple[int, ...]]
     """Tasks by the ID of the cgroup that they were moved into."""
+    exiting: frozenset[int]
+    """Tasks that were already exiting when counting began."""
     unobserved: CpuSet
     """CPUs without a task switch, so that one task or the idle task ran there all the time."""
     dropped: int
@@ -127,7 +131,8 @@ def derive_cpu_use(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
         children[row.keys[0]].append(row.keys[1])
     for row in joins.rows:
         joined[row.keys[1]].append(row.keys[0])
-    tables = (switches, *interrupts, *softirqs, forks, joins)
+    exits = _parse_histogram("sched_process_exit", record.exits, ("pid",))
+    tables = (switches, *interrupts, *softirqs, forks, joins, exits)
     return CpuUse(
         elapsed_ns=record.ended_ns - record.switches.from_ns,
         runs=_derive_runs(switches, record.switches.from_ns, record.ended_ns, cpus),
@@ -137,6 +142,7 @@ def derive_cpu_use(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
         softirqs=_derive_handlings(softirqs, record.softirq_entries, record.softirq_exits, record.ended_ns, cpus),
         children={parent: tuple(found) for parent, found in children.items()},
         joined={cgroup: tuple(found) for cgroup, found in joined.items()},
+        exiting=frozenset(row.keys[0] for row in exits.rows),
         unobserved=cpus - CpuSet.from_ids(row.keys[0] for row in switches.rows),
         dropped=sum(table.dropped for table in tables),
     )

@@ -1,7 +1,8 @@
 """Foreign tasks and interrupts on exclusive CPUs as a document with stable names, sorted by time.
 
 A task belongs to the owner of a CPU if the task was seen in the owner's cgroup or was moved there. Its descendants
-belong to the owner, too, even if they ended before they were seen.
+belong to the owner, too, even if they ended before they were seen. A task that was already exiting when counting
+began is left out: no cgroup lists it any more, and it only has to leave the CPU.
 """
 
 from collections import defaultdict
@@ -91,13 +92,13 @@ def is_alone(document: Mapping[str, Any]) -> bool:
 
 def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Observations, containers: Mapping[str, str]) -> Document:
     members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in owner.cgroups))
-    own_tasks = descendants(use.children, members)
+    left_out = descendants(use.children, members) | use.exiting
     runs = [run for run in use.runs if run.cpu in owner.cpus]
     for cpu in use.unobserved & owner.cpus:  # the same task ran on this CPU all the time
         running = seen.running.get(cpu, ())
         if members.isdisjoint(running):
             runs += [TaskRun(cpu, task, "", 1, use.elapsed_ns) for task in running[:1]]
-    tasks = _describe_tasks([run for run in runs if run.task not in own_tasks], use.elapsed_ns, seen, containers)
+    tasks = _describe_tasks([run for run in runs if run.task not in left_out], use.elapsed_ns, seen, containers)
     interrupts = _describe_interrupts(owner, use, seen)
     return {
         "pod": owner.pod,

@@ -91,11 +91,13 @@ def test_softirqs_are_counted_by_kind_and_cpu() -> None:
 
 def test_families_and_moves_are_read() -> None:
     use = derive_cpu_use(
-        kernel.record(began_ns=0, ended_ns=1, forks=[(1, 2), (1, 3), (2, 4), (4, 1)], joins=[(9, 77)]), CPUS
+        kernel.record(began_ns=0, ended_ns=1, forks=[(1, 2), (1, 3), (2, 4), (4, 1)], joins=[(9, 77)], exits=[5, 6]),
+        CPUS,
     )
     assert descendants(use.children, [2]) == {1, 2, 3, 4}, "also where ids were used again"
     assert descendants(use.children, [3]) == {3}
     assert use.joined == {77: (9,)}
+    assert use.exiting == {5, 6}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.support.inspected_nodes import World
 from tests.support.pods import app, pod
 
 SECOND = 1_000_000_000
-NOTHING = CpuUse(10 * SECOND, (), (), (), {}, {}, CpuSet(), 0)
+NOTHING = CpuUse(10 * SECOND, (), (), (), {}, {}, frozenset(), CpuSet(), 0)
 NOBODY = Observations({}, {}, {}, {}, frozenset())
 PODS = "/nodeagent.slice/nodeagent-pods.service"
 
@@ -88,6 +88,12 @@ def test_what_an_owner_starts_is_the_owners_even_if_it_has_ended() -> None:
     document = told(use, replace(NOBODY, members={"poduid-web/app": frozenset({100})}))
     assert tasks(document) == []
     assert tasks(document, "default/db") == [("true", "ended", None, 1)], "on its own CPUs only"
+
+
+def test_a_task_that_was_already_exiting_disturbs_nobody() -> None:
+    """Whose it was can't be told: its cgroup doesn't list it any more, and it was forked before forks were counted."""
+    use = replace(NOTHING, runs=(TaskRun(1, 201, "true", 1, 5), TaskRun(1, 202, "x", 1, 5)), exiting=frozenset({201}))
+    assert tasks(told(use, NOBODY)) == [("x", "ended", None, 1)]
 
 
 def test_each_kind_of_task_is_named_and_only_what_is_bound_may_stay() -> None:
