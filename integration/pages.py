@@ -20,6 +20,7 @@ ON_NODE = frozenset(
         "how-to/latency-test.md",
         "how-to/logs.md",
         "how-to/node-resource-topology.md",
+        "how-to/one-benchmark.md",
         "how-to/packet-forwarder.md",
         "how-to/resize.md",
         "how-to/resource-slices.md",
@@ -42,6 +43,11 @@ HERE = {
 UNTYPED = {
     ("development.md", "make demo"): "guests in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
     ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
+    ("how-to/one-benchmark.md", "sudo make install"): "README's, typed there on a machine without nodeagent",
+    (
+        "how-to/benchmark-tools.md",
+        "",
+    ): "guests have none of these tools: tests/cli/test_benchmark_tools.py runs those of Python",
     ("how-to/latency-test.md", "sudo apt install rt-tests"): "guests have it, and no network",
     (
         "how-to/node-resource-topology.md",
