@@ -679,6 +679,9 @@ def test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_tha
     assert put_back == [{"forget": True}]
     assert "restored the CPUs of the host's interrupts, work queues and units\n" in told.out
     assert "processes run in cgroups that no pod owns: podghost/app" in told.err
+    assert "podghost/app/cgroup.kill`, then run this again" in told.err
+    daemon.machine.groups["podghost/app"].processes.clear()  # they are ended, as that file does
+    assert main(["release", "--all", "--config", str(config)]) == 0
 
 
 def test_an_agent_that_starts_afterwards_leaves_them_ended(

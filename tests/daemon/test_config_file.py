@@ -168,3 +168,6 @@ def test_what_only_a_restart_can_apply_is_told_with_that_step(daemon: Daemon, pa
     assert file.problem is not None
     assert "changed fields need a restart" in file.problem
     assert "systemctl restart nodeagent" in file.problem
+    again = started(daemon, path)
+    assert again.problem is None
+    assert again.load().config.static_pod_path == "/elsewhere"

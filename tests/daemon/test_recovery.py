@@ -18,6 +18,7 @@ from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, RestartPolicy
+from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
 from nodeagent.core.model.state import Exit, NodeState
@@ -361,6 +362,33 @@ def test_strict_refuses_what_kubelet_refuses_and_touches_nothing(tmp_path: Path,
         assert str(tmp_path / STATE_FILE) in caught.value.message
         assert caught.value.hint
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("case", [case for case in CHANGES if case not in REFUSED])
+def test_what_a_strict_start_advises_cures(tmp_path: Path, case: str) -> None:
+    """The former value is set back, or the node is drained and the named files are moved away, one by one."""
+    was, now, _ = CHANGES[case]
+    life = Life(tmp_path, was, *PODS)
+    with pytest.raises(StartError) as caught:
+        load_state(daemon_node(now, tmp_path), life.agent.wanted, 0)
+    assert "set stateRecovery to recover" in (caught.value.hint or "")
+    assert life.start(now).recovery is not None, "it is set to recover"
+    if (caught.value.hint or "").startswith("set "):
+        assert load_state(daemon_node(was, tmp_path), life.agent.wanted, 0) == life.before
+    (tmp_path / "away").mkdir()
+    said: StartError | None = caught.value
+    while said is not None:
+        told = f"{said.message} {said.hint}"
+        named = [path for path in tmp_path.iterdir() if path.is_file() and str(path) in told]
+        assert (" away" in told, named != []) == (True, True), "each names a file that is still there"
+        for path in named:
+            path.rename(tmp_path / "away" / path.name)
+        said = None
+        try:
+            found = load_state(daemon_node(now, tmp_path), (), 0)
+        except StartError as err:
+            said = err
+    assert found.promises.pods == PodMap()
 
 
 PLRM = (("PodLevelResourceManagers", True),)

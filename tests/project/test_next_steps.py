@@ -32,8 +32,17 @@ ARGUMENT = "it names another argument of a command, which says what it does ther
 PERSON = "a person has to decide or to edit what the program doesn't know"
 ELSEWHERE = "it changes a host, a kernel, a package or a program that isn't the agent's"
 AGAIN = "nothing is to be changed: the same succeeds once something else has ended"
-OPEN = "it could be carried out, and no test does so yet"
+AS_ROOT = "it is the same command, by root"
 
+STEP = "tests/cli/test_advised_steps.py::test_{}"
+FILES = STEP.format("what_is_advised_about_a_file_cures")
+LOSSY = "tests/formats/checkpoint/test_checkpoint_versions.py::test_what_cannot_be_said_is_left_out_only_if_told_so"
+STRICT = "tests/daemon/test_recovery.py::test_what_a_strict_start_advises_cures"
+PACKAGE = "integration/test_debian_package.py::test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one"
+RELEASE = "integration/test_release.py::test_a_node_without_an_agent_is_given_back_whole"
+ORPHANS = "tests/cli/test_release.py::test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_that_no_pod_owns"
+PINNED = "integration/test_pinned_units.py::test_whatever_way_everything_is_stopped_everything_goes_back"
+RESIZE = "tests/core/turn/test_resizes.py::test_one_that_does_not_fit_yet_is_resized_when_others_have_gone_and_before_new_ones"
 CURES = "tests/project/test_next_steps.py::test_what_a_refusal_advises_cures"
 AWAY = "integration/test_service.py::test_inspect_shows_what_differs_while_the_agent_is_away"
 MISHAP = "integration/test_mishaps.py::test_each_mishap_is_named_right_and_over_once_it_is_mended"
@@ -60,18 +69,46 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"^end a pod, or|request fewer|raise the pod's cpu|request a number of CPUs that whole cores have", CURES),
     (r"let the pod prefer such cores|request less of it|the message names the request with too few", CURES),
     (r"remove it from cpuManagerPlugins|remove the plugin from cpuManagerPlugins", CURES),
+    (r"a directory is where|a symbolic link is where|a device, FIFO|never writes such a large|a file is where", FILES),
+    (r"make runtimeDirectory|the socket's directory must|a file has the name of the socket's directory", FILES),
+    (r"stop it \(`systemctl stop nodeagent`\), or", STEP.format("a_state_in_use_is_free_when_its_agent_is_stopped_and_so_is_another")),
+    (r"move it away \(`mv", STEP.format("a_file_that_is_not_replaced_can_be_moved_by_the_command_that_is_told")),
+    (r"put all pods of", STEP.format("a_file_with_other_pods_is_replaced_by_one_with_all_of_them_or_edited")),
+    (r"apply them one by one", STEP.format("pods_of_several_manifests_are_applied_one_by_one_or_when_the_extra_ones_are_removed")),
+    (r"or first remove the link", STEP.format("a_links_target_is_changed_or_the_link_removed_first")),
+    (r"remove metadata.uid", STEP.format("a_uid_of_another_pod_is_removed_or_changed")),
+    (r"^rename …", STEP.format("where_all_names_are_taken_the_file_is_renamed_or_a_manifest_removed")),
+    (r"name all of them:", STEP.format("all_pods_of_a_file_are_named_or_it_is_edited")),
+    (r"remove one of the two, then", STEP.format("of_a_pod_that_is_given_twice_one_is_removed")),
+    (r"convert it first|compare another file with the state", STEP.format("a_file_of_version_1_is_converted_and_then_compared")),
+    (r"_manager_state or nodeagent_state, as in", STEP.format("what_has_no_content_for_a_version_is_taken_from_the_state")),
+    (r"--lossy", LOSSY),
+    (r"^set .* back to|move it away, then `systemctl start", STRICT),
+    (r"applies it as far as possible", "tests/daemon/test_recovery.py::test_on_another_node_whoever_runs_stays_where_he_may"),
+    (r"pods are not affected", "tests/daemon/test_config_file.py::test_what_only_a_restart_can_apply_is_told_with_that_step"),
+    (r"a damaged state is rebuilt", "integration/test_faults.py::test_a_damaged_state_is_set_aside_and_made_anew_of_what_runs"),
+    (r"after an upgrade, restart the agent", PACKAGE),
+    (r"start nodeagent-launcher`, then again", RELEASE),
+    (r"first: `systemctl stop nodeagent`", RELEASE),
+    (r"cgroup.kill`, then run this again", ORPHANS),
+    (r"try again: `nodeagent release --host-settings`", PINNED),
+    (r"to start it again while", "tests/cli/test_release.py::test_it_stays_ended_over_restarts_until_retry_or_another_manifest"),
+    (r"what the first waiting job lacks", "tests/daemon/test_jobs.py::test_a_waiting_job_that_leaves_lets_the_next_one_start"),
+    (r"what the message names", "tests/daemon/test_jobs.py::test_waiting_jobs_start_first_come_first_served"),
+    (r"end the other pod \(", "tests/core/turn/test_unit_pods.py::test_a_new_pod_waits_until_its_unit_has_been_given_back"),
+    (r"another UID$", "tests/core/turn/test_containers.py::test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused"),
+    (r"the resize is retried", RESIZE),
     # not carried out
+    (r"^sudo nodeagent (exec|probe|release) ", AS_ROOT),
+    (r"directory in ReadWritePaths|file system has no ACLs", ELSEWHERE),
+    (r"`nodeagent checkpoint --help` lists", LOOK),
+    (r"measure them from within the pod", ARGUMENT),
     (r"the disk fails|run (as|this as) root|mount it:|mounted read-only", ELSEWHERE),
     (r"the kernel needs about|boot with|kernel 6\.7|kernel that is built", ELSEWHERE),
     (r"max_user_watches|irqbalance|IRQBALANCE|the unit needs|needs cgroup v2|needs systemd|apt |cgroup above", ELSEWHERE),
     (r"device plugin named|unset |ssh |/proc mounted|CAP_|openssh|report (it|this)|version of rt-tests", ELSEWHERE),
     (r"crictl|kubeletPodsSocket|kubectl|kubelet 1\.20|jobs:|usermod|is the host's|another program|older than", ELSEWHERE),
     (r"is the memory controller enabled|the launcher may have another version|memory limit", ELSEWHERE),
-    (r"undo the resize|runtimeDirectory|directory in ReadWritePaths|socket's directory|file system has no ACLs", OPEN),
-    (r"a file is where a directory|a directory is where|a symbolic link is where|move it away|where the file is", OPEN),
-    (r"systemctl restart nodeagent|systemctl stop nodeagent|nodeagent release|cgroup\.kill|nodeagent exec", OPEN),
-    (r"nodeagent unpin|to start it again|another UID|end a pod that holds|set .* back to", OPEN),
-    (r"nodeagent delete|nodeagent apply|rename …|remove metadata|nodeagent checkpoint|--lossy|nodeagent probe", OPEN),
     (r"try again|again|once more|continues|tries|the daemon may be stopping|hotplug is seen|until they end", AGAIN),
     (r"sudo nodeagent|from a shell of this host|leave out|capture|--[a-z]+|name (a|an|one|all|it|another|manifests)", ARGUMENT),
     (r"(name|give|use|make|check|choose|write|pipe|ask) |sudo closes|give a file", ARGUMENT),

@@ -331,6 +331,11 @@ def test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused() -> None:
     denied = runtime.create(WEB, "main", "m")
     assert isinstance(denied, Denial)
     assert denied.reason.startswith(UID_TAKEN)
+    other = replace(WEB, name="own", uid="another")
+    for _ in range(2):  # the former pod ends, and is gone
+        runtime.state = step(runtime.state, replace(world, sources=(PodSource(manifests(other)),), runs={})).state
+    runtime.happens(Retried(WEB.uid))
+    assert isinstance(runtime.create(WEB, "main", "again"), Response), "the manifest has another UID"
 
 
 @pytest.mark.parametrize(
