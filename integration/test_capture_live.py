@@ -1,7 +1,9 @@
 """A capture of a real node: it gives the same answers elsewhere as the node, holds no secret, and a fresh node passes `check`."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,3 +61,36 @@ def test_a_fresh_node_is_fit_and_what_can_be_mended_is(two_sockets: Guest) -> No
         "ok"
     }
     assert node.run("nodeagent check --machine /etc/hostname", check=False).returncode == 1
+
+
+def test_each_fix_of_a_kernel_setting_works_as_it_is_told_and_so_does_its_way_back(two_sockets: Guest) -> None:
+    """The commands are run as they stand there. Some kernels don't have every setting."""
+    node = Node(two_sockets)
+
+    def examine() -> dict[str, Any]:
+        checks = json.loads(node.run("nodeagent check --for benchmark -o json", check=False).stdout)["checks"]
+        return {check["check"]: check for check in checks}
+
+    before = examine()
+    told = {name: check["fix"].partition(" # ") for name, check in before.items() if "undo: " in (check["fix"] or "")}
+    assert {"thp", "timer-migration", "perf-rate", "stat-interval"} <= told.keys()
+    missing = {name for name in told if node.run(f"command -v {told[name][0].split()[1]}", check=False).returncode}
+    for name, (fix, _, _) in told.items():
+        if name not in missing:
+            node.run(fix)
+    fixed = examine()
+    assert {name: fixed[name]["level"] for name in told if name not in missing} == dict.fromkeys(
+        told.keys() - missing, "ok"
+    )
+    for name, (_, _, back) in told.items():
+        if name not in missing:
+            node.run(back.partition("undo: ")[2])
+    assert examine() == before
+    assert node.run("setarch -R grep -c . /proc/self/maps").stdout != "0\n", "one command with fixed addresses"
+
+    said = node.run("nodeagent check --for benchmark --fix -o json", check=False).stderr
+    by_itself = set(re.findall(r"fixed ([a-z-]+)", said))
+    assert by_itself <= told.keys()
+    assert {examine()[name]["level"] for name in by_itself} == {"ok"}
+    node.run("nodeagent check --for benchmark --undo", check=False)
+    assert examine() == before

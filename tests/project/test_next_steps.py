@@ -19,12 +19,14 @@ from nodeagent.core.admission.node_capacity import Allocatable, insufficient, us
 from nodeagent.core.model.config import CpuPlugin, Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.problem_kinds import EXPLAINED
+from nodeagent.views.check.node_check import run_checks
 from nodeagent.views.wording.refusal_advice import ADVISED_REASONS, advise_next_step
 from scripts.reference_errors import list_hints
 from tests.project.test_every_error import BY_POD, ONE_NODE, STATIC, WHOLE_CORES, WITHOUT_PLUGIN, Strict, big
 from tests.support.claims import claiming, request, template
 from tests.support.inspected_nodes import World
 from tests.support.pods import app, exclusive, pod
+from tests.views.check.test_check import CASES
 
 ROOT = Path(__file__).parents[2]
 LOOK = "it says where to look, and changes nothing"
@@ -139,7 +141,7 @@ def test_each_hint_has_a_test_or_a_reason() -> None:
 
 
 def test_the_tests_that_carry_hints_out_are_there() -> None:
-    for named in {outcome for _, outcome in STEPS if "::" in outcome}:
+    for named in {outcome for _, outcome in (*STEPS, *FIXES) if "::" in outcome}:
         file, _, name = named.partition("::")
         functions = {
             node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)
@@ -212,3 +214,46 @@ ANY_CLASS = replace(big("2"), core_class="efficiency")
 )  # fmt: skip
 def test_what_a_refusal_advises_cures(refused: Callable[[], bool], cured: Callable[[], bool]) -> None:
     assert (refused(), cured()) == (False, True)
+
+
+SETTING = (
+    "integration/test_capture_live.py::test_each_fix_of_a_kernel_setting_works_as_it_is_told_and_so_does_its_way_back"
+)
+LINE = "tests/views/check/test_check.py::test_the_line_that_is_advised_for_the_configuration_mends_it"
+RESERVATION = (
+    "tests/views/check/test_check.py::"
+    "test_the_reservation_that_is_advised_keeps_pods_off_the_memory_of_nodes_without_cpus"
+)
+ONLINE = "tests/views/check/test_check.py::test_the_command_for_offline_cpus_brings_all_of_them_online"
+FIXES: tuple[tuple[str, str], ...] = (
+    (r"undo: |^setarch ", SETTING),
+    (r"^memoryManagerPolicy: Static, ", RESERVATION),
+    (r"^for cpu in |/online", ONLINE),
+    (r"^\w+: [^;]* in the configuration", LINE),
+    (r"sudo systemctl start nodeagent-pods", UNIT),
+    (r"sudo systemctl restart nodeagent|examples/config.yaml", CONFIG),
+    (r"apt install|kernel 6\.7|disable --now|the command line|is required|containerd|nr_hugepages|BIOS", ELSEWHERE),
+    (r"kubelet 1\.37|kubelet's configuration|plugin_re|disable = false|cgroup_no_v1|in kernel|boot", ELSEWHERE),
+    (
+        r"reserve CPUs on several|CPUs that are not isolated|change devices|hostIsolation|nodeagent config|taskset",
+        PERSON,
+    ),
+    (
+        r"systemctl status|tuned-adm active|dmesg|sudo nodeagent check|checkpoint show|journalctl|nodeagent inspect",
+        LOOK,
+    ),
+)
+"""The same for the fixes that `nodeagent check` advises."""
+
+
+def fix_line(fix: str) -> tuple[str, str] | None:
+    return next((line for line in FIXES if re.search(line[0], fix)), None)
+
+
+def test_each_fix_of_a_check_has_a_test_or_a_reason() -> None:
+    fixes = {
+        result.fix for case in CASES for result in run_checks(case.facts) if len(result.fix) > 1
+    }  # one is a stand-in for the hint of another error
+    assert len(fixes) > 30
+    assert sorted(fix for fix in fixes if fix_line(fix) is None) == []
+    assert [part for part, _ in FIXES if part not in {line[0] for fix in fixes if (line := fix_line(fix))}] == []

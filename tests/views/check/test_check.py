@@ -711,3 +711,67 @@ def test_what_is_fixed_is_recorded_once_and_undone(tmp_path: Path, capfd: pytest
     capfd.readouterr()
     check.undo_fixes(str(tmp_path))
     assert capfd.readouterr().err == "nothing to undo: --fix has recorded nothing since the boot\n"
+
+
+# What it advises about the configuration
+
+_SETTING = re.compile(r"^(\w+): (.+?)(?: \(or \w+\))? in ")
+
+
+def configured(given: NodeFacts, line: str) -> NodeFacts:
+    """Add a line to the configuration."""
+    assert given.config is not None
+    static = "cpuManagerPolicy: static\nkubeReserved: {cpu: '1'}\n"
+    usual, changed_config = (parse_config(text.encode(), "x") for text in (static, static + line))
+    placement, config = given.config.placement, given.config
+    for name in placement.__struct_fields__:
+        if (value := getattr(changed_config.placement, name)) != getattr(usual.placement, name):
+            placement = replace(placement, **{name: value})
+    for name in config.__struct_fields__:
+        if name != "placement" and (value := getattr(changed_config, name)) != getattr(usual, name):
+            config = replace(config, **{name: value})
+    config = replace(config, placement=placement)
+    managers = build(given.topology, placement)
+    assert isinstance(managers, Managers), managers
+    return replace(given, config=config, rules=managers)
+
+
+_RESERVATION = re.compile(r"memoryManagerPolicy: Static, memory: (\w+) in systemReserved, and (reservedMemory: .*) in ")
+ADVISED = [
+    case
+    for case in CASES
+    if case.facts.config is not None
+    and _SETTING.match(fix := verdict(case.facts, case.check).fix)
+    and not _RESERVATION.match(fix)
+]
+
+
+@pytest.mark.parametrize("case", ADVISED, ids=lambda case: f"{case.check}: {case.said}")
+def test_the_line_that_is_advised_for_the_configuration_mends_it(case: Case) -> None:
+    found = verdict(case.facts, case.check)
+    line = _SETTING.match(found.fix)
+    assert line is not None
+    after = verdict(configured(case.facts, f"{line[1]}: {line[2]}"), case.check)
+    assert (after.level in {Level.OK, Level.NOTE}, after.fix != found.fix) == (True, True), (found.fix, after.reason)
+
+
+def test_lines_for_the_configuration_are_advised() -> None:
+    keys = {line[1] for case in ADVISED if (line := _SETTING.match(verdict(case.facts, case.check).fix))}
+    assert keys >= {
+        "hostIsolation",
+        "interruptIsolation",
+        "isolatedCPUs",
+        "cpuManagerPolicyOptions",
+        "exclusiveCoreClass",
+    }
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.check == "memory-only-nodes" and case.fix], ids=lambda case: case.said
+)
+def test_the_reservation_that_is_advised_keeps_pods_off_the_memory_of_nodes_without_cpus(case: Case) -> None:
+    line = _RESERVATION.match(verdict(case.facts, case.check).fix)
+    assert line is not None
+    lines = f"memoryManagerPolicy: Static\nsystemReserved: {{memory: {line[1]}}}\n{line[2]}"
+    after = verdict(configured(case.facts, lines), case.check)
+    assert (after.level, after.fix) == (Level.OK, "")
