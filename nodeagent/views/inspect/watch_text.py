@@ -25,7 +25,8 @@ JUST_BEGUN = "counted from now on"
 _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _ALIGNED = "<<<>>><"
-_MAX_WIDTHS = (44, 22, 24, 7, 9, 8, 20)
+_CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 10))
+"""Columns and the widths to which they are cut, in this order, until the table fits."""
 _MIN_FOREIGN_PERCENT = 10
 """Minimum load per CPU that is shown. Reading two counters one after the other may cause a smaller difference."""
 
@@ -249,18 +250,21 @@ def _compute_foreign_load(container: Document, look: Poll) -> int:
 
 
 def _format_table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    """Format one line per row. Texts that are too long are cut, numbers are not."""
-    widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_MAX_WIDTHS)]
+    """Format one line per row. Texts that are too long are cut, numbers are not.
+
+    Names are cut in the middle, because the names of a workload's pods often differ only at their ends.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     spare = width - sum(widths) - 2 * (len(widths) - 1)
-    for i in (2, 1, 0):  # columns in the order in which they are cut
-        if spare < 0:
-            taken = min(-spare, max(0, widths[i] - 10))
-            widths[i], spare = widths[i] - taken, spare + taken
+    for column, least in _CUT_WIDTHS:
+        taken = min(max(0, -spare), max(0, widths[column] - least))
+        widths[column], spare = widths[column] - taken, spare + taken
     lines = []
-    for row in rows:
-        cut = [
-            cell if len(cell) <= size else f"{cell[: max(0, size - 1)]}~"
-            for cell, size in zip(row, widths, strict=True)
-        ]
-        lines.append("  ".join(f"{cell:{_ALIGNED[i]}{widths[i]}}" for i, cell in enumerate(cut)))
+    for name, *cells in rows:
+        room = widths[0] - 1
+        whole = name if len(name) <= widths[0] else f"{name[: room // 4]}~{name[-(room - room // 4) :]}"
+        cut = (
+            cell if len(cell) <= size else f"{cell[: size - 1]}~" for cell, size in zip(cells, widths[1:], strict=True)
+        )
+        lines.append("  ".join(f"{cell:{_ALIGNED[i]}{widths[i]}}" for i, cell in enumerate((whole, *cut))))
     return lines

@@ -191,6 +191,18 @@ def test_every_number_is_whole_at_80_columns() -> None:
     assert all(part in text for part in ("1990m", "1500m", "87%", "3Mi", "DIFFERS", "Refused"))
 
 
+@pytest.mark.parametrize("width", [70, 80, 120, 200])
+def test_no_two_of_200_pods_with_long_names_look_alike(width: int) -> None:
+    world = World(MACHINE, Placement("static", reserved_system_cpus=CpuSet.of(0)))
+    for number in range(200):
+        world.add(pod(f"a-very-long-name-that-a-team-gave-its-workload-{number}", app("app", cpu="100m", memory="8Mi")))
+    shown = render_frame(look(world.view()), DisplaySettings(width))
+    rows = [line.partition("  ")[0] for line in shown.lines[shown.heading + 1 :]]
+    assert len(set(rows)) == len(rows) == 200
+    assert all(name.endswith(" app") for name in rows)
+    assert all("~" not in line for line in shown.lines) == (width >= 120)
+
+
 def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked() -> None:
     look_ = busy()
     every = render_frame(look_, DisplaySettings(100)).lines
