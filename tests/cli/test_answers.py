@@ -140,7 +140,9 @@ def test_its_text(command: str, run: RunCommand) -> None:
     golden(f"{command.replace(' ', '-')}.txt", out)
 
 
-@pytest.mark.parametrize("command", ["inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "topology", "check", "explain", "simulate", "fleet inspect", "fleet capacity"]
+)
 def test_its_text_has_the_terminals_width(command: str, run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.cli.support.colour import add_color_argument, wants_colour
+from nodeagent.cli.support.colour import add_color_argument, text_width, wants_colour
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document, format_xml
 from nodeagent.cli.support.node.arguments import add_node_arguments
@@ -101,10 +101,11 @@ def run(args: argparse.Namespace) -> int:
         case _:
             owner = _find_cpu_owners(args, topology)
             sections = _find_device_sections(args, topology, devices)
+            width = max(40, text_width())
             if owner and wants_colour(args.color):
-                write_coloured(render_topology(topology, owner, paint=make_terminal_paint(owner), devices=sections))
+                write_coloured(render_topology(topology, owner, width, make_terminal_paint(owner), sections))
                 return 0
-            text = render_topology(topology, owner, devices=sections)
+            text = render_topology(topology, owner, width, devices=sections)
     sys.stdout.write(text)
     return 0
 
