@@ -174,6 +174,20 @@ def test_a_task_that_never_left_a_cpu_is_noticed_although_the_scheduler_has_not_
     assert found["disturbances"][0]["name"] == "other-tasks"
 
 
+def test_steal_is_unknown_where_a_cpu_has_no_times(tree: RunTree) -> None:
+    """As of one that was offline at the end."""
+
+    def lose_times() -> None:
+        tree.run()
+        del tree.ran[3]
+
+    found = tree.report(lose_times)
+    check_schema(found)
+    assert (found["stealMicroseconds"], found["interruptMicroseconds"]) == (None, None)
+    assert {"stealMicroseconds", "interruptMicroseconds"} <= {one["field"] for one in found["unknown"]}
+    assert "steal" in [one["name"] for one in found["measures"] if one["value"] is None]
+
+
 def test_a_frequency_that_is_still_rising_at_the_start_does_not_disturb(tree: RunTree) -> None:
     tree.khz = 800_000
 
@@ -381,6 +395,7 @@ def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytes
         tree.run(5)
         tree.ran[6] += 4.02
 
+    (tmp_path / "proc/sys/kernel/osrelease").write_text("6.1.0\n")
     found = tree.report(lambda: tree.run(5), disturb, lambda: tree.run(5))
     (tmp_path / "<b>.json").write_text(json.dumps(found))
     busy = [{one["name"]: one["value"] for one in part["measures"]}["sibling"] for part in found["timeline"]]
@@ -392,6 +407,9 @@ def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytes
     assert page.count("<rect") == 3
     assert "5.00 s: 80 %</title>" in page
     assert "<b>" not in page
+    assert "15.00 s, 50 % longer" in page
+    assert "15.00 s</text>" in page, "the end of its timeline"
+    assert "<td>other kernel: 6.1.0<td>6.12.0<td>" in page
     assert "No timeline shows a disturbance" in page
     capsys.readouterr()
 

@@ -150,12 +150,12 @@ def render_comparison(document: Mapping[str, Any]) -> str:
     good = document["good"]
     lines = [f"good: {good['file']}: {_format_run(good)}"]
     for one in document["others"]:
-        lines += ["", f"{one['file']}: {_format_run(one)}, {_format_duration(one['durationPerMille'])}"]
+        lines += ["", f"{one['file']}: {_format_run(one)}, {format_duration(one['durationPerMille'])}"]
         for number, found in enumerate(one["differences"], 1):
             before = format_rate(found["unit"], found["good"])
             lines += [f"  {number}. {found['sentence']}; good: {before}", f"     remedy: {found['remedy']}"]
         for fact in one["facts"]:
-            value, before = (_shorten(fact["name"], fact[key]) for key in ("value", "good"))
+            value, before = (format_fact(fact["name"], fact[key]) for key in ("value", "good"))
             lines.append(f"  other {fact['name']}" + (f": {value}; good: {before}" if value != before else ""))
         if not one["differences"] and not one["facts"]:
             lines.append("  no difference was measured")
@@ -172,14 +172,15 @@ def _format_run(run: Mapping[str, Any]) -> str:
     )
 
 
-def _format_duration(per_mille: int) -> str:
+def format_duration(per_mille: int) -> str:
+    """Format the duration of a run, in thousandths of the good one's."""
     if per_mille == 1000:
         return "as long"
     difference = format_rate("perMille", abs(per_mille - 1000))
     return f"{difference} {'longer' if per_mille > 1000 else 'shorter'}"
 
 
-def _shorten(name: str, value: object) -> str:
+def format_fact(name: str, value: object) -> str:
     """Format the value of a property. Hashes say nothing to people."""
     if "hash" in name or name == "the command":
         return ""

@@ -90,8 +90,8 @@ def measure_interval(
         rates["remote-memory"] = share(remote, sum(usage.memory_bytes.values()))
     if "throttled_usec" in was and "throttled_usec" in used:
         rates["throttling"] = share(used["throttled_usec"] - was["throttled_usec"], elapsed_us)
-    if times is not None:
-        rates["steal"] = share(sum(times.get(cpu, {}).get("steal", 0) for cpu in cpus), whole_us)
+    if times is not None and all(cpu in times for cpu in cpus):
+        rates["steal"] = share(sum(times[cpu].get("steal", 0) for cpu in cpus), whole_us)
     return Interval(elapsed_us, rates)
 
 

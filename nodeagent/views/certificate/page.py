@@ -5,12 +5,16 @@ from html import escape
 from typing import Any
 
 from nodeagent.core.certificate.disturbances import THRESHOLDS
-from nodeagent.views.certificate.comparison import ReadReport
+from nodeagent.views.certificate.comparison import ReadReport, format_duration, format_fact
 from nodeagent.views.certificate.words import format_rate
 
-_WIDTH, _ROW, _LABEL = 720, 36, 130
-_STYLE = """body { font: 15px sans-serif; margin: 2em; max-width: 62em } td { padding: 0 1em 0.3em 0; vertical-align: top }
-.clean { color: #1a7f37 } .disturbed { color: #b42318 } svg text { font: 12px sans-serif }"""
+_WIDTH, _ROW, _LABEL, _AXIS = 720, 36, 140, 20
+_STYLE = """body { font: 15px sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em }
+h2 { font-size: 1.15em; margin: 2em 0 0.5em } table { border-collapse: collapse; margin: 0.5em 0 1em }
+th, td { padding: 0.25em 1.5em 0.25em 0; text-align: left; vertical-align: top }
+th { color: #57606a; font-weight: normal; white-space: nowrap }
+tr + tr { border-top: 1px solid #d8dee4 } svg { display: block; height: auto; max-width: 100% } svg text { font: 12px sans-serif }
+.clean { color: #1a7f37 } .disturbed { color: #b42318 } .unknown { color: #9a6700 } .aside { color: #57606a }"""
 
 
 def render_page(reports: Iterable[ReadReport], document: Mapping[str, Any]) -> str:
@@ -24,20 +28,30 @@ def render_page(reports: Iterable[ReadReport], document: Mapping[str, Any]) -> s
     longest_us = max(run["microseconds"] for run in runs)
     body = "".join(_render_run(one, run, longest_us) for one, run in zip(reports, runs, strict=True))
     return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Runs</title><style>{_STYLE}</style>\n'
-        f"<h1>Runs</h1>\n{body}</html>\n"
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>Comparison of runs</title><style>{_STYLE}</style>\n<h1>Comparison of runs</h1>\n"
+        '<p class="aside">The first run is the good one. The differences of each other run are sorted, the biggest first. '
+        "All timelines have the same scale; a bar of full height is 100 %, and red is above the threshold.</p>\n"
+        f"{body}</html>\n"
     )
 
 
 def _render_run(report: ReadReport, run: Mapping[str, Any], longest_us: int) -> str:
     verdict = escape(run["verdict"])
-    rows = "".join(
-        f"<tr><td>{escape(one['sentence'])}<td>good: {format_rate(one['unit'], one['good'])}<td>{escape(one['remedy'])}\n"
+    duration = f", {format_duration(run['durationPerMille'])}" if "durationPerMille" in run else ", the good run"
+    rows = [
+        f"<tr><td>{escape(one['sentence'])}<td>{format_rate(one['unit'], one['good'])}<td>{escape(one['remedy'])}"
         for one in run.get("differences", ())
-    )
+    ]
+    for fact in run.get("facts", ()):
+        value, good = (escape(format_fact(fact["name"], fact[key])) for key in ("value", "good"))
+        rows.append(f"<tr><td>other {escape(fact['name'])}{value and f': {value}'}<td>{good}<td>")
+    table = "\n".join(("<tr><th>this run<th>good run<th>remedy", *rows)) if rows else ""
+    unknown = f'<p class="aside">unknown: {escape(", ".join(run["unknown"]))}</p>\n' if run["unknown"] else ""
     return (
-        f"<h2>{escape(run['file'])}: {run['microseconds'] / 1_000_000:.2f} s, "
-        f'<span class="{verdict}">{verdict}</span></h2>\n<table>{rows}</table>\n{_draw_timeline(report, longest_us)}\n'
+        f"<h2>{escape(run['file'])}: {run['microseconds'] / 1_000_000:.2f} s{duration}, "
+        f'<span class="{verdict}">{verdict}</span></h2>\n<table>{table}</table>\n{unknown}'
+        f"{_draw_timeline(report, longest_us)}\n"
     )
 
 
@@ -49,12 +63,11 @@ def _draw_timeline(report: ReadReport, longest_us: int) -> str:
         if any(rates.get(name, 0) > threshold.most for _, rates in report.timeline)
     ]
     if not rows:
-        return "<p>No timeline shows a disturbance.</p>"
+        return '<p class="aside">No timeline shows a disturbance.</p>'
     parts = []
     for row, name in enumerate(rows):
         bottom = (row + 1) * _ROW
         parts.append(f'<text x="0" y="{bottom - 4}">{escape(name)}</text>')
-        parts.append(f'<path d="M{_LABEL} {bottom}h{_WIDTH}" stroke="#999"/>')
         at_us = 0
         for elapsed_us, rates in report.timeline:
             rate = rates.get(name, 0)
@@ -68,5 +81,15 @@ def _draw_timeline(report: ReadReport, longest_us: int) -> str:
             said = f"{at_us / 1_000_000:.2f} s: {format_rate('perMille', rate)}"
             parts.append(f'<rect {place} fill="{colour}"><title>{said}</title></rect>')
             at_us += elapsed_us
-    size = f'width="{_LABEL + _WIDTH}" height="{len(rows) * _ROW + 4}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">{"".join(parts)}</svg>'
+        end = at_us * _WIDTH / longest_us
+        parts.append(f'<path d="M{_LABEL} {bottom}h{end:.1f}" stroke="#57606a"/>')
+    bottom = len(rows) * _ROW
+    parts += [
+        f'<text x="{_LABEL}" y="{bottom + 15}">0 s</text>',
+        f'<text x="{_LABEL + end:.1f}" y="{bottom + 15}" text-anchor="end">{at_us / 1_000_000:.2f} s</text>',
+    ]
+    width, height = _LABEL + _WIDTH, bottom + _AXIS
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="timeline">{"".join(parts)}</svg>'
+    )

@@ -96,12 +96,15 @@ def describe_run(seen: RunObservation) -> Document:
     frequency = _describe_frequency(seen, cpus, unknown)
     thermal = _describe_thermal(seen, cpus, unknown)
     siblings = parse_siblings(seen.environment, cpus)
-    steal_us = None if times is None else sum(times.get(cpu, {}).get("steal", 0) for cpu in cpus)
+    if times is not None and not all(cpu in times for cpu in cpus):
+        times = None  # a CPU was offline, or its line has an unknown form
+    steal_us = None if times is None else sum(times[cpu].get("steal", 0) for cpu in cpus)
     used_us = cgroup["cpuMicroseconds"]
     others_us = None if used_us is None else find_busy_us(seen.first, seen.last, cpus, used_us)
     sibling_us = None if siblings is None else find_busy_us(seen.first, seen.last, siblings, 0)
     reasons = {
         "siblings.cpus": (siblings, "the kernel doesn't show the cores' threads"),
+        "interruptMicroseconds": (times, seen.last.reasons.get(STAT, "the kernel's file has an unknown form")),
         "stealMicroseconds": (steal_us, seen.last.reasons.get(STAT, "the kernel's file has an unknown form")),
         "others.microseconds": (others_us, seen.last.reasons.get(SCHEDSTAT, "the job's own CPU time is unknown")),
     }
@@ -182,7 +185,7 @@ def describe_run(seen: RunObservation) -> Document:
         "softirqs": _describe_softirqs(seen, cpus, unknown),
         "interruptMicroseconds": None
         if times is None
-        else sum(times.get(cpu, {}).get(name, 0) for cpu in cpus for name in ("irq", "softirq")),
+        else sum(times[cpu].get(name, 0) for cpu in cpus for name in ("irq", "softirq")),
         "stealMicroseconds": steal_us,
         "mainThread": _describe_main_thread(seen, unknown),
         "pressure": pressure,

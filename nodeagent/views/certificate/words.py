@@ -32,7 +32,8 @@ def format_rate(unit: str, rate: int) -> str:
     """Format a rate in its unit."""
     if unit == PER_MILLE:
         return f"{rate / 10:.1f} %" if rate < 100 else f"{round(rate / 10)} %"
-    return f"{rate} times a second" if unit == PER_SECOND else f"{rate} times"
+    times = "once" if rate == 1 else f"{rate} times"
+    return f"{times} a second" if unit == PER_SECOND else times
 
 
 def summarise_run(document: Document) -> str:
