@@ -61,9 +61,15 @@ RELOAD = "systemctl reload nodeagent"
 LATE = manifest(pod("late", container("app", SLEEP, cpu="1")))
 MAIN_PID = "$(systemctl show -P MainPID nodeagent)"
 LAUNCHER_PID = "$(systemctl show -P MainPID nodeagent-launcher)"
-SMALL_DISK = f"systemctl stop nodeagent; mount -t tmpfs -o size=128k,mode=0700 small {STATE}; systemctl start nodeagent"
-USUAL_DISK = f"systemctl stop nodeagent; umount {STATE}; systemctl start nodeagent"
-"""The state of before, which is older than what runs."""
+OWN_DISK = (
+    f"systemctl stop nodeagent; cp -a {STATE} /root/state; mount -t tmpfs -o size=256k,mode=0700 small {STATE};"
+    f" cp -a /root/state/. {STATE}; systemctl start nodeagent"
+)
+"""Give the state a small file system of its own."""
+USUAL_DISK = (
+    f"systemctl stop nodeagent; rm -r /root/state; cp -a {STATE} /root/state; umount {STATE};"
+    f" cp -a /root/state/. {STATE}; rm -r /root/state; systemctl start nodeagent"
+)
 
 DAYS: dict[str, dict[str, Mishap]] = {
     "the agent": {
@@ -105,6 +111,7 @@ DAYS: dict[str, dict[str, Mishap]] = {
         "drop-in that closes the state directory": Mishap(
             drop_in(f"ReadOnlyPaths={STATE}") + f"; {LATE}", ("state", "sync", "refused"), f"{NO_LATE}; {NO_DROP_IN}"
         ),
+        "drop-in with another user": Mishap(drop_in("User=nobody"), ("agent_away",), NO_DROP_IN, in_metrics=False),
     },
     "the launcher": {
         "killed": Mishap(f"kill -9 {LAUNCHER_PID}"),
@@ -116,6 +123,16 @@ DAYS: dict[str, dict[str, Mishap]] = {
     },
     "files": {
         "state directory deleted": Mishap(f"rm -r {STATE}", ("state",), "systemctl restart nodeagent"),
+        "disk full": Mishap(
+            f"{OWN_DISK}; ! cat /dev/zero >{STATE}/filler 2>/dev/null; {LATE}",
+            ("state", "sync", "refused"),
+            f"{NO_LATE}; rm {STATE}/filler; {USUAL_DISK}",
+        ),
+        "disk read-only": Mishap(
+            f"{OWN_DISK}; mount -o remount,ro {STATE}; {LATE}",
+            ("state", "sync", "refused"),
+            f"{NO_LATE}; mount -o remount,rw {STATE}; {USUAL_DISK}",
+        ),
         "state files deleted": Mishap(f"rm -r {STATE}/*"),
         "runtime directory deleted": Mishap("rm -r /run/nodeagent", ("agent_away",), "systemctl restart nodeagent"),
         "manifests deleted with their directory": Mishap(
@@ -141,6 +158,9 @@ DAYS: dict[str, dict[str, Mishap]] = {
     },
     "other programs": {
         "writes a cgroup": Mishap(f"echo 0 >{PINNED}/cpuset.cpus"),
+        "moves a process to the agent's cgroup": Mishap(
+            "sleep infinity & echo $! >/sys/fs/cgroup/system.slice/nodeagent.service/cgroup.procs"
+        ),
         "freezes a pod": Mishap(f"echo 1 >{PINNED}/cgroup.freeze"),
         "takes a controller away": Mishap(f"echo -memory >{PINNED}/../cgroup.subtree_control"),
         "takes CPUs of all pods": Mishap(
