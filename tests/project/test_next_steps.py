@@ -226,20 +226,21 @@ RESERVATION = (
 )
 ONLINE = "tests/views/check/test_check.py::test_the_command_for_offline_cpus_brings_all_of_them_online"
 FIXES: tuple[tuple[str, str], ...] = (
+    (r"disable --now", ELSEWHERE),
     (r"undo: |^setarch ", SETTING),
     (r"^memoryManagerPolicy: Static, ", RESERVATION),
     (r"^for cpu in |/online", ONLINE),
     (r"^\w+: [^;]* in the configuration", LINE),
     (r"sudo systemctl start nodeagent-pods", UNIT),
     (r"sudo systemctl restart nodeagent|examples/config.yaml", CONFIG),
-    (r"apt install|kernel 6\.7|disable --now|the command line|is required|containerd|nr_hugepages|BIOS", ELSEWHERE),
+    (r"apt install|kernel 6\.7|the command line|is required|containerd|nr_hugepages|BIOS", ELSEWHERE),
     (r"kubelet 1\.37|kubelet's configuration|plugin_re|disable = false|cgroup_no_v1|in kernel|boot", ELSEWHERE),
     (
         r"reserve CPUs on several|CPUs that are not isolated|change devices|hostIsolation|nodeagent config|taskset",
         PERSON,
     ),
     (
-        r"systemctl status|tuned-adm active|dmesg|sudo nodeagent check|checkpoint show|journalctl|nodeagent inspect",
+        r"systemctl status|dmesg|sudo nodeagent check|checkpoint show|journalctl|nodeagent inspect",
         LOOK,
     ),
 )

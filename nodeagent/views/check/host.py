@@ -19,6 +19,7 @@ _OLDEST_KERNEL = (5, 14)
 """First kernel with cgroup.kill."""
 _CGROUPS_MISSING = "cgroup v2 is missing"
 _NEEDED_CONTROLLERS = ("cpuset", "cpu", "memory")
+_DISABLE = "sudo systemctl disable --now {0} # undo: sudo systemctl enable --now {0}"
 
 
 def check_kernel(facts: NodeFacts) -> CheckResult:
@@ -158,10 +159,10 @@ def check_irqbalance(facts: NodeFacts) -> CheckResult:
 def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
     if _is_running(facts, "numad"):
         why = "it runs, and moves processes and their memory between NUMA nodes"
-        yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
+        yield CheckResult("numad", Level.WARNING, why, _DISABLE.format("numad"))
     if _is_running(facts, "tuned"):
-        why = "it runs, and its profile may set governor, affinities and isolated CPUs"
-        yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, see /etc/tuned")
+        why = "it runs, and its profile may set governor, affinities and isolated CPUs, as the agent and --fix do (see tuned-adm active)"
+        yield CheckResult("tuned", Level.NOTE, why, _DISABLE.format("tuned"))
 
 
 def check_kubelet(facts: NodeFacts) -> CheckResult:

@@ -333,8 +333,8 @@ CASES = [
     Case("pods-api", "warning", "it has not answered in time", runtime(pods_api=PodsApiFacts("it has not answered in time", "systemctl status kubelet")), "systemctl status kubelet"),
     Case("pods-api", "unknown", "only root may use", runtime(pods_api=PodsApiFacts("Permission denied", "y", is_hidden=True)), "sudo nodeagent check"),
     Case("pods-api", "unknown", "can only be checked on the node itself", runtime()),
-    Case("numad", "warning", "moves processes and their memory", facts({service("numad"): RUNS}), "systemctl disable --now numad"),
-    Case("tuned", "note", "its profile may set", facts({service("tuned"): RUNS}), "tuned-adm active"),
+    Case("numad", "warning", "moves processes and their memory", facts({service("numad"): RUNS}), "disable --now numad # undo: sudo systemctl enable --now numad"),
+    Case("tuned", "note", "its profile may set", facts({service("tuned"): RUNS}), "disable --now tuned # undo: sudo systemctl enable --now tuned"),
     Case("swap", "ok", "there is no swap", facts({kernel.SWAPS: "Filename Type Size Used Priority\n"})),
     Case("swap", "ok", "no swap is in use", facts({kernel.SWAPS: "Filename Type Size Used Priority\n/dev/sda2 partition 1048576 0 -2\n"})),
     Case("swap", "note", "2 MiB of swap are in use", facts({kernel.SWAPS: "Filename Type Size Used Priority\n/dev/sda2 partition 1048576 2048 -2\n"}), "sudo swapoff -a"),
@@ -361,7 +361,7 @@ def test_a_verdict_says_what_decided_and_what_mends_it(case: Case) -> None:
     assert bool(case.fix) == bool(found.fix), found.fix
     if case.fix:
         assert STEP.search(found.fix)
-        is_command = found.fix.startswith(("sudo ", "echo ", "systemctl ", "nodeagent ", "tuned-adm "))
+        is_command = found.fix.startswith(("sudo ", "echo ", "systemctl ", "nodeagent "))
         assert not is_command or not re.search(r"[()]", found.fix.partition("#")[0]), "it can be pasted"
 
 
