@@ -39,8 +39,7 @@ from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.sources.kept_manifests import PARSED_MANIFESTS
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
-from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
-from nodeagent.formats.kernel.cpu_use import SOFTIRQS
+from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS, SOFTIRQ_KINDS
 from nodeagent.formats.kernel.pressure import PRESSURES
 from nodeagent.views.wording.refusal_advice import advise_next_step
 from scripts.reference_configuration import UNLISTED, fields_table
@@ -315,10 +314,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-_KINDS = {EXCLUSIVE_CPU_INTERRUPTS: INTERRUPT_KINDS, EXCLUSIVE_CPU_SOFTIRQS: SOFTIRQS}
+_KINDS = {EXCLUSIVE_CPU_INTERRUPTS: INTERRUPT_KINDS, EXCLUSIVE_CPU_SOFTIRQS: SOFTIRQ_KINDS}
 
 
-_SERIES_OF_CONTAINER = len(INTERRUPT_KINDS) + len(SOFTIRQS) + len(("throttled periods",)) + len(PRESSURES)
+_SERIES_OF_CONTAINER = len(INTERRUPT_KINDS) + len(SOFTIRQ_KINDS) + len(("throttled periods",)) + len(PRESSURES)
 
 
 def metrics() -> str:
@@ -353,7 +352,8 @@ These are exported if `podResourcesSocket` is set ([serve PodResources](../how-t
 
 Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}`, so a node has at most as many
 times {_SERIES_OF_CONTAINER} series as it has CPUs. `metricsContainers: false` leaves them out. Pods' names are in `{CONTAINER_INFO}` in any
-case.
+case. Everything else about a container is in `{CONTAINER_INFO}`, for joins:
+`rate(nodeagent_container_throttled_periods_total[5m]) * on (instance, namespace, pod, container) group_left (cpus, mems) {CONTAINER_INFO}`.
 
 ## Histogram buckets
 
@@ -476,9 +476,11 @@ last one. It reads the exit status of `inspect`, the status line and the metrics
 ## A configuration that isn't in use
 
 `systemctl reload nodeagent` checks the file first. If it can't be applied, the reload fails, nothing changes, and the reason is in the
-status line, in the log and in the other three places until the file is mended. The same is true of a file that was changed and not
-reloaded, which the agent notices within seconds. If the agent starts with an invalid file, it goes on with the last valid configuration of
-this file, which it keeps beside the state ([D58](../decisions.md)). It refuses to start only if there is none that fits the machine.
+status line, in the log and in the other three places until the file is mended. systemctl itself names no reason in the terminal, but
+`sudo nodeagent config validate --running --apply /etc/nodeagent/config.yaml` does the same as the reload, and prints it. The same is true
+of a file that was changed and not reloaded, which the agent notices within seconds. If the agent starts with an invalid file, it goes on
+with the last valid configuration of this file, which it keeps beside the state ([D58](../decisions.md)). It refuses to start only if there
+is none that fits the machine.
 """
 
 

@@ -131,7 +131,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         EXCLUSIVE_CPU_SOFTIRQS,
         "counter",
-        "Softirqs handled there, as /proc/softirqs counts them, in the same way.",
+        "Softirqs handled there, as /proc/softirqs counts them, in the same way; other: HI, TASKLET, IRQ_POLL, HRTIMER.",
         ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(

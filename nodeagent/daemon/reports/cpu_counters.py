@@ -18,13 +18,14 @@ from nodeagent.edge.kernel.interrupts import is_bound, read_interrupt_counters, 
 from nodeagent.formats.kernel.cpu_counts import (
     CLAIMED,
     INTERRUPT_KINDS,
+    SOFTIRQ_KINDS,
     CpuCounts,
     Increase,
     count_increases,
     interrupt_kind,
     parse_cpu_counts,
+    softirq_kind,
 )
-from nodeagent.formats.kernel.cpu_use import SOFTIRQS
 
 _READ_AGAIN_SECONDS = 1.0
 
@@ -58,9 +59,9 @@ class CpuCounters:
             ),
             _CountedFile(
                 names.EXCLUSIVE_CPU_SOFTIRQS,
-                SOFTIRQS,
+                SOFTIRQ_KINDS,
                 lambda: read_softirq_counters(root),
-                lambda row: row.label,
+                softirq_kind,
             ),
         )
         self._read_at = -_READ_AGAIN_SECONDS

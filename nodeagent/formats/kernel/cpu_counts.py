@@ -15,6 +15,8 @@ INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
 """Kinds of interrupts: of devices, of devices with a fixed affinity, requested by the container, of timers, from other
 CPUs, and others.
 """
+SOFTIRQ_KINDS = ("TIMER", "NET_TX", "NET_RX", "BLOCK", "SCHED", "RCU", "other")
+"""Kinds of softirqs that are counted on their own. HI, TASKLET, IRQ_POLL and HRTIMER are among the others, because few drivers use them."""
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32
@@ -91,6 +93,11 @@ def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
     if row.label == _LOCAL_TIMER:
         return "timer"
     return "ipi" if row.label in _IPIS or row.label.startswith("IPI") else "other"
+
+
+def softirq_kind(row: Increase) -> str:
+    """Return the kind of a softirq, one of `SOFTIRQ_KINDS`."""
+    return row.label if row.label in SOFTIRQ_KINDS else "other"
 
 
 def _split_row(row: bytes, count: int) -> tuple[list[bytes], str]:
