@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient
 from nodeagent.core.admission.resize import changed_amounts, is_resize, resized
 from nodeagent.core.admission.resource_kinds import ResourceKind
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet

@@ -3,9 +3,9 @@
 from typing import Any
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.remedies import Remedies, remedies
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.document import ExplainedPod, describe_explanation

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.container_placement import container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, path_to_partitions
 from nodeagent.core.cgroups.write_order import (
@@ -27,7 +28,6 @@ from nodeagent.core.cgroups.write_order import (
     SetAttribute,
     diff,
 )
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import (
     MEMBER,

@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.domains.runtime.pod_model import Known, ToldBy
 from nodeagent.core.explain.replay_decision import replay_decision
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import OWN, ResourceRequirements
 from nodeagent.core.model.state import PodEntry
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state

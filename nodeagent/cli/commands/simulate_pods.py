@@ -21,9 +21,9 @@ from nodeagent.cli.support.pod_files import read_pods
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.managers import Admitted, in_turn
 from nodeagent.core.admission.resize import moves_instead, resized_by
+from nodeagent.core.admission.what_if import Refused, keys_of
 from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.explain.resizing import Resizing, resizing
-from nodeagent.core.explain.what_if import Refused, keys_of
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.errors import NodeAgentError

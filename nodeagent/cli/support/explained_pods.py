@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.remedies import MAX_ATTEMPTS, Remedies, remedies
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.document import ExplainedPod
 

@@ -13,7 +13,7 @@ from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.resize import moves_instead
-from nodeagent.core.explain.what_if import Fits, Refused, WhatIf
+from nodeagent.core.admission.what_if import Fits, Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.transport.local_api_client import ApiUnavailable, call

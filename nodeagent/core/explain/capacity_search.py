@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.what_if import Refused, WhatIf
+from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000

@@ -8,8 +8,8 @@ from itertools import combinations
 from math import comb
 
 from nodeagent.core.admission.node_capacity import Insufficient, usage_of
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8

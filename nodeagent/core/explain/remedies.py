@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.pods_to_end import pods_to_end
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.smaller_claims import smaller_claims
 from nodeagent.core.explain.smaller_requests import smaller_requests
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod

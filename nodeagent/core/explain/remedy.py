@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.pod_amounts import is_within_budget
 

@@ -9,8 +9,8 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.trace import Trace, trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.devices.holdings import DeviceHoldings

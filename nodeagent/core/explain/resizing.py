@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from nodeagent.core.explain.what_if import Fits, WhatIf
+from nodeagent.core.admission.what_if import Fits, WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 

@@ -14,8 +14,8 @@ from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import DecidedAnew
 from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.admission.units import UnitTaken
+from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
-from nodeagent.core.explain.what_if import Refused, WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.resources.cpu.observing import Pick, PluginAnswered

@@ -5,12 +5,12 @@ import enum
 from msgspec import Struct
 
 from nodeagent.core.model.refusals import (
+    OF_QUEUE,
     POD_NOT_KNOWN,
     RELEASED,
     RESIZE_DEFERRED,
     STATE_NOT_SAVED,
     WAITS_FOR_JOBS,
-    WAITS_FOR_ROOM,
     Reason,
 )
 
@@ -78,8 +78,9 @@ class Waiting(Struct, frozen=True):
         """
         if self.reason in _ALWAYS:
             return (_ALWAYS[self.reason],)
-        if self.reason == WAITS_FOR_ROOM:
-            return (Retry.ROOM, Retry.RESOURCE) if requests_devices else (Retry.ROOM,)
+        if self.reason in OF_QUEUE:
+            queue = (Retry.QUEUE,) if self.reason == WAITS_FOR_JOBS else ()
+            return (*queue, Retry.ROOM, *((Retry.RESOURCE,) if requests_devices else ()))
         if self.is_undecided and asked is not RequestKind.CONTAINER:
             return (Retry.PLUGIN,)
         room = (Retry.ROOM,) if for_room and self.is_for_room else ()
@@ -103,7 +104,7 @@ def is_for_room(reason: str) -> bool:
     return reason in _FOR_ROOM or reason.startswith(_OUT_OF)
 
 
-_ALWAYS = {STATE_NOT_SAVED: Retry.DISK, WAITS_FOR_JOBS: Retry.QUEUE}
+_ALWAYS = {STATE_NOT_SAVED: Retry.DISK}
 """Event for the reasons that determine it, whatever is requested."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(

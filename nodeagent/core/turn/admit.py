@@ -1,7 +1,5 @@
 """Stage: decide refused pods that are due, in the order of their refusals, and then new pods, in the order of their manifests."""
 
-from collections.abc import Iterator
-
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
@@ -14,7 +12,7 @@ from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.due import list_due
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
-from nodeagent.core.turn.queue import decide_alone, find_first_waiting, make_refusal
+from nodeagent.core.turn.queue import decide_alone, find_first_waiting, make_refusal, may_overtake, measure_holdings
 from nodeagent.core.turn.world import World
 
 
@@ -27,7 +25,7 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = find_orphan_cpus(draft.state, world)
-    for known, manifest in (*again, *((None, manifest) for manifest in new)):
+    for known, manifest, is_due in (*again, *((None, manifest, True) for manifest in new)):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
         # Nothing is reported about a pod that nobody has asked about and that stays refused.
         is_silent = known is not None and pod.uid not in world.retried
@@ -40,10 +38,15 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
         waits = find_first_waiting(draft.state, manifest, world)
         if waits is not None and known is not None and known.refusal is not None:
             waits = replace(waits, at_ms=known.refusal.at_ms)
-            if waits == known.refusal:
+            if waits == known.refusal and not is_due:
                 continue
         if waits is not None and known is None and not isinstance(alone := decide_alone(manifest, world), Admitted):
             waits = Waiting(alone.reason, alone.message, world.now_ms)
+        elif waits is not None and may_overtake(draft.state, manifest, world):
+            waits = None
+        elif waits is not None and known is not None and waits == known.refusal:
+            draft = draft.having_refused(known, RequestKind.POD, world)
+            continue
         decision = waits or taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
             others = draft.state if known is None else draft.state.without(pod.uid)
@@ -69,12 +72,26 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
     return draft
 
 
-def _list_due_refused(draft: Draft, world: World) -> Iterator[tuple[PodEntry, Manifest]]:
-    """Yield the refused pods that are due or that a user wants to be decided again. A pod without a known manifest stays due."""
+def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manifest, bool]]:
+    """Return the refused pods to look at, each with whether it is due, or a user wants it to be decided again.
+
+    A pod without a known manifest stays due. Queued jobs that wait for others come last, those of the users who hold least first.
+    """
     due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
-    refused = [(entry.refusal.at_ms, entry) for entry in draft.state.entries if entry.refusal is not None]
-    for _, entry in sorted(refused, key=lambda one: one[0]):
-        manifest = draft.manifests.get(entry.pod.full_name)
-        is_due = entry.pod.uid in due | world.retried or (entry.refusal and entry.refusal.reason == WAITS_FOR_JOBS)
-        if manifest is not None and manifest.pod == entry.pod and is_due:
-            yield entry, manifest
+    found = []
+    for entry in draft.state.entries:
+        manifest = draft.manifests.get(entry.pod.full_name) if entry.refusal is not None else None
+        is_due = entry.pod.uid in due | world.retried
+        is_behind = entry.refusal is not None and entry.refusal.reason == WAITS_FOR_JOBS
+        if manifest is not None and manifest.pod == entry.pod and (is_due or is_behind):
+            found.append((entry, manifest, is_due))
+    held = measure_holdings(draft.state, world) if found else {}
+    users = {terms.uid: terms.user for source in world.sources for terms in source.terms} if found else {}
+
+    def rank(one: tuple[PodEntry, Manifest, bool]) -> tuple[int, int]:
+        refusal, user = one[0].refusal, users.get(one[0].pod.uid)
+        assert refusal is not None
+        is_behind = refusal.reason == WAITS_FOR_JOBS and user is not None
+        return (1 + held.get(user, 0) if is_behind and user is not None else 0), refusal.at_ms
+
+    return sorted(found, key=rank)

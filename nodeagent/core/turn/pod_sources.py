@@ -55,6 +55,20 @@ class ManifestProblem(Struct, frozen=True):
     text: str
 
 
+class JobTerms(Struct, frozen=True):
+    """What a queued source knows about one of its pods, apart from the pod."""
+
+    uid: str
+    user: int
+    """User ID of the owner."""
+    max_ms: int = 0
+    """Longest time from the start to the end. 0 means no limit."""
+    ends_at_ms: int = 0
+    """Latest end, in milliseconds since boot. 0 means that there is no limit, or that the pod has not started."""
+    is_queued: bool = False
+    """Whether the pod waits in the queue if there is no room."""
+
+
 class PodSource(Struct, frozen=True):
     """Current content of one source of pods."""
 
@@ -72,8 +86,13 @@ class PodSource(Struct, frozen=True):
     name: str = MANIFEST_DIRECTORY
     """Name of the source, as it appears in the origins of its pods."""
 
-    queue: tuple[str, ...] = ()
-    """UIDs of the pods that wait in the source's queue if there is no room, in order. They may contain pods that run by now."""
+    terms: tuple[JobTerms, ...] = ()
+    """Terms of the pods, in the order of the requests, if the source has a queue. Some of the queued pods run by now."""
+
+    @property
+    def queue(self) -> tuple[str, ...]:
+        """UIDs of the pods that wait in the queue if there is no room, in order."""
+        return tuple(one.uid for one in self.terms if one.is_queued)
 
     def hides_manifest_of(self, entry: PodEntry) -> bool:
         """Whether the current manifest of one of the source's pods is unknown."""

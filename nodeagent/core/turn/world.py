@@ -16,6 +16,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.model.waiting import RequestKind
+from nodeagent.core.turn.expected_starts import QueuedJob
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 
@@ -59,12 +60,17 @@ class World(Struct, frozen=True):
     """Room seen by the saved decisions."""
     quiet: frozenset[str] = frozenset()
     """UIDs of pods for which the turn has nothing to do (quiet.py). Without them, every pod is looked at, with the same result."""
+    lead_ms: int = 0
+    """Lead of the wall clock over the time since boot."""
     boot_id: str = ""
     """The kernel's ID of this boot. Empty means unknown."""
     kernel: Kernel | None = None
     """Features of the kernel's cgroups. None means that no domain needs them."""
     last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)
     """Last result of `awake`, with its inputs. Most stages ask for the pods of the same state."""
+
+    last_waiting: list[tuple[NodeState, PodSource, list[QueuedJob]]] = field(default_factory=list)
+    """Last list of waiting jobs, with the state and the source that it follows from."""
 
     def awake(self, entries: Sequence[PodEntry]) -> Sequence[PodEntry]:
         """Return the pods that aren't quiet."""

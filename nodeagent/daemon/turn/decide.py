@@ -70,6 +70,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
         has_reported_all=seen.domains.has_reported_all,
         asked_to_end=memory.asked,
         seen_room=memory.seen_room,
+        lead_ms=memory.lead_ms,
         boot_id=edges.host_settings.boot_id,
         kernel=Kernel.of(node.topology, _PAGE_BYTES, seen.domains.cgroups),
     )

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, container_reports
-from nodeagent.core.explain.what_if import Fits, Refused
+from nodeagent.core.admission.what_if import Fits, Refused
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import PodEntry

@@ -12,13 +12,13 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.node_rules import isolation
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.trace import ResourceStep, Trace, TraceStep
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of

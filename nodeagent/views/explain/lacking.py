@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.numa_headroom import NodeHeadroom
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.memory.groups import fewest_nodes

@@ -12,11 +12,11 @@ from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.units import UnitTaken
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
 from nodeagent.core.explain.trace import Trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import Amounts, why_shared
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, ContainerKind

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import headroom, largest_usable
 from nodeagent.core.explain.resizing import Resizing
-from nodeagent.core.explain.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import NOTHING, Isolation

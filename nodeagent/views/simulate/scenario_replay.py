@@ -12,7 +12,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.one_pod import DecidedAnew
 from nodeagent.core.admission.records import Records
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLOGY_DURATION, MetricDeltas
 from nodeagent.core.model.config import Errata

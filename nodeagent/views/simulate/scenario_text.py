@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import Isolation

@@ -16,9 +16,9 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient, allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as StartNode
 from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import SetAttribute, diff
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_SHARED_POOL
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup

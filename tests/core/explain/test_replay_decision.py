@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, remove_pod
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.replay_decision import ReplayedDecision, replay_decision
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod

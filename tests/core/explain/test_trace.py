@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.merge_trace import Candidate, MergeTrace, Opinion, Verdict
 from nodeagent.core.explain.remedies import BUDGETS, MAX_ATTEMPTS, remedies
 from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import Trace, trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet

@@ -6,8 +6,8 @@ from random import Random
 from hypothesis import settings
 from msgspec import Struct
 
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.resizing import resizing
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, MEMORY, Container, ContainerKind, Pod

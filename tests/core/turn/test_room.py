@@ -234,7 +234,7 @@ def test_each_refusal_says_what_lets_it_be_tried_again() -> None:
         ("OutOfcpu", RequestKind.RESUME, (Retry.ROOM,)),
         ("OutOfcpu", RequestKind.CONTAINER, (Retry.MANIFEST, Retry.REQUEST, Retry.ROOM)),
         (WAITS_FOR_ROOM, RequestKind.POD, (Retry.ROOM, Retry.RESOURCE)),
-        (WAITS_FOR_JOBS, RequestKind.POD, (Retry.QUEUE,)),
+        (WAITS_FOR_JOBS, RequestKind.POD, (Retry.QUEUE, Retry.ROOM, Retry.RESOURCE)),
         ("PodNotKnown", RequestKind.CONTAINER, (Retry.OWNER, Retry.REQUEST)),
     ],
 )

@@ -18,7 +18,7 @@ from nodeagent.cli.commands import check
 from nodeagent.cli.main import main
 from nodeagent.core.admission.managers import Admitted, Managers, build, initial
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.config import Config, Placement, ReservedMemory
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices

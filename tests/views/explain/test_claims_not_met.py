@@ -5,9 +5,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.remedies import remedies
 from nodeagent.core.explain.remedy import Remedy, RequestChange
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.words import format_remedy

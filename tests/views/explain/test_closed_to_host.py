@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.cli.support.node.what_if import has_partitions
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod

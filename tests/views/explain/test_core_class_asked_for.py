@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.text import render_explanation

@@ -6,8 +6,8 @@ import pytest
 
 from nodeagent.core.admission.managers import remove_pod
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.replay_decision import replay_decision
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices

@@ -5,10 +5,10 @@ from itertools import accumulate
 import pytest
 
 from nodeagent.core.admission.managers import Managers, build, initial
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.numa_headroom import MemoryHeadroom, NodeHeadroom
 from nodeagent.core.explain.remedies import remedies
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.topology.topology_spec import topology_from_spec

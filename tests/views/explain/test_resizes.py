@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.resizing import resizing
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import ResourceRequirements
 from nodeagent.views.explain.resizes import describe_resize_changes, format_refused_resize, format_resize
 from tests.support.node_model import started

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Managers, build, initial
 from nodeagent.core.admission.node_capacity import Insufficient, allocatable_of
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.remedies import remedies
 from nodeagent.core.explain.trace import Trace, trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, Resources

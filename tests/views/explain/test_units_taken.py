@@ -4,10 +4,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.units import UnitTaken
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.remedies import remedies
 from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin
 from nodeagent.views.explain.words import explain_refusal

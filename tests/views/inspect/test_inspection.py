@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build, initial
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.model.held_device import HeldDevice

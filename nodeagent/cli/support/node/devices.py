@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.edge.kernel.sysfs import read_devices
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample

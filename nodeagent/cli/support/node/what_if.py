@@ -15,7 +15,7 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine, with_managers, with_plugins
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod

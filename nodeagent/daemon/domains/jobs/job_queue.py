@@ -5,20 +5,19 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nodeagent.core.explain.expected_starts import QueuedJob, expect_starts
-from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.model.state import NodeState
-from nodeagent.daemon.domains.jobs.jobs import Jobs
+from nodeagent.core.admission.what_if import WhatIf
+from nodeagent.core.model.state import JOBS, NodeState
+from nodeagent.core.turn.expected_starts import expect_starts
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.core.turn.queue import RELEASE_MS, find_ends, list_waiting
+from nodeagent.daemon.domains.jobs.jobs import Jobs, make_terms
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.clock import read_clocks
 from nodeagent.daemon.turn.decide import managers_with_devices
 from nodeagent.formats.checkpoint.job_record import JobRecord
-from nodeagent.formats.manifest.job_pod import GRACE_SECONDS
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import ShownJob, describe_queue
 
-_RELEASE_MS = (GRACE_SECONDS + 2) * 1000
-"""Longest time between the end of a job's time and its release: the grace period, and two turns."""
 _MOST_EXPECTED = 40
 """Limit on the jobs whose starts are worked out. The starts of the jobs behind them are unknown."""
 
@@ -66,16 +65,8 @@ class JobQueue:
         before, expected = self._expected
         if before is not None and before[0] is state and before[1] == records:
             return expected
-        agent, waiting, ends_at_ms = self._agent, [], {}
-        for record in records:
-            entry = state.entry(record.pod.uid)
-            if entry is not None and entry.is_active:
-                if record.ends_at_ms:
-                    ends_at_ms[record.pod.uid] = record.ends_at_ms
-            elif record.ticket:
-                waiting.append(QueuedJob(record.pod, record.max_ms))
-        living = {record.pod.uid for record in records}
-        ends_at_ms |= dict.fromkeys(state.ending_uids() - living, boot_ms)
+        agent, terms = self._agent, tuple(map(make_terms, records))
+        waiting = list_waiting(state, PodSource(name=JOBS, terms=terms))[:_MOST_EXPECTED]
         node = WhatIf.of(
             managers_with_devices(agent.edges, agent.memory),
             state.promises,
@@ -83,7 +74,7 @@ class JobQueue:
             agent.node.allocatable if agent.node.config.check_allocatable else None,
             state.idle_pods(),
         )
-        starts = expect_starts(node, waiting[:_MOST_EXPECTED], ends_at_ms, boot_ms, _RELEASE_MS)
-        found = {job.pod.uid: start for job, start in zip(waiting, starts, strict=False) if start is not None}
+        starts = expect_starts(node, waiting, find_ends(state, terms, boot_ms), boot_ms, RELEASE_MS)
+        found = {job.pod.uid: start for job, start in zip(waiting, starts, strict=True) if start is not None}
         self._expected = (state, records), found
         return found

@@ -19,7 +19,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import OF_QUEUE
 from nodeagent.core.model.state import JOBS, NodeState, Origin
-from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
+from nodeagent.core.turn.pod_sources import JobTerms, Manifest, ManifestProblem, PodSource
 from nodeagent.daemon.turn.clock import read_boot_ms
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
@@ -52,6 +52,10 @@ class _Job(Struct, eq=False):
 
     def is_over(self, boot_ms: int) -> bool:
         return 0 < self.record.ends_at_ms <= boot_ms or not self.owner.is_alive()
+
+
+def make_terms(record: JobRecord) -> JobTerms:
+    return JobTerms(record.pod.uid, record.user, record.max_ms, record.ends_at_ms, bool(record.ticket))
 
 
 class ProcessTaker(Protocol):
@@ -192,9 +196,9 @@ class Jobs:
             now_ms = read_boot_ms()
             for uid in [uid for uid, job in jobs.items() if job.is_over(now_ms)]:
                 self._drop(uid)
-            pods = (job.record.pod for job in jobs.values())
-            queue = tuple(uid for uid, job in jobs.items() if job.record.ticket)
-            return PodSource(tuple(Manifest(pod, Origin(pod.name, JOBS)) for pod in pods), name=JOBS, queue=queue)
+            records = self.list_records()
+            pods = tuple(Manifest(record.pod, Origin(record.pod.name, JOBS)) for record in records)
+            return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)))
 
     def _read(self) -> None:
         """Read the jobs of an earlier agent process, and remove other files."""

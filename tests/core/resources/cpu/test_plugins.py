@@ -17,9 +17,9 @@ from nodeagent.core.admission.managers import (
     remove_pod,
     violations,
 )
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import CpuPlugin
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod

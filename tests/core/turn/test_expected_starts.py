@@ -3,10 +3,10 @@
 from hypothesis import given, strategies as st
 
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.expected_starts import QueuedJob, expect_starts
-from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.expected_starts import QueuedJob, expect_starts
 from nodeagent.formats.manifest.job_pod import job_pod
 from tests.support.world import SMALL, empty_state, node
 
