@@ -47,11 +47,11 @@ def test_a_node_without_an_agent_is_given_back_whole(node: Node) -> None:
         assert f"{STATE}/nodeagent_state is removed" in planned
         assert len(node.state()["entries"]) == 3, "a dry run does nothing"
 
-        node.run("systemctl stop nodeagent-launcher")
+        node.run("systemctl mask --runtime nodeagent-launcher; systemctl kill -s KILL nodeagent-launcher")
         refused = node.run("nodeagent release --all", check=False)
         assert refused.returncode == 1
         assert "`systemctl start nodeagent-launcher`, then again" in refused.stderr
-        node.run("systemctl start nodeagent-launcher")
+        node.run("systemctl unmask --runtime nodeagent-launcher; systemctl start nodeagent-launcher")
         told = node.run("nodeagent release --all").stdout
         assert "3 pods released" in told
         assert node.run(f"ls {ROOT} | grep -E '^pod|^burst|^best'", check=False).stdout == ""
