@@ -20,7 +20,7 @@ from nodeagent.views.certificate.words import summarise_run
 from nodeagent.views.job_report import JobLocation
 from tests.support import json_schema
 from tests.support.job_agent import admit_job, answer_jobs
-from tests.support.run_tree import MIB, RunTree
+from tests.support.run_tree import MIB, UNCOUNTED, RunTree
 
 
 @pytest.fixture
@@ -208,6 +208,9 @@ def test_tasks_that_cannot_run_elsewhere_do_not_disturb_if_the_kernel_counted_al
 
     found = tree.report(change)
     assert (found["others"]["microseconds"], found["verdict"]) == (4_000_000, "clean")
+    assert found["others"]["longestAtMostMicroseconds"] == 4_000_000
+    tree.others = UNCOUNTED
+    assert tree.report(lambda: tree.run(10))["others"]["longestAtMostMicroseconds"] is None, "others may have left"
 
 
 def test_interrupts_of_the_jobs_own_device_do_not_disturb(tree: RunTree) -> None:

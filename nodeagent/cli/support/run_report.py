@@ -35,7 +35,10 @@ from nodeagent.views.job_report import JobLocation
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
 _LONGEST = "others.longestMicroseconds"
-_NO_LONGEST = "the kernel's histograms have the sum of all times of a task, and not the longest"
+_NO_LONGEST = (
+    "the kernel's histograms have the sum of all times of a task, and not the longest: see longestAtMostMicroseconds"
+)
+_LONGEST_BOUND = "others.longestAtMostMicroseconds"
 _ONLY_ROOT = "only root may have the kernel count each task; the tasks are those that ran last on these CPUs"
 _SHARED = "others share these CPUs, so tasks are not counted; the tasks are those that ran last on these CPUs"
 
@@ -195,7 +198,9 @@ def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], rea
         if not f"/{CGROUPS}{thread.cgroup}/".startswith(f"{location.cgroup}/")
     ]
     found.sort(key=lambda one: (not one["movable"], -one["atMostMicroseconds"], one["name"]))
-    return OtherTasks(found, is_complete=False, reasons={"others.tasks": reason, _LONGEST: reason})
+    return OtherTasks(
+        found, is_complete=False, reasons={"others.tasks": reason, _LONGEST: reason, _LONGEST_BOUND: reason}
+    )
 
 
 def _describe_counted(view: NodeView, held: tuple[ExclusiveCpus, ...], end: Callable[[], Counted]) -> OtherTasks:
@@ -203,10 +208,13 @@ def _describe_counted(view: NodeView, held: tuple[ExclusiveCpus, ...], end: Call
     try:
         document = describe_interference(view, held, *end())
     except NodeAgentError as err:
-        return OtherTasks(None, is_complete=False, reasons={"others.tasks": err.message, _LONGEST: err.message})
+        return OtherTasks(
+            None, is_complete=False, reasons=dict.fromkeys(("others.tasks", _LONGEST, _LONGEST_BOUND), err.message)
+        )
     reasons = {_LONGEST: _NO_LONGEST}
     if document["dropped"]:
-        reasons["others.tasks"] = f"{document['dropped']} events did not fit into the kernel's tables"
+        reason = f"{document['dropped']} events did not fit into the kernel's tables"
+        reasons |= {"others.tasks": reason, _LONGEST_BOUND: reason}
     tasks = [
         {name: value for name, value in task.items() if name != "millicores"}
         | {"atMostMicroseconds": task["microseconds"]}

@@ -177,6 +177,9 @@ def describe_run(seen: RunObservation) -> Document:
         "others": {
             "microseconds": others_us,
             "longestMicroseconds": None,
+            "longestAtMostMicroseconds": max((one["microseconds"] for one in seen.others.tasks), default=0)
+            if seen.others.is_complete and seen.others.tasks is not None
+            else None,
             "complete": seen.others.is_complete,
             "tasks": seen.others.tasks,
         },
