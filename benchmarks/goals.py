@@ -38,7 +38,7 @@ from nodeagent.edge.kernel.sysfs import read_machine
 from nodeagent.edge.transport.grpc_server import GrpcConnection
 from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, encode_state, policies_of
-from nodeagent.formats.kernel.host_files import format_cpus
+from nodeagent.formats.kernel.host_files import format_value
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.formats.wire.grpc_messages import add_frame
@@ -404,7 +404,7 @@ def interrupts(clock: Clock) -> Iterator[Row]:
             )
             encode_record("boot", planned.record)
             files.write(
-                [(files.path(setting), format_cpus(setting, value)) for setting, value in planned.writes.items()]
+                [(files.path(setting), format_value(setting, value)) for setting, value in planned.writes.items()]
             )
             record = planned.after(frozenset())
             encode_record("boot", record)

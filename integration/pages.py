@@ -22,6 +22,7 @@ ON_NODE = frozenset(
         "how-to/node-resource-topology.md",
         "how-to/one-benchmark.md",
         "how-to/packet-forwarder.md",
+        "how-to/quiet.md",
         "how-to/resize.md",
         "how-to/resource-slices.md",
         "how-to/services.md",

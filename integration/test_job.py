@@ -74,6 +74,30 @@ def test_a_command_is_itself_on_cpus_of_its_own(node: Node) -> None:
     node.wait(gone, "the last job to be gone")
 
 
+LATENCIES = "cat /sys/devices/system/cpu/cpu*/power/pm_qos_resume_latency_us | sort | uniq -c"
+
+
+def test_a_quiet_job_bounds_idle_states_only_on_its_cores_and_gives_all_back(node: Node) -> None:
+    """The kernel's own files. Neither the death of the agent nor that of the command leaves a bound behind."""
+    before = node.run(LATENCIES).stdout
+    file = "/sys/devices/system/cpu/cpu$c/power/pm_qos_resume_latency_us"
+    shell = f'for c in $(echo $NODEAGENT_EXCLUSIVE_CPUS | tr ,- "  "); do cat {file}; done; echo up; exec sleep 1010'
+    job = start(node, f"{JOB} --quiet --name still -- sh -c '{shell}'")
+    assert said(node, job, b"up").split() == ["5", "5", "up"], bytes(job.stderr)
+    assert bytes(job.stderr) == b"", "nothing is missing on this kernel"
+    during = node.run(LATENCIES).stdout
+    assert during != before
+    node.kill_agent()
+    assert node.run(LATENCIES).stdout == during
+    node.run("pkill -KILL -f '^sleep 1010'")
+    node.wait(gone, "the job to be gone")
+    node.until(lambda: node.run(LATENCIES).stdout == before or None, lambda: node.run(LATENCIES).stdout)
+    again = start(node, f"{JOB} --quiet -- sh -c 'echo up; exec sleep 1011'")
+    said(node, again, b"up")
+    node.run("systemctl stop nodeagent nodeagent-pods")
+    assert node.run(LATENCIES).stdout == before, "the pods' unit restores without an agent"
+
+
 def test_a_refused_job_says_why(node: Node) -> None:
     node.apply(pod("other", container("app", ["sleep", "infinity"], cpu="4")))
     node.wait_running("other")

@@ -20,6 +20,8 @@ HOST_FILE = re.compile(  # host settings whose values are CPUs
     r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
 )
+CPU_FILE = re.compile(r"/sys/devices/system/cpu/cpu[0-9]{1,4}/power/pm_qos_resume_latency_us")  # settings of one CPU
+CPU_VALUE = re.compile(r"[a-z0-9_/-]{1,40}")
 THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # thread id, and start time in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
@@ -124,14 +126,15 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(text) is str for text in pair)):
             raise RefusedError("bad_request", "host: writes is a list of [file, value]")
         place, value = pair
-        if HOST_FILE.fullmatch(place) and HOST_VALUE.fullmatch(value):
+        is_of_cpus = HOST_FILE.fullmatch(place) and HOST_VALUE.fullmatch(value)
+        if is_of_cpus or (CPU_FILE.fullmatch(place) and CPU_VALUE.fullmatch(value)):
             found.append(FileWrite(Path(place), value))
         elif (thread := THREAD.fullmatch(place)) and HOST_VALUE.fullmatch(value):
             cpus = parse_cpus(value)
             count += sum(len(part) for part in cpus)
             found.append(ThreadMove(int(thread[1]), int(thread[2]), cpus))
         else:
-            raise RefusedError("not_a_setting", f"host: {place[:MAX_ID]!r} is no file that names CPUs of the host")
+            raise RefusedError("not_a_setting", f"host: {place[:MAX_ID]!r} is no setting of the host's CPUs")
     if count > MAX_CPUS:
         raise RefusedError("too_large", f"host: the lists of threads have {count} CPUs, at most {MAX_CPUS}")
     return found

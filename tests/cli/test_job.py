@@ -17,6 +17,7 @@ from hypothesis import given, strategies as st
 
 from nodeagent.cli.commands.job import read_plain_words
 from nodeagent.cli.parser import build_parser
+from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.wire.api_messages import format_result
 from nodeagent.formats.wire.exchange import Peer
@@ -124,6 +125,37 @@ def test_devices_are_asked_for_and_answered() -> None:
     assert [one["near"] for one in asked] == ["eth0, nvme"]
     assert older.returncode == 125
     assert "the agent doesn't support --near\nhint: is the agent older" in older.stderr
+
+
+def test_what_is_not_quiet_is_said_before_the_command() -> None:
+    asked: list[Mapping[str, Any]] = []
+    missing = {"idle latency of CPU 2": "no such file", "idle latency of CPU 3": "no such file"}
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append(arguments)
+        of_own = {"exclusiveCPUs": read_own_cpus(), "sharedCPUs": ""}
+        return {**admit_job(arguments, peer), **of_own, "quiet": {"applied": {}, "missing": missing}}
+
+    with answer_jobs(remember) as socket:
+        done = run(socket, "--quiet", "--", "sh", "-c", "echo command >&2")
+    assert done.returncode == 0
+    assert done.stderr == "nodeagent: not quiet: idle latency of CPU 2, idle latency of CPU 3: no such file\ncommand\n"
+    assert [one["quiet"] for one in asked] == ["cores"]
+    with answer_jobs(admit_job) as socket:
+        older = run(socket, "--quiet", "--", "true")
+    assert older.returncode == 125
+    assert "the agent doesn't support --quiet\nhint: is the agent older" in older.stderr
+
+
+def test_a_job_without_cpus_of_its_own_is_not_quiet() -> None:
+    def share(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        of_pool = {"exclusiveCPUs": "", "sharedCPUs": "0", "quiet": {"applied": {}, "missing": {}}}
+        return {**admit_job(arguments, peer), **of_pool}
+
+    with answer_jobs(share) as socket:
+        done = run(socket, "--quiet", "--", "true")
+    assert done.returncode == 125
+    assert "has no CPUs of its own, whose settings --quiet could change\nhint: ask for whole CPUs" in done.stderr
 
 
 def test_devices_of_its_own_are_amounts() -> None:

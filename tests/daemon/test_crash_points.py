@@ -74,6 +74,8 @@ HAS_ONE = pod("card", app("app", "2", devices={NIC: 1}))
 WANTS_TWO = pod("other", app("app", "1", devices={NIC: 2}))
 WANTS_ONE = pod("one", app("app", "1", devices={NIC: 1}))
 HANDS_ON = pod("after", init("first", "1", devices={NIC: 2}), app("app", "1", devices={NIC: 2}))
+STILL = pod("still", app("app", "2"), is_quiet=True)
+ALSO_STILL = pod("calm", app("app", "1"), is_quiet=True)
 LARGE = pod("large", app("app", "7"))
 RESIZED = frozenset({"poduid-a/app", "poduid-two/x", "poduid-two/y"})
 ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
@@ -191,6 +193,9 @@ SCENARIOS = {
     "one goes and one comes, and interrupts move": Scenario(
         before=(A, B), after=(B, pod("d", app("app", "5"))), of=QUIET, restarts=True
     ),
+    "a quiet pod comes": Scenario(after=(A, B, STILL), of=QUIET),
+    "a quiet pod goes": Scenario(before=(A, B, STILL), after=(A, B), restarts=True),
+    "a quiet pod goes and another comes": Scenario(before=(A, STILL), after=(A, ALSO_STILL)),
     "a unit of its own comes": Scenario(before=(B,), after=(B, DB), units=UNITS),
     "a unit that shares makes room, and comes back": Scenario(before=(A, WEB), after=(WEB, DB, B), units=UNITS),
     "units are given back, and a pod has their CPUs": Scenario(
@@ -338,12 +343,20 @@ class Life:
         assert {name for name, settings in units.items() if settings != UnitSettings()} == pinned, (
             "others are as before"
         )
-        return replace(state, generation=0), groups, sorted(machine.runs), files, machine.settings, units
+        return (
+            replace(state, generation=0),
+            groups,
+            sorted(machine.runs),
+            files,
+            machine.settings,
+            machine.values,
+            units,
+        )
 
 
 def clone(base: Life, directory: Path) -> Life:
     machine = copy.copy(base.machine)
-    for name in ("groups", "units", "runs", "starts", "signals", "writes", "settings"):
+    for name in ("groups", "units", "runs", "starts", "signals", "writes", "settings", "values"):
         setattr(machine, name, copy.deepcopy(getattr(base.machine, name)))
     shutil.copytree(base.directory, directory)
     life = Life(machine, directory)

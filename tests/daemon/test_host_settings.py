@@ -97,6 +97,47 @@ def test_they_leave_and_come_back(life: Life) -> None:
     assert not life.record.exists(), "irqbalance shows that it has its CPUs back"
 
 
+STILL = pod("still", app(cpu="2"), is_quiet=True)
+
+
+def quiet_cpus(life: Life) -> CpuSet:
+    return CpuSet.from_ids(int(setting.name) for setting, value in life.machine.values.items() if value == "5")
+
+
+def test_the_cores_of_a_quiet_pod_are_quiet_while_it_runs(life: Life) -> None:
+    cpu = next(iter(life.start()))
+    assert quiet_cpus(life) == CpuSet(), "the pod asks for nothing"
+    life.machine.values[Setting(SettingKind.IDLE_LATENCY, str(cpu))] = "70"
+    before = dict(life.machine.values)
+    life.daemon.files.pods = (STILL,)
+    life.daemon.rest()
+    cores = QUIET.managers.topology.cores
+    own = exclusive_cpus(life.daemon.agent.state.promises)
+    assert quiet_cpus(life) == CpuSet.from_ids(c for core in cores.values() if core & own for c in core)
+    life.remove()
+    assert life.machine.values == before, "also the limit that someone had set"
+
+
+def test_without_an_agent_quiet_cores_are_put_back(life: Life) -> None:
+    before = dict(life.machine.values)
+    life.start(STILL)
+    assert quiet_cpus(life)
+    back(life)
+    assert life.machine.values == before
+
+
+def test_a_limit_that_the_kernel_refuses_is_known_and_asked_for_once(life: Life) -> None:
+    life.machine.immovable = set(life.machine.values)
+    life.start(STILL)
+    assert set(life.daemon.agent.edges.host_settings.unavailable.values()) == {"Input/output error"}
+    (said,) = life.said("host_settings_stay")
+    assert said["problem"] == "Input/output error"
+    life.steps.done.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert [step for step in life.steps.done if "latency" in step] == []
+    assert set(life.daemon.agent.edges.host_settings.unavailable.values()) == {"the kernel has refused it"}
+
+
 def test_a_turn_in_which_nothing_changes_writes_nothing(life: Life) -> None:
     life.start()
     life.daemon.turn(WakeUpReason.TIMER)

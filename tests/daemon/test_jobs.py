@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
@@ -685,6 +686,31 @@ def test_a_numa_node_is_part_of_the_request(served: Daemon) -> None:
     assert served.agent.state.entries[0].pod.numa_node == 0
     refused = on("7")["refused"]
     assert refused["message"] == "there is no NUMA node 7, for which it asks: this machine has 0"
+
+
+def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> None:
+    def quiet(name: str, cpus: str) -> Any:
+        amounts = {"cpu": cpus, "memory": "64Mi"}
+        socket = f"{served.directory}/{JOB_SOCKET}"
+        return answered(served, lambda: call(socket, "job", name=name, amounts=amounts, quiet="cores"))
+
+    def core_of(answer: Any) -> CpuSet:
+        own = CpuSet.parse(answer["exclusiveCPUs"])
+        return next(core for core in served.agent.node.topology.cores.values() if own <= core)
+
+    first = quiet("first", "1")
+    core = core_of(first)
+    assert first["quiet"] == {"applied": {f"idle latency of CPU {cpu}": "5" for cpu in core}, "missing": {}}
+    assert {served.machine.values[Setting(SettingKind.IDLE_LATENCY, str(cpu))] for cpu in core} == {"5"}
+    served.machine.values.clear()  # another kernel
+    served.turn(WakeUpReason.TIMER)
+    second = quiet("second", "1")
+    assert second["quiet"] == {
+        "applied": {},
+        "missing": {f"idle latency of CPU {cpu}": "this machine or kernel doesn't have it" for cpu in core_of(second)},
+    }
+    assert quiet("shared", "500m")["quiet"] == {"applied": {}, "missing": {}}
+    assert "quiet" not in asked(served, "loud", cpu="1")
 
 
 def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:

@@ -18,6 +18,9 @@ FILES = {
     "sys/class/net/eth0/queues/rx-0/rps_cpus": "00\n",
     "sys/class/net/eth0/queues/tx-0/xps_cpus": "3\n",
     "sys/devices/virtual/workqueue/cpumask": "f\n",
+    "sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us": "n/a\n",
+    "sys/devices/system/cpu/cpu10/power/control": "auto\n",
+    "sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "powersave\n",
 }
 
 
@@ -43,6 +46,7 @@ def test_all_are_found(root: Path) -> None:
         (SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): "",
         (SettingKind.QUEUE, "eth0/queues/tx-0/xps_cpus"): "0-1",
         (SettingKind.WORKQUEUE, ""): "0-3",
+        (SettingKind.IDLE_LATENCY, "1"): "n/a",
     }
 
 

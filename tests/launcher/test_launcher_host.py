@@ -35,6 +35,12 @@ def test_settings_of_the_host_are_written_one_by_one(running: LauncherProcess) -
     assert running.client.write_host([]) == ()
 
 
+@pytest.mark.parametrize("value", ["0", "5", "n/a"])
+def test_settings_of_one_cpu_are_written(running: LauncherProcess, value: str) -> None:
+    file = "/sys/devices/system/cpu/cpu9999/power/pm_qos_resume_latency_us"
+    assert running.client.write_host([(file, value)]) == (os.strerror(errno.ENOENT),)
+
+
 @pytest.mark.parametrize(
     ("file", "value"),
     [
@@ -49,6 +55,10 @@ def test_settings_of_the_host_are_written_one_by_one(running: LauncherProcess) -
         ("/sys/class/net/../queues/rx-0/rps_cpus", "f"),
         ("/sys/class/net/./queues/rx-0/rps_cpus", "f"),
         ("/sys/class/net/eth0/mtu", "f"),
+        ("/sys/devices/system/cpu/cpu3/online", "0"),
+        ("/sys/devices/system/cpu/cpu3/../cpu4/power/pm_qos_resume_latency_us", "5"),
+        ("/sys/devices/system/cpu/cpu3/power/pm_qos_resume_latency_us", "5 "),
+        ("/sys/devices/system/cpu/cpu3/power/pm_qos_resume_latency_us", ""),
         ("sys/class/net/eth0/queues/rx-0/rps_cpus", "f"),
     ],
 )
@@ -79,7 +89,7 @@ def test_a_kernel_thread_is_known_by_its_flag_and_its_start(flags: int, start_ti
     "text", ["", "-", "1-", "-1", "1,", ",1", "3-2", "1,1", "0-3,3", "5,1-2", "a", "0-8192", "8192", "99999", "1--2"]
 )
 def test_a_list_that_the_kernel_would_not_print_is_refused_before_anything_is_written(text: str) -> None:
-    with pytest.raises(RefusedError, match=r"no list of CPUs|ascend|no file"):
+    with pytest.raises(RefusedError, match=r"no list of CPUs|ascend|no setting"):
         parse_host_writes({"writes": [[NOBODYS_THREAD, "0"], [NOBODYS_THREAD, text]]})
 
 

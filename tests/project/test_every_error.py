@@ -144,7 +144,7 @@ from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.formats.checkpoint.sealed import unseal
 from nodeagent.formats.config.config_yaml import parse_config
-from nodeagent.formats.kernel.host_files import read_cpus
+from nodeagent.formats.kernel.host_files import read_value
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.scenario.scenario import scenario_from_text
@@ -508,7 +508,7 @@ CASES = [
     Case("ManifestLockError", "a directory in its place", lambda d: ((d / "m/.lock").mkdir(parents=True), with_manifests(delete, d, "web")), "{}/m/.lock"),
     Case("ManifestPlaceError", "no such pod", lambda d: with_manifests(delete, d, "web"), "'web'"),
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
-    Case("HostFileError", "no list of CPUs", lambda _: read_cpus(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
+    Case("HostFileError", "no list of CPUs", lambda _: read_value(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
     Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
     Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),

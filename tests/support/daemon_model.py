@@ -27,7 +27,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement, conta
 from nodeagent.core.cgroups.desired_cgroups import pod_cgroups
 from nodeagent.core.cgroups.write_order import InPlace, Plan, diff
 from nodeagent.core.domains.domain import Domain
-from nodeagent.core.host.settings import Cpus, Setting, SettingKind
+from nodeagent.core.host.settings import Cpus, Setting, SettingKind, Value
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, UnitSettings
 from nodeagent.core.model.cgroup_layout import PAYLOAD, is_above, is_pooled
 from nodeagent.core.model.config import Config
@@ -461,7 +461,8 @@ class HostSettingsModel:
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
         found = {s: cpus for s, cpus in there.items() if s.kind not in failed and (s not in self.placed or s in known)}
         facts = {s: i for s, i in self.machine.facts.items() if s in found}
-        return Reading(found, facts, failed, self.placed & found.keys())
+        values = {s: value for s, value in self.machine.values.items() if s.kind in kinds - failed.keys()}
+        return Reading({**found, **values}, facts, failed, self.placed & found.keys())
 
     def cpus(self, host: CpuSet) -> Cpus:
         possible = self.machine.node.managers.topology.online
@@ -470,20 +471,23 @@ class HostSettingsModel:
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         return frozenset(self.machine.devices.get(device, ()))
 
-    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+    def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
         if not self.machine.launcher_answers:
             raise LauncherError(ROOT, "it does not answer")
         return {setting: why for setting, cpus in values.items() if (why := self._write(setting, cpus)) is not None}
 
-    def _write(self, setting: Setting, cpus: CpuSet) -> str | None:
+    def _write(self, setting: Setting, value: Value) -> str | None:
         self.steps.take(f"setting {describe_setting(setting)}")
         if setting in self.machine.immovable:
             return os.strerror(errno.EIO)
-        left = self.machine.settings[setting] - cpus
+        if isinstance(value, str):
+            self.machine.values[setting] = value
+            return None
+        left = self.machine.settings[setting] - value
         # systemd also steps in for a partition that has just been refused, and kernel threads are moved
         is_for_it = setting.kind in {SettingKind.UNIT, SettingKind.THREAD}
         assert is_for_it or not left & self.steps.granted, f"{setting} leaves {left} too late"
-        self.machine.settings[setting] = cpus
+        self.machine.settings[setting] = value
         return None
 
 

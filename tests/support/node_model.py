@@ -181,6 +181,8 @@ class Machine:
             Setting(SettingKind.BALANCING, "25"): online,
         }
         """Those of the host that name CPUs."""
+        self.values = {Setting(SettingKind.IDLE_LATENCY, str(cpu)): "0" for cpu in online}
+        """Settings of one CPU."""
         self.facts: dict[Setting, Facts] = {}
         """What else the kernel says of them."""
         self.devices = {"eth0": (Setting(SettingKind.IRQ, "25"),)}

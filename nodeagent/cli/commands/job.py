@@ -57,6 +57,7 @@ class PlainOptions:
     name: str = ""
     socket: str | None = None
     core_class: None = None
+    quiet = False
     wait: None = None
     max_time: None = None
     report: str | None = None
@@ -105,13 +106,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
-                     [--core-class CLASS] [--near DEVICES]
+                     [--core-class CLASS] [--near DEVICES] [--quiet]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
                      [--wait [TIME]] [--max-time TIME] [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="while it runs, keep the cores of its own CPUs out of idle states that take more than 5 microseconds to leave; what this "
+        "machine can't do is said before the command starts",
+    )
     parser.add_argument(
         "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"
     )
@@ -340,6 +347,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     asked = {"name": options.name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
     asked |= {} if options.near is None else {"near": options.near}
+    asked |= {"quiet": "cores"} if options.quiet else {}
     asked |= {} if options.report is None else {"report": True}
     asked |= {} if options.max_time is None else {"maxMs": round(options.max_time * 1000)}
     try:
@@ -374,8 +382,26 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise JobError("the agent doesn't support --until-free", hint=_OLD_AGENT_HINT)
     if options.max_time is not None and not answer.get("endsAtMs"):
         raise JobError("the agent doesn't support --max-time", hint=_OLD_AGENT_HINT)
+    if options.quiet:
+        _tell_quiet(answer)
     found: Mapping[str, Any] = answer
     return found
+
+
+def _tell_quiet(answer: Mapping[str, Any]) -> None:
+    """Write to stderr what isn't quiet about a job's cores, before its command runs.
+
+    Raises:
+        JobError: the agent doesn't know the option, or the job has no cores of its own.
+    """
+    if "quiet" not in answer:
+        raise JobError("the agent doesn't support --quiet", hint=_OLD_AGENT_HINT)
+    if not answer["exclusiveCPUs"]:
+        hint = "ask for whole CPUs, where the configuration's cpuManagerPolicy is static"
+        raise JobError("the job has no CPUs of its own, whose settings --quiet could change", hint=hint)
+    for reason in sorted(set(answer["quiet"]["missing"].values())):
+        names = [name for name, why in answer["quiet"]["missing"].items() if why == reason]
+        sys.stderr.write(f"nodeagent: not quiet: {', '.join(names)}: {reason}\n")
 
 
 _REFUSED_HINT = "request less, or wait: `nodeagent inspect` shows which pods have which CPUs"

@@ -1,11 +1,12 @@
-"""Host settings that name CPUs, and the record of their values before the agent changed them (D28).
+"""Host settings that name CPUs or belong to one, and the record of their values before the agent changed them (D28).
 
-Each setting avoids certain CPUs while required, and is restored afterwards. If another program sets a value meanwhile, that value is
-restored instead.
+Each setting avoids certain CPUs, or has a requested value, while required, and is restored afterwards. If another program sets a value
+meanwhile, that value is restored instead.
 """
 
 import enum
 from collections.abc import Mapping, Set as AbstractSet
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +41,10 @@ class SettingKind(enum.StrEnum):
     """`AllowedCPUs` of a systemd unit. The name is the path of the unit's cgroup below the root cgroup. A stopped unit keeps the value
     for its next start.
     """
+    IDLE_LATENCY = "idle-latency"
+    """Longest time in microseconds that one CPU may take to leave an idle state. The name is the CPU's number, and the value is the
+    kernel's text: `0` is no limit, and `n/a` is no idle state at all.
+    """
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -50,15 +55,25 @@ class Setting(Struct, frozen=True, order=True):
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
 """Settings that a service applies, possibly even after a failed call. For all other settings, a failed write has no effect."""
 
+OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY})
+"""Settings whose values are texts of the kernel's. They name no CPUs, and are requested for the CPU that they belong to."""
+
+_SEEN_AGAIN = OF_ONE_CPU | {SettingKind.UNIT}
+"""Settings that may be missing for a while, such as those of an offline CPU, and keep their values."""
+
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
+Value = CpuSet | str
+"""Value of a setting. It is a text for the kinds in `OF_ONE_CPU`."""
+_V = TypeVar("_V", bound=Value)
 
-class Change(Struct, frozen=True):
+
+class Change(Struct, Generic[_V], frozen=True):
     """Record of one setting: its original value, and the values that the agent may have given it."""
 
-    before: CpuSet
+    before: _V
     """The value to restore. For the thread of an interrupt, an empty set means the interrupt's affinity."""
-    ours: tuple[CpuSet, ...]
+    ours: tuple[_V, ...]
     """Values that the setting may have because of the agent. A crash may leave any of them. The last value is the one found or written
     last. irqbalance doesn't show whether it has accepted a value. Until that is known, the last value is one that irqbalance doesn't
     show. For a kernel thread, these are the affinities that the kernel may remember, or all CPUs if it may remember none.
@@ -70,15 +85,15 @@ class Change(Struct, frozen=True):
         """Whether the record may belong to this interrupt or queue, and not to an earlier one with the same name."""
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
-    def is_ours(self, now: CpuSet) -> bool:
+    def is_ours(self, now: _V) -> bool:
         """Whether the agent found or wrote this value. After a write, the previous value no longer counts."""
         return now in self.ours
 
     @property
-    def last(self) -> CpuSet:
+    def last(self) -> _V:
         return self.ours[-1]
 
-    def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
+    def is_settled(self, kind: SettingKind, wanted: _V) -> bool:
         """Whether the wanted value needs no write. systemd may still apply an older value if the call for it got no answer."""
         return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
@@ -100,7 +115,7 @@ class Facts(Struct, frozen=True):
     """CPUs of the interrupt that the thread handles. After a move, the kernel moves the thread there at the next interrupt."""
 
 
-Record = Mapping[Setting, Change]
+Record = Mapping[Setting, Change[Any]]
 """Record of each setting that differs from the value to restore.
 
 While the default affinity of new interrupts is changed, the record also has every existing interrupt. An interrupt missing from the record
@@ -117,8 +132,8 @@ def assume_restored(record: Record) -> Record:
 class HostPlan(Struct, frozen=True):
     record: Record
     """Record to save before the first write."""
-    writes: Mapping[Setting, CpuSet]
-    changed_by_others: Mapping[Setting, CpuSet]
+    writes: Mapping[Setting, Value]
+    changed_by_others: Mapping[Setting, Value]
     """Settings that the agent had changed and that another program has changed since, with the new values."""
     keeps_threads: bool = False
     """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then has all kernel
@@ -144,14 +159,14 @@ class HostPlan(Struct, frozen=True):
         unread = {setting: self.record[setting] for setting in self.unread}
         return _select_record(read, keeps_threads=self.keeps_threads) | unread
 
-    def _after(self, setting: Setting, change: Change, *, has_failed: bool) -> Change:
+    def _after(self, setting: Setting, change: Change[Any], *, has_failed: bool) -> Change[Any]:
         written = self.writes.get(setting)
         if written is None:
             return change
         if has_failed:
             may_be_any = setting.kind in OF_SERVICES or setting.kind is SettingKind.THREAD
             return change if may_be_any else replace(change, ours=(change.last,))
-        if setting.kind is SettingKind.THREAD:
+        if setting.kind is SettingKind.THREAD and isinstance(written, CpuSet):
             return replace(change, ours=_list_possible_affinities(written, self.offline))
         shown_later = change.ours if setting.kind is SettingKind.IRQBALANCE else ()
         return replace(change, ours=_put_last(shown_later, written))
@@ -181,16 +196,18 @@ class Cpus(Struct, frozen=True):
 
 def plan_settings(
     record: Record,
-    observed: Mapping[Setting, CpuSet],
+    observed: Mapping[Setting, Value],
     *,
     to_avoid: Mapping[SettingKind, CpuSet],
     cpus: Cpus,
     requested: Mapping[Setting, CpuSet] = {},
+    values: Mapping[Setting, str] = {},
     spared: Mapping[Setting, CpuSet] = {},
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide which settings to write, so that no setting names a CPU to avoid, unless the owner of the CPU wants it.
+    """Decide which settings to write. No setting is to name a CPU to avoid, unless the CPU's owner wants it, and settings of one CPU are to
+    have the requested values.
 
     Args:
         record: the record of earlier changes.
@@ -198,19 +215,25 @@ def plan_settings(
         to_avoid: CPUs to avoid, by kind. Settings of kinds that aren't listed are restored.
         cpus: the CPUs of the machine.
         requested: the settings that a container wants on its own CPUs, with these CPUs.
+        values: the requested values of settings of one CPU. Other such settings are restored.
         spared: CPUs that a setting need not avoid, such as a pinned unit's CPUs for the slices around the unit.
         facts: further facts about the observed settings.
         unread: kinds of settings that couldn't be read now. Such settings stay unchanged.
     """
     record = _rename_queues(record, facts)
-    changes, writes, others = {}, {}, {}
+    changes: dict[Setting, Change[Any]] = {}
+    writes: dict[Setting, Value] = {}
+    others: dict[Setting, Value] = {}
     keeps_threads = bool(to_avoid.get(SettingKind.THREAD)) or bool(cpus.hidden - cpus.offline)
     for setting, now in observed.items():
         fact = facts.get(setting, Facts())
         known = record.get(setting)
         known = known if known is not None and known.is_of(fact) else None
         avoided = to_avoid.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
-        if setting.kind is SettingKind.THREAD:
+        found: _Decision[Any]
+        if isinstance(now, str):
+            found = _decide_value(known, now, values.get(setting))
+        elif setting.kind is SettingKind.THREAD:
             if known is None and not (keeps_threads and now):
                 continue
             left = avoided if fact.interrupt is None else avoided - requested.get(fact.interrupt, CpuSet())
@@ -227,7 +250,7 @@ def plan_settings(
     kept = {
         setting: change
         for setting, change in record.items()
-        if setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
+        if setting.kind in unread or (setting.kind in _SEEN_AGAIN and setting not in observed)
     }
     return HostPlan(
         _select_record(changes, keeps_threads=keeps_threads) | kept,
@@ -239,24 +262,34 @@ def plan_settings(
     )
 
 
-class _Decision(Struct, frozen=True):
-    before: CpuSet
-    ours: tuple[CpuSet, ...]
+class _Decision(Struct, Generic[_V], frozen=True):
+    before: _V
+    ours: tuple[_V, ...]
     """Values that the setting may have before the write (see `Change.ours`)."""
-    written: CpuSet | None
+    written: _V | None
     is_others: bool
+
+
+def _decide_value(known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
+    """Decide on a setting of one CPU. Without a request, it is restored."""
+    is_ours = known is not None and known.is_ours(now)
+    before = known.before if known is not None and is_ours else now
+    wanted = before if requested is None else requested
+    ours = (now,) if wanted == now else (wanted, now)
+    is_others = known is not None and known.differs and not is_ours
+    return _Decision(before, ours, None if wanted == now else wanted, is_others)
 
 
 def _decide_setting(
     setting: Setting,
-    known: Change | None,
+    known: Change[CpuSet] | None,
     now: CpuSet,
     fact: Facts,
-    new_irqs: Change | None,
+    new_irqs: Change[CpuSet] | None,
     requested: CpuSet | None,
     avoided: CpuSet,
     cpus: Cpus,
-) -> _Decision:
+) -> _Decision[CpuSet]:
     """Decide on a setting that keeps a written value, in contrast to a kernel thread."""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
@@ -275,8 +308,8 @@ def _decide_setting(
 
 
 def _decide_interrupt_thread(
-    known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
-) -> _Decision:
+    known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
+) -> _Decision[CpuSet]:
     """Decide on a kernel thread, including one that handles an interrupt.
 
     The thread of an interrupt may use all CPUs until the first interrupt, and then follows the interrupt's affinity. Another program's
@@ -294,7 +327,7 @@ def _decide_interrupt_thread(
     return found if found.before != follows or is_over else replace(found, before=CpuSet())
 
 
-def _decide_thread(known: Change | None, now: CpuSet, avoided: CpuSet, cpus: Cpus) -> _Decision:
+def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, cpus: Cpus) -> _Decision[CpuSet]:
     """Decide on a kernel thread, whether or not it handles an interrupt.
 
     The kernel remembers the affinity written for a thread. Whenever a partition changes, the kernel removes the CPUs of partitions from
@@ -334,7 +367,9 @@ def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet,
     return _put_last((written - offline or written,), written)
 
 
-def _find_original_affinity(known: Change | None, now: CpuSet, cpus: Cpus) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
+def _find_original_affinity(
+    known: Change[CpuSet] | None, now: CpuSet, cpus: Cpus
+) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
     """Return the affinity to restore for a thread, and the affinities that may have been written. The affinity to restore is None if
     another program has moved the thread.
     """
@@ -388,7 +423,7 @@ def _name_within_interface(queue: Setting) -> str:
     return queue.name.partition("/")[2]
 
 
-def _may_run_anywhere(setting: Setting, known: Change, now: CpuSet, cpus: Cpus) -> bool:
+def _may_run_anywhere(setting: Setting, known: Change[CpuSet], now: CpuSet, cpus: Cpus) -> bool:
     """Whether all CPUs of an interrupt went offline, so that the kernel now allows any CPU."""
     anywhere = cpus.possible - cpus.offline
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
@@ -402,7 +437,7 @@ def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> C
     return remaining if remaining & cpus.host else cpus.host or now
 
 
-def _list_possible_values(kind: SettingKind, known: Change | None, now: CpuSet) -> tuple[CpuSet, ...]:
+def _list_possible_values(kind: SettingKind, known: Change[CpuSet] | None, now: CpuSet) -> tuple[CpuSet, ...]:
     """Return the values that a setting may have.
 
     A kernel setting has the value that it shows. A service's setting may have any value that was sent, until the last value is seen.
@@ -413,12 +448,12 @@ def _list_possible_values(kind: SettingKind, known: Change | None, now: CpuSet) 
     return (known.last,) if now == known.last and kind is not SettingKind.UNIT else known.ours
 
 
-def _put_last(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
+def _put_last(values: tuple[_V, ...], last: _V) -> tuple[_V, ...]:
     return (*(value for value in dict.fromkeys(values) if value != last), last)
 
 
 def _find_original_value(
-    setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Change | None, cpus: Cpus
+    setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Change[CpuSet] | None, cpus: Cpus
 ) -> CpuSet:
     """Return the value to restore for a setting without a record.
 
@@ -449,7 +484,7 @@ def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSe
     return online & interrupt.near or online
 
 
-def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change]:
+def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change[Any]]:
     """Return the changed settings, and all settings of a kind that is recorded completely."""
     new_irqs = changes.get(NEW_IRQS)
     whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()

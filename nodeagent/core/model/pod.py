@@ -143,6 +143,8 @@ class Pod(Struct, frozen=True, dict=True):
     termination_grace_seconds: int = 30
     is_isolated: bool = False
     """Annotation: the kernel balances no load over the pod's exclusive CPUs, provided that they are isolated from the host."""
+    is_quiet: bool = False
+    """Annotation: while the pod runs, the cores of its exclusive CPUs have the settings of quiet cores."""
     gives_back: bool = False
     """Annotation: while none of the pod's systemd units is active, other pods may get its CPUs and memory."""
     numa_node: int | None = None

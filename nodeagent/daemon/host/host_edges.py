@@ -1,4 +1,4 @@
-"""Access to all host settings that name CPUs: kernel files, kernel threads, systemd units and irqbalance."""
+"""Access to all host settings that name CPUs or belong to one: kernel files, kernel threads, systemd units and irqbalance."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, Facts, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.kernel import irqbalance, kernel_threads
 from nodeagent.edge.kernel.host_settings import (
@@ -23,7 +23,7 @@ from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.host_files import format_cpus, place_of
+from nodeagent.formats.kernel.host_files import format_value, place_of
 from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 from nodeagent.formats.kernel.unit_properties import LOADED
 
@@ -45,7 +45,7 @@ _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
 class Reading(Struct, frozen=True):
     """Current values of settings."""
 
-    settings: Mapping[Setting, CpuSet]
+    settings: Mapping[Setting, Value]
     facts: Mapping[Setting, Facts] = {}
     """Further facts about some of the settings."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
@@ -84,7 +84,7 @@ class HostEdges:
             beside: cgroup paths of units that are left out. The other units in the slices around them are included.
             known: settings that were changed before. They are included while they exist.
         """
-        found: dict[Setting, CpuSet] = {}
+        found: dict[Setting, Value] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
         threads: dict[Setting, KernelThread] = {}
         for kind in sorted(kinds - _ASKED):
@@ -156,15 +156,16 @@ class HostEdges:
         """Return the interrupts of a PCI device or network interface."""
         return self._files.interrupts_of(device)
 
-    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+    def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
         """Write settings. Return the reason for each refused setting.
 
         Raises:
             LauncherError: the launcher can't be reached.
         """
-        systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
-        direct = {s: cpus for s, cpus in values.items() if s.kind not in OF_SERVICES}
-        results = self._write([(place_of(setting), format_cpus(setting, cpus)) for setting, cpus in direct.items()])
+        of_services = {s: cpus for s, cpus in values.items() if s.kind in OF_SERVICES and isinstance(cpus, CpuSet)}
+        systems = {setting: cpus for setting, cpus in of_services.items() if setting.kind is SettingKind.UNIT}
+        direct = {s: value for s, value in values.items() if s.kind not in OF_SERVICES}
+        results = self._write([(place_of(setting), format_value(setting, value)) for setting, value in direct.items()])
         refused = {
             setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
         }
@@ -176,9 +177,9 @@ class HostEdges:
                     lambda item: _set_allowed(unit_in(item[0].name), item[1], possible, until), systems.items()
                 )
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
-        if _IRQBALANCE in values and (why := self._set_banned(possible - values[_IRQBALANCE])) is not None:
+        if _IRQBALANCE in of_services and (why := self._set_banned(possible - of_services[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
-        moved = {s: bool(cpus) for s, cpus in values.items() if s.kind is SettingKind.BALANCING}
+        moved = {s: bool(cpus) for s, cpus in of_services.items() if s.kind is SettingKind.BALANCING}
         # irqbalance isn't asked again after it has failed to answer
         if moved and (why := refused.get(_IRQBALANCE) or self._set_left_alone(moved)) is not None:
             refused |= dict.fromkeys(moved, why)

@@ -9,7 +9,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
-from nodeagent.core.host.settings import OF_SERVICES, Cpus, Record, Setting, SettingKind, assume_restored, plan_settings
+from nodeagent.core.host.settings import (
+    OF_ONE_CPU,
+    OF_SERVICES,
+    Cpus,
+    Record,
+    Setting,
+    SettingKind,
+    Value,
+    assume_restored,
+    plan_settings,
+)
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -53,7 +63,7 @@ class HostPlaces(Protocol):
         """Return the interrupts of a PCI device or network interface."""
         ...
 
-    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+    def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
         """Write settings. Return the reason for each refused setting."""
         ...
 
@@ -71,6 +81,8 @@ class WantedSettings(Struct, frozen=True):
     """CPUs in existing and coming partitions. The kernel itself moves its threads off them."""
     pinned: Mapping[str, CpuSet] = {}
     """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there leave them."""
+    values: Mapping[Setting, str] = {}
+    """Requested values of settings of one CPU."""
 
 
 def cpus_to_avoid(
@@ -213,11 +225,11 @@ class _Refusals(Struct, frozen=True):
     """Values that the kernel has refused. They are not tried again for the same wanted settings."""
 
     wanted: WantedSettings | None = None
-    values: Mapping[Setting, CpuSet] = {}
+    values: Mapping[Setting, Value] = {}
 
 
 class HostSettings:
-    """Writer of the host settings that name CPUs. It logs foreign changes and refused settings."""
+    """Writer of the host settings that name CPUs or belong to one. It logs foreign changes and refused settings."""
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self.boot_id = boot
@@ -229,11 +241,13 @@ class HostSettings:
         self._waiting: dict[Setting, str] = {}
         """Settings that services have refused, each with the reason. A service may take seconds, so only a rescan asks it again."""
         self._refusals = _Refusals()
-        self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
+        self._reported: frozenset[tuple[Setting, Value]] = frozenset()
         """Foreign values that are in the log."""
         self._partitions = _Partitions()
         self.interrupt_owners = InterruptOwners({})
         """Containers that have a device's interrupts on their own CPUs."""
+        self.unavailable: Mapping[Setting, str] = {}
+        """Requested settings of one CPU that don't have the requested value, with the reason."""
 
     @property
     def is_settling(self) -> bool:
@@ -265,8 +279,9 @@ class HostSettings:
                 self._waiting = {}
             if self._refusals.wanted != wanted:
                 self._refusals = _Refusals(wanted)
-            problems = self._apply(record, wanted) if wanted.to_avoid or record else ()
+            problems = self._apply(record, wanted) if wanted.to_avoid or wanted.values or record else ()
         except (StateFileError, HostFileError, LauncherError) as err:
+            self.unavailable = dict.fromkeys(wanted.values, err.message)
             return (Problem.from_error(err),)
         self._applied = _Applied(wanted, problems)
         return problems
@@ -277,7 +292,7 @@ class HostSettings:
         holders = self.interrupt_owners.holders
         claims = {interrupt: owner.cpus for interrupt, owner in holders.items()}
         claims |= {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in holders}
-        kinds = wanted.to_avoid.keys() | {setting.kind for setting in (*record, *claims)}
+        kinds = wanted.to_avoid.keys() | {setting.kind for setting in (*record, *claims, *wanted.values)}
         deferred = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
         for _ in range(_MOST_READS):
             seen = self._places.cpus(wanted.host)
@@ -297,6 +312,7 @@ class HostSettings:
             to_avoid=wanted.to_avoid,
             cpus=cpus,
             requested=claims,
+            values=wanted.values,
             spared=_cpus_to_spare(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
             facts=reading.facts,
             unread=reading.failed.keys() | deferred,
@@ -321,6 +337,13 @@ class HostSettings:
             self._record.forget_put_back()
         refused = self._write(planned.writes)
         self._record.save(planned.after(refused.keys()))
+        missing = {setting for setting in wanted.values if setting not in reading.settings}
+        self.unavailable = {
+            **dict.fromkeys(missing, "this machine or kernel doesn't have it"),
+            **dict.fromkeys(again & wanted.values.keys(), "the kernel has refused it"),
+            **{setting: why for setting, why in refused.items() if setting in wanted.values},
+            **{s: reading.failed[s.kind].message for s in missing if s.kind in reading.failed},
+        }
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
         waiting = [f"{describe_setting(setting)}: {why}" for setting, why in self._waiting.items()]
         problems = [Problem.from_error(err) for err in reading.failed.values()]
@@ -328,14 +351,16 @@ class HostSettings:
             problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(waiting)} (it is tried again)"))
         return tuple(problems)
 
-    def _write(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+    def _write(self, writes: Mapping[Setting, Value]) -> dict[Setting, str]:
         """Write settings. Return the reason for each refused setting."""
         if not writes:
             return {}
         refused = self._places.write(writes)
         final = {setting: writes[setting] for setting in refused if setting.kind not in _MAY_DO_LATER}
         self._refusals = replace(self._refusals, values={**self._refusals.values, **final})
-        stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
+        stay = {
+            setting: why for setting, why in refused.items() if setting.kind in (_INTERRUPTS | OF_ONE_CPU) - OF_SERVICES
+        }
         for why in sorted(set(stay.values())):
             names = [describe_setting(setting) for setting, answer in stay.items() if answer == why]
             self._log.warning("host_settings_stay", settings=names, problem=why)

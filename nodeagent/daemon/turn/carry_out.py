@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
+from nodeagent.core.host.quiet import list_requested_settings
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
@@ -110,7 +111,8 @@ def _update_host_settings(
         if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.full_topology.online - exclusive
-    wanted_settings = WantedSettings(to_avoid, host, interrupts, partitioned - refused, pinned)
+    quiet = list_requested_settings(memory.state, memory.full_topology)
+    wanted_settings = WantedSettings(to_avoid, host, interrupts, partitioned - refused, pinned, quiet)
     problems = edges.host_settings.keep(wanted_settings, rescan=rescan)
     conditions = (
         edges.host_settings.lost_record or "",

@@ -1,4 +1,4 @@
-"""Host settings whose values are CPUs, read from /proc and /sys. A privileged process writes them."""
+"""Host settings that name CPUs or belong to one, read from /proc and /sys. A privileged process writes them."""
 
 import errno
 import os
@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
-from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.host_files import (
     CPUMASK,
+    CPUS,
     IRQS,
     QUEUES,
     REQUESTED,
     WRITABLE,
     HostFileError,
     path_of,
-    read_cpus,
+    read_value,
 )
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
@@ -33,20 +34,20 @@ class HostSettingsFiles:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
 
-    def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
+    def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
         """Read the settings of these kinds that can be changed. Settings that disappear are left out.
 
         Raises:
-            HostFileError: a setting's content is not a set of CPUs, or can't be read.
+            HostFileError: a setting's content can't be read, or has another form.
         """
-        found = {}
+        found: dict[Setting, Value] = {}
         for setting in self._list_settings(kinds):
             path = Path(self.path(setting))
             requested = path.with_name(REQUESTED)
             try:
                 if path.stat().st_mode & WRITABLE:
                     shown = requested if path.name == CPUMASK and requested.exists() else path
-                    found[setting] = read_cpus(setting, shown.read_text("ascii", "replace"))
+                    found[setting] = read_value(setting, shown.read_text("ascii", "replace"))
             except OSError as err:
                 if err.errno not in _ABSENT:
                     raise _make_error(path, err) from err
@@ -160,6 +161,9 @@ class HostSettingsFiles:
                     yield Setting(SettingKind.QUEUE, f"{interface}/queues/{queue}/{file}")
         if SettingKind.WORKQUEUE in kinds:
             yield Setting(SettingKind.WORKQUEUE)
+        if SettingKind.IDLE_LATENCY in kinds:
+            for cpu in _parse_numbers(self._list_names(CPUS), "cpu"):
+                yield Setting(SettingKind.IDLE_LATENCY, str(cpu))
 
     def _list_names(self, directory: str) -> list[str]:
         path = Path(f"{self._root}/{directory}")

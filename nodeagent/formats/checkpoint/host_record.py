@@ -4,8 +4,9 @@ The file is sealed (`sealed.py`) and contains the record as JSON with sorted key
 """
 
 import json
+from typing import Any
 
-from nodeagent.core.host.settings import Change, Record, Setting, SettingKind
+from nodeagent.core.host.settings import OF_ONE_CPU, Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
@@ -45,11 +46,14 @@ def decode_record(content: bytes) -> tuple[str, Record]:
     try:
         document = unseal(content, FORMAT, VERSION, _WAY_OUT)
         instances = dict(document.read_optional("instances", lambda listed: listed.by_name(JsonValue.whole), ()))
-        changes: dict[Setting, Change] = {}
+        changes: dict[Setting, Change[Any]] = {}
         for kind, name, before, ours in document.field("settings").each(lambda row: row.row(4)):
             setting = Setting(kind.one_of(SettingKind), name.text())
             instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
-            changes[setting] = Change(before.cpus(), ours.each(JsonValue.cpus), instance)
+            if setting.kind in OF_ONE_CPU:
+                changes[setting] = Change(before.text(), ours.each(JsonValue.text))
+            else:
+                changes[setting] = Change(before.cpus(), ours.each(JsonValue.cpus), instance)
         return document.field("boot").text(), changes
     except (SealError, MisfitError) as err:
         raise HostRecordError(f"the record of changed host settings cannot be read: {err}", hint=_WAY_OUT) from err

@@ -1,12 +1,13 @@
-"""Paths and notation of host settings whose values are CPUs."""
+"""Paths and notation of host settings that name CPUs or belong to one."""
 
-from nodeagent.core.host.settings import Setting, SettingKind
+from nodeagent.core.host.settings import OF_ONE_CPU, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs_sample import format_cpu_mask, parse_cpu_mask
 
 IRQS = "proc/irq"
 QUEUES = "sys/class/net"
+CPUS = "sys/devices/system/cpu"
 WORKQUEUES = "sys/devices/virtual/workqueue"
 CPUMASK = "cpumask"
 REQUESTED = "cpumask_requested"
@@ -20,8 +21,11 @@ moved.
 """
 
 
+_LONGEST_TEXT = 40
+
+
 class HostFileError(NodeAgentError):
-    """A file doesn't contain a set of CPUs."""
+    """A file of a host setting can't be read, or has another form."""
 
 
 def path_of(setting: Setting) -> str:
@@ -39,6 +43,8 @@ def path_of(setting: Setting) -> str:
             return f"{QUEUES}/{setting.name}"
         case SettingKind.WORKQUEUE:
             return f"{WORKQUEUES}/{CPUMASK}"
+        case SettingKind.IDLE_LATENCY:
+            return f"{CPUS}/cpu{setting.name}/power/pm_qos_resume_latency_us"
         case _:
             raise ValueError(f"{setting.kind} has no file")
 
@@ -48,17 +54,24 @@ def place_of(setting: Setting) -> str:
     return f"thread {setting.name}" if setting.kind is SettingKind.THREAD else f"/{path_of(setting)}"
 
 
-def format_cpus(setting: Setting, cpus: CpuSet) -> str:
-    """Format CPUs for the setting's file or for a kernel thread."""
-    return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else format_cpu_mask(cpus)
+def format_value(setting: Setting, value: Value) -> str:
+    """Format a value for the setting's file or for a kernel thread."""
+    if isinstance(value, str):
+        return value
+    return str(value) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else format_cpu_mask(value)
 
 
-def read_cpus(setting: Setting, text: str) -> CpuSet:
+def read_value(setting: Setting, text: str) -> Value:
     """Parse the content of a setting's file.
 
     Raises:
-        HostFileError: the content is not a set of CPUs.
+        HostFileError: the content is not a set of CPUs, or not a word.
     """
+    if setting.kind in OF_ONE_CPU:
+        word = text.strip()
+        if not word or len(word.split()) > 1 or len(word) > _LONGEST_TEXT:
+            raise _format_error(setting, "a word", text)
+        return word
     if setting.kind is SettingKind.IRQ:
         try:
             return CpuSet.parse(text.strip())
@@ -89,6 +102,8 @@ def describe_setting(setting: Setting) -> str:
             return f"kernel thread {setting.name.partition('@')[0]}"
         case SettingKind.UNIT:
             return setting.name
+        case SettingKind.IDLE_LATENCY:
+            return f"idle latency of CPU {setting.name}"
 
 
 def _format_error(setting: Setting, expected: str, text: str) -> HostFileError:

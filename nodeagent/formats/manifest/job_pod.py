@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
-from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE
+from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE, QUIET
 
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
@@ -19,6 +19,7 @@ def job_pod(
     numa_node: str | None = None,
     core_class: str | None = None,
     near: str | None = None,
+    quiet: str | None = None,
 ) -> Pod:
     """Create the pod of a job.
 
@@ -29,11 +30,12 @@ def job_pod(
         numa_node: the number of the required NUMA node. None means any.
         core_class: the required class of the pod's exclusive CPUs. None means any.
         near: the devices whose NUMA nodes are preferred. None means no preference.
+        quiet: which cores get the settings of quiet cores. None means none.
 
     Raises:
         DocumentError: the API server would not accept such a pod.
     """
-    asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near}
+    asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near, QUIET: quiet}
     annotations = {key: value for key, value in asked.items() if value is not None}
     return checked_pod_from_document(
         {

@@ -31,6 +31,7 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_gives_back,
     read_interrupts,
     read_is_isolated,
+    read_is_quiet,
     read_near,
     read_numa_node,
     read_unit,
@@ -46,7 +47,7 @@ _MAX_ID = 2**31 - 1
 """Largest user and group ID that the API server accepts (IsValidUserID)."""
 _OF_CONTAINERS = (pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS, pod_schema.NEAR_OF, pod_schema.UNIT)
 """Kinds of annotations whose keys contain a container's name."""
-_OF_PODS = (*pod_schema.OF_PODS, pod_schema.WHILE_INACTIVE)
+_OF_PODS = (*pod_schema.OF_PODS, pod_schema.QUIET, pod_schema.WHILE_INACTIVE)
 """Annotations of the pod as a whole."""
 _RESTART_CONTAINER = "RestartContainer"
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
@@ -188,6 +189,7 @@ class PodReader:
             pod,
             is_isolated=is_isolated,
             numa_node=numa_node,
+            is_quiet=read_is_quiet(annotations),
             gives_back=read_gives_back(annotations),
             core_class=core_class,
             preferred_core_class=preferred_core_class,
@@ -360,6 +362,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {pod_schema.WHILE_INACTIVE: pod_schema.GIVE_BACK} if pod.gives_back else {}
+    annotations |= {pod_schema.QUIET: pod_schema.QUIET_CORES} if pod.is_quiet else {}
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
     classes = {pod_schema.CORE_CLASS: pod.core_class, pod_schema.PREFERRED_CORE_CLASS: pod.preferred_core_class}
     annotations |= {key: name for key, name in classes.items() if name is not None}

@@ -47,6 +47,11 @@ PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
 """A PCI address or the name of a network interface."""
 
+QUIET = f"{ANNOTATION_DOMAIN}/quiet"
+"""Whether the cores of the pod's exclusive CPUs have the settings of quiet cores, one of QUIET_CHOICES."""
+QUIET_CORES, NOT_QUIET = "cores", "none"
+QUIET_CHOICES = (QUIET_CORES, NOT_QUIET)
+
 UNIT = f"unit.{ANNOTATION_DOMAIN}"
 """Systemd unit that the container named in the key pins."""
 UNIT_NAME = re.compile(

@@ -19,6 +19,7 @@ RECORD: Record = {
     Setting(SettingKind.IRQ, "25"): Change(CpuSet.parse("3"), (CpuSet.parse("3"),), instance=2**63),
     NEW_IRQS: Change(CpuSet.parse("0-15"), (CpuSet.parse("0-1,4-15"),)),
     Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): Change(CpuSet.parse("3"), (CpuSet(),), instance=2),
+    Setting(SettingKind.IDLE_LATENCY, "3"): Change("n/a", ("n/a", "5")),
 }
 
 

@@ -8,13 +8,13 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.formats.kernel.host_files import (
     HostFileError,
     describe_setting,
-    format_cpus,
+    format_value,
     path_of,
     place_of,
-    read_cpus,
+    read_value,
 )
 from nodeagent.formats.kernel.sysfs_sample import format_cpu_mask
-from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, parse_cpus
+from nodeagent.launcher.order import CPU_FILE, CPU_VALUE, HOST_FILE, HOST_VALUE, THREAD, parse_cpus
 
 IRQ = Setting(SettingKind.IRQ, "24")
 QUEUE = Setting(SettingKind.QUEUE, "eth0/queues/tx-1/xps_cpus")
@@ -44,21 +44,34 @@ def test_a_mask_has_words_of_32_bits(cpus: str, text: str) -> None:
 @given(st.sampled_from(list(FILES)), st.integers(1, 2**1024 - 1))
 def test_what_is_written_is_what_is_read(setting: Setting, bits: int) -> None:
     cpus = CpuSet(CpuMask(bits))
-    assert read_cpus(setting, format_cpus(setting, cpus) + "\n") == cpus
-    assert HOST_VALUE.fullmatch(format_cpus(setting, cpus))
+    assert read_value(setting, format_value(setting, cpus) + "\n") == cpus
+    assert HOST_VALUE.fullmatch(format_value(setting, cpus))
 
 
 @pytest.mark.parametrize(("setting", "text"), [(IRQ, "ffff\n"), (QUEUE, "0-3\n"), (WORK, ""), (WORK, "f" * 9)])
 def test_anything_else_is_an_error_with_the_file(setting: Setting, text: str) -> None:
     with pytest.raises(HostFileError, match=f"/{path_of(setting)}: expected a CPU"):
-        read_cpus(setting, text)
+        read_value(setting, text)
+
+
+def test_a_setting_of_one_cpu_is_a_word() -> None:
+    latency = Setting(SettingKind.IDLE_LATENCY, "12")
+    assert place_of(latency) == "/sys/devices/system/cpu/cpu12/power/pm_qos_resume_latency_us"
+    assert CPU_FILE.fullmatch(place_of(latency))
+    for word in ("0", "5", "n/a"):
+        assert read_value(latency, f"{word}\n") == word == format_value(latency, word)
+        assert CPU_VALUE.fullmatch(word)
+    for text in ("", "\n", "5 6\n", "7" * 41):
+        with pytest.raises(HostFileError, match="pm_qos_resume_latency_us: expected a word"):
+            read_value(latency, text)
+    assert describe_setting(latency) == "idle latency of CPU 12"
 
 
 def test_a_kernel_thread_has_no_file_and_its_list_of_cpus() -> None:
     thread = Setting(SettingKind.THREAD, "45@1234")
     assert place_of(thread) == "thread 45@1234"
     assert THREAD.fullmatch(place_of(thread))
-    assert parse_cpus(format_cpus(thread, CpuSet.parse("0-3,8"))) == (range(4), range(8, 9))
+    assert parse_cpus(format_value(thread, CpuSet.parse("0-3,8"))) == (range(4), range(8, 9))
     with pytest.raises(ValueError, match="thread has no file"):
         path_of(thread)
 

@@ -497,8 +497,8 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
     assert (
         "interrupts.nodeagent.io/<container>, near.nodeagent.io/<container>, unit.nodeagent.io/<container>, nodeagent.io/partition, "
-        "nodeagent.io/numa-node, nodeagent.io/core-class, nodeagent.io/preferred-core-class, nodeagent.io/near or "
-        "nodeagent.io/while-inactive, or remove it"
+        "nodeagent.io/numa-node, nodeagent.io/core-class, nodeagent.io/preferred-core-class, nodeagent.io/near, "
+        "nodeagent.io/quiet or nodeagent.io/while-inactive, or remove it"
     ) in found
 
 
@@ -550,6 +550,17 @@ def test_a_pod_asks_to_be_near_devices_and_a_container_to_be_near_others() -> No
     pod = accepted(annotated("nodeagent.io/near: eth0, near.nodeagent.io/log: nvme1n1", two)).pod
     assert [container.near for container in pod.containers] == [("eth0",), ("nvme1n1",)]
     assert pod_from_document(pod_to_document(pod)) == pod
+
+
+@pytest.mark.parametrize(("value", "expected"), [("cores", True), ("none", False)])
+def test_a_pod_asks_for_quiet_cores(value: str, *, expected: bool) -> None:
+    assert accepted(annotated(f"nodeagent.io/quiet: {value}")).pod.is_quiet is expected
+
+
+def test_nothing_else_is_quiet() -> None:
+    (found,) = refused(annotated("nodeagent.io/quiet: very"))
+    assert "nodeagent.io/quiet" in found
+    assert "cores" in found
 
 
 @pytest.mark.parametrize("key", ["nodeagent.io/near", "near.nodeagent.io/web"])
@@ -627,6 +638,7 @@ def pods(draw: st.DrawFn) -> Pod:
         termination_grace_seconds=draw(st.integers(0, 100)),
         given_qos=draw(st.none() | st.sampled_from(QosClass)),
         numa_node=draw(st.none() | st.integers(0, 9999)),
+        is_quiet=draw(st.booleans()),
         gives_back=draw(st.booleans()),
         core_class=(core_class := draw(st.sampled_from([None, "performance", "efficiency"]))),
         preferred_core_class=draw(st.sampled_from([None, "any", "performance"])) if core_class is None else None,

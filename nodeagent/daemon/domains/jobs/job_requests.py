@@ -11,7 +11,9 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
+from nodeagent.core.host.quiet import list_quiet_settings
 from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import JOBS, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
@@ -22,6 +24,7 @@ from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import hash_config
+from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
@@ -78,15 +81,16 @@ class JobRequests:
         asked = JsonValue(dict(arguments))
         try:
             name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
-            numa_node, core_class, near = (
-                None if found is None else found.text() for found in map(asked.optional, ("numa", "coreClass", "near"))
+            numa_node, core_class, near, quiet = (
+                None if found is None else found.text()
+                for found in map(asked.optional, ("numa", "coreClass", "near", "quiet"))
             )
             wait_seconds = asked.read_optional("wait", lambda value: value.whole(1, _MAX_WAIT_SECONDS), 0)
             ticket = asked.field("ticket").text()[:_MAX_TICKET] if wait_seconds else ""
             max_ms = asked.read_optional("maxMs", lambda value: value.whole(1, _MAX_WAIT_SECONDS * 1000), 0)
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
-        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near)
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near, quiet)
         self._check_room(peer, is_queued=bool(ticket))
         waiting = self._queued if ticket else self._waiting
         owner = open_caller(peer.pid, peer.uid)
@@ -137,7 +141,17 @@ class JobRequests:
             "cgroup": f"{self._agent.edges.tree.root}/{entry.container_path(JOB_CONTAINER)}",
             "endsAtMs": self._jobs.find_end_ms(pod.uid),
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
+            **({"quiet": self._describe_quiet(placement.exclusive_cpus)} if pod.is_quiet else {}),
             **({} if asked.optional("report") is None else {"configurationHash": hash_config(self._agent.node.config)}),
+        }
+
+    def _describe_quiet(self, exclusive: CpuSet) -> dict[str, object]:
+        """Describe the settings of a quiet job's cores: those in effect, and the others with reasons."""
+        unavailable = self._agent.edges.host_settings.unavailable
+        settings = list_quiet_settings(self._agent.node.topology, exclusive)
+        return {
+            "applied": {describe_setting(s): value for s, value in sorted(settings.items()) if s not in unavailable},
+            "missing": {describe_setting(s): unavailable[s] for s in sorted(settings) if s in unavailable},
         }
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
