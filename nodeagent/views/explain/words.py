@@ -46,6 +46,9 @@ from nodeagent.views.explain.lacking import (
 )
 from nodeagent.views.wording.words import format_bytes, format_count
 
+_MOST_ENDED = 8
+"""Number of pods to end that are named."""
+
 
 def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
     """Explain which resources were missing on which NUMA nodes.
@@ -395,4 +398,7 @@ def format_remedy(remedy: Remedy) -> str:
         case RequestChange.REMOVAL:
             if len(remedy.subject) == 1:
                 return f"end pod {remedy.subject[0]}"
-            return f"end {len(remedy.subject)} pods: {', '.join(remedy.subject)}"
+            names, more = remedy.subject[:_MOST_ENDED], len(remedy.subject) - _MOST_ENDED
+            if more > 0:
+                names = (*names, f"and {more} more (-o json has all)")
+            return f"end {len(remedy.subject)} pods: {', '.join(names)}"
