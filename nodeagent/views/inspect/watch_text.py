@@ -165,7 +165,8 @@ def _format_attention(look: Poll) -> list[str]:
     ]
     if disturbed:
         more = f" and {len(disturbed) - _MAX_LISTED} more" if len(disturbed) > _MAX_LISTED else ""
-        lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MAX_LISTED])}{more}")
+        owners = format_count(len(disturbed), "container")
+        lines.append(f"OTHERS on exclusive CPUs of {owners}: {', '.join(disturbed[:_MAX_LISTED])}{more}")
     lines += _format_interference(look)
     problems = [
         *document["node"]["problems"],

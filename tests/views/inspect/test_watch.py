@@ -165,7 +165,7 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
     (line,) = [line for line in shown.lines if line.startswith("default/any work")]
     assert "OTHERS" not in line
     reported = [line for line in shown.lines if line.startswith("OTHERS")]
-    assert reported == ([f"OTHERS on exclusive CPUs 1: default/web app {mark.split()[1]}"] if mark else [])
+    assert reported == ([f"OTHERS on exclusive CPUs of 1 container: default/web app {mark.split()[1]}"] if mark else [])
 
 
 def test_the_load_of_others_is_reported_for_the_container_that_runs_there_now() -> None:
@@ -174,7 +174,7 @@ def test_the_load_of_others_is_reported_for_the_container_that_runs_there_now() 
     rates = {path: ContainerRate(milli, None) for path, milli in (("poduid-web/setup", 0), ("poduid-web/app", 500))}
     shown = render_frame(look(view, Rates({1: 100, 5: 0}, rates)), DisplaySettings(120))
     assert [line for line in shown.lines if line.startswith("OTHERS")] == [
-        "OTHERS on exclusive CPUs 1: default/web app 50%"
+        "OTHERS on exclusive CPUs of 1 container: default/web app 50%"
     ]
 
 
