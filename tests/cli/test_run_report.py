@@ -174,6 +174,21 @@ def test_a_task_that_never_left_a_cpu_is_noticed_although_the_scheduler_has_not_
     assert found["disturbances"][0]["name"] == "other-tasks"
 
 
+def test_what_was_quiet_and_what_could_not_be_is_in_the_report(tree: RunTree) -> None:
+    assert tree.report(tree.run)["quiet"] is None, "nobody asked"
+    quiet = {
+        "applied": {"idle latency of CPU 2": "5"},
+        "missing": {"idle latency of CPU 3": "this kernel doesn't have it"},
+    }
+    tree.answer = {**tree.answer, "quiet": quiet}
+    found = tree.report(tree.run)
+    check_schema(found)
+    assert found["quiet"] == {
+        "applied": [{"setting": "idle latency of CPU 2", "value": "5"}],
+        "missing": [{"setting": "idle latency of CPU 3", "reason": "this kernel doesn't have it"}],
+    }
+
+
 def test_steal_is_unknown_where_a_cpu_has_no_times(tree: RunTree) -> None:
     """As of one that was offline at the end."""
 

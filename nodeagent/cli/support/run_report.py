@@ -142,6 +142,7 @@ class ReportedRuns:
                 self._find_bound_interrupts(),
                 self._find_own_interrupts(),
                 self._answer.get("configurationHash"),
+                self._answer.get("quiet"),
                 is_first_run=self._runs == 1,
             )
         )

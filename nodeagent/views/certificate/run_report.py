@@ -80,6 +80,10 @@ class RunObservation(Struct, frozen=True):
     own_interrupts: frozenset[str]
     """Labels of the interrupts of the job's own devices."""
     configuration_hash: str | None
+    quiet: Mapping[str, Mapping[str, str]] | None = None
+    """Quiet settings of the job's cores by name: those applied with their values, and those missing with reasons. None means that none
+    were requested.
+    """
     is_first_run: bool = True
     """Whether no other command has run in this cgroup before."""
 
@@ -195,6 +199,12 @@ def describe_run(seen: RunObservation) -> Document:
         "frequency": frequency,
         "idleStates": _describe_idle_states(seen, cpus, unknown),
         "thermalThrottling": thermal,
+        "quiet": None
+        if seen.quiet is None
+        else {
+            "applied": [{"setting": name, "value": value} for name, value in seen.quiet["applied"].items()],
+            "missing": [{"setting": name, "reason": reason} for name, reason in seen.quiet["missing"].items()],
+        },
         "node": _describe_node(seen, cpus, unknown),
         "unknown": [{"field": field, "reason": reason} for field, reason in sorted(unknown.items())],
     }
