@@ -5,6 +5,7 @@ import json
 import pytest
 
 from integration.guest.guest import Guest
+from integration.isolation import isolate
 from integration.node import CONFIG, Document, Node
 from integration.test_interference import INSTANCES, INTRUDER, NOW_AND_THEN, WITHOUT_END, last_of
 from integration.test_job import BOUNDS
@@ -71,9 +72,14 @@ def test_a_user_without_rights_gets_all_that_may_be_known(node: Node) -> None:
 
 
 @pytest.mark.long  # the short form is the first test: one run of each kind
+@pytest.mark.configures
 def test_short_runs_that_nothing_disturbs_are_clean(node: Node) -> None:
-    node.run(f"cd /run; {JOB} --report short.json --repeat 100 -- bash -c '{SHORT}'", timeout_seconds=1200)
-    said = [report(node, f"/run/short-{number}.json") for number in range(1, 101)]
+    """Without the isolation, they are disturbed indeed: the kernel's threads and the measurement of the guest's pace come there."""
+    isolate(node)
+    said = []
+    for _ in range(10):
+        node.run(f"cd /run; {JOB} --report short.json --repeat 10 -- bash -c '{SHORT}'", timeout_seconds=120)
+        said += [report(node, f"/run/short-{number}.json") for number in range(1, 11)]
     assert [(one["verdict"], one["disturbances"]) for one in said if one["verdict"] != "clean"] == []
 
 
@@ -92,7 +98,7 @@ def test_a_disturbance_is_named_first_in_nine_runs_of_ten(
     node.run(f"{JOB} --report /run/clean.json -- true")
     node.run(before.format(cpu=last_of(report(node, "/run/clean.json")["exclusiveCPUs"])))
     command = f"nodeagent job {options} --memory 64Mi --report /run/ten.json --repeat 10 -- bash -c '{work}'"
-    node.run(command, timeout_seconds=600)
+    node.run(command, timeout_seconds=120)
     node.run("systemctl stop intruder", check=False)
     found = [report(node, f"/run/ten-{number}.json") for number in range(1, 11)]
     first = [one["disturbances"][0]["name"] for one in found if one["verdict"] == "disturbed"]
