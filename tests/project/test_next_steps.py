@@ -45,6 +45,13 @@ RELEASE = "integration/test_release.py::test_a_node_without_an_agent_is_given_ba
 ORPHANS = "tests/cli/test_release.py::test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_that_no_pod_owns"
 PINNED = "integration/test_pinned_units.py::test_whatever_way_everything_is_stopped_everything_goes_back"
 RESIZE = "tests/core/turn/test_resizes.py::test_one_that_does_not_fit_yet_is_resized_when_others_have_gone_and_before_new_ones"
+OWN_UID = "tests/core/turn/test_containers.py::test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused_until_the_manifest_has_another"
+OWN_UNIT = "tests/core/turn/test_unit_pods.py::test_the_second_pod_for_a_unit_is_refused_until_the_other_one_has_ended"
+INFEASIBLE = (
+    "tests/core/turn/test_resizes.py::test_a_pod_that_can_not_be_resized_is_admitted_with_its_new_amounts_after_its_end"
+)
+PAGES = "tests/views/check/test_check.py::test_the_command_for_huge_pages_is_enough"
+RUNTIME = "tests/views/check/test_check.py::test_the_line_that_is_advised_for_containerd_mends_it"
 CURES = "tests/project/test_next_steps.py::test_what_a_refusal_advises_cures"
 AWAY = "integration/test_service.py::test_inspect_shows_what_differs_while_the_agent_is_away"
 MISHAP = "integration/test_mishaps.py::test_each_mishap_is_named_right_and_over_once_it_is_mended"
@@ -97,8 +104,9 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"to start it again while", "tests/cli/test_release.py::test_it_stays_ended_over_restarts_until_retry_or_another_manifest"),
     (r"what the first waiting job lacks", "tests/daemon/test_jobs.py::test_a_waiting_job_that_leaves_lets_the_next_one_start"),
     (r"what the message names", "tests/daemon/test_jobs.py::test_waiting_jobs_start_first_come_first_served"),
-    (r"end the other pod \(", "tests/core/turn/test_unit_pods.py::test_a_new_pod_waits_until_its_unit_has_been_given_back"),
-    (r"another UID$", "tests/core/turn/test_containers.py::test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused"),
+    (r"end the other pod \(", OWN_UNIT),
+    (r"undo the resize", INFEASIBLE),
+    (r"give the manifest another UID", OWN_UID),
     (r"the resize is retried", RESIZE),
     # not carried out
     (r"^sudo nodeagent (exec|probe|release) ", AS_ROOT),
@@ -233,8 +241,10 @@ FIXES: tuple[tuple[str, str], ...] = (
     (r"^\w+: [^;]* in the configuration", LINE),
     (r"sudo systemctl start nodeagent-pods", UNIT),
     (r"sudo systemctl restart nodeagent|examples/config.yaml", CONFIG),
-    (r"apt install|kernel 6\.7|the command line|is required|containerd|nr_hugepages|BIOS", ELSEWHERE),
-    (r"kubelet 1\.37|kubelet's configuration|plugin_re|disable = false|cgroup_no_v1|in kernel|boot", ELSEWHERE),
+    (r"nr_hugepages", PAGES),
+    (r"^(before 2\.0: )?(disable = false|plugin_re\w+ = )", RUNTIME),
+    (r"apt install|kernel 6\.7|the command line|is required|containerd|BIOS", ELSEWHERE),
+    (r"kubelet 1\.37|kubelet's configuration|cgroup_no_v1|in kernel|boot", ELSEWHERE),
     (
         r"reserve CPUs on several|CPUs that are not isolated|change devices|hostIsolation|nodeagent config|taskset",
         PERSON,

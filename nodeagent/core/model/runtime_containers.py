@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import is_own_annotation
-from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, Reason
+from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, UID_TAKEN, Reason
 from nodeagent.core.model.waiting import is_for_room
 
 if TYPE_CHECKING:  # every state has a registry, and most registries are empty
@@ -103,7 +103,7 @@ class RefusedKey(Struct, frozen=True):
     @property
     def is_deferred(self) -> bool:
         """Whether each repetition of the request is decided again."""
-        return self.reason.startswith((RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW))
+        return self.reason.startswith((RESIZE_DEFERRED, UID_TAKEN, Reason.DEVICE_PLUGINS_SLOW))
 
 
 class KnownSandbox(Struct, frozen=True):

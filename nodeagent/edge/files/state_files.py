@@ -39,7 +39,7 @@ _HINTS = {
     errno.EIO: "the disk fails: see `dmesg` and `smartctl`; the file holds its old or its new content, nothing between",
     errno.ENOENT: "`systemctl restart nodeagent` makes the directory (StateDirectory= of the unit) while pods keep running; elsewhere make "
     "it first, or set another stateDirectory",
-    errno.ENOTDIR: "a file is where a directory is expected: move it away, or set another stateDirectory",
+    errno.ENOTDIR: "a file is where a directory is expected: move it away and make the directory, or set another stateDirectory",
     errno.EISDIR: "a directory is where the file is expected: see `ls -ld` of it, and move it away",
     errno.ELOOP: "a symbolic link is where the file is expected: see `ls -l` of it, and move it away",
 }

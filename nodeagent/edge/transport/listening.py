@@ -30,7 +30,8 @@ _HINTS = {
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
     errno.EROFS: "name its directory in ReadWritePaths= of the unit (`systemctl edit nodeagent`), or set another {field}",
     errno.EOPNOTSUPP: "the socket's file system has no ACLs: set another {field}, in /run",
-    errno.ENOTDIR: "a file has the name of the socket's directory: move the file away, or set runtimeDirectory or {field}",
+    errno.ENOTDIR: "a file has the name of the socket's directory: move the file away and make the directory, or set runtimeDirectory or "
+    "{field}",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }
 

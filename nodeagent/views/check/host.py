@@ -1,7 +1,7 @@
 """Checks of the host: kernel, cgroups, and other programs that write the same settings. One function per check; pure."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import (
@@ -132,12 +132,19 @@ def check_governor(facts: NodeFacts) -> CheckResult:
         "governor",
         Level.WARNING,
         f"the frequency follows the load: {said}",
-        f"sudo cpupower frequency-set -g performance # until the next boot; undo: sudo cpupower frequency-set -g {min(slow)}",
+        f"{_set_governor('performance', [cpu for cpus in slow.values() for cpu in cpus], facts)} # until the next boot; undo: "
+        + " && ".join(_set_governor(name, cpus, facts) for name, cpus in sorted(slow.items())),
         tuple(
             SettingWrite(paths[cpu], "performance", name)
             for cpu, name in sorted((cpu, name) for name, cpus in slow.items() for cpu in cpus)
         ),
     )
+
+
+def _set_governor(name: str, cpus: Iterable[int], facts: NodeFacts) -> str:
+    """Return the command that sets the governor of these CPUs, and of no others."""
+    chosen = CpuSet.from_ids(cpus)
+    return f"sudo cpupower {'' if chosen == facts.topology.online else f'-c {chosen} '}frequency-set -g {name}"
 
 
 def check_irqbalance(facts: NodeFacts) -> CheckResult:

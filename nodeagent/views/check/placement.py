@@ -143,9 +143,13 @@ def check_huge_pages(facts: NodeFacts) -> CheckResult:
         text, fix = size.removeprefix("hugepages-"), ""
         if text[-2:] in units and text[:-2].isdigit():
             kib = int(text[:-2]) * units[text[-2:]]
-            least = next(node for node, amount in amounts.items() if amount == min(amounts.values()))
-            path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
-            fix = f"echo {max(amounts.values()) // (kib * 1024)} | sudo tee {path}"
+            most = max(amounts.values())
+            paths = (
+                f"/{NODES}/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages"
+                for node, amount in amounts.items()
+                if amount < most
+            )
+            fix = f"echo {most // (kib * 1024)} | sudo tee {' '.join(paths)}"
         return CheckResult(name, Level.WARNING, f"{size} are uneven: {said}", fix)
     controllers = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     limits = (

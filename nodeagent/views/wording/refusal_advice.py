@@ -68,7 +68,7 @@ _ADVICE = {
     RESIZE_INFEASIBLE: "undo the resize, or delete the pod and apply it again with its new amounts (for a Kubernetes pod: "
     "`kubectl replace --force`)",
     RESIZE_DEFERRED: "end a pod that holds the missing resource, or request less; the resize is retried automatically after every change",
-    UID_TAKEN: "give the manifest another UID",
+    UID_TAKEN: "give the manifest another UID (metadata.uid): the container is decided on again when its runtime asks again",
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
 _UNALIGNED = "not multiple cpus per core"
@@ -106,7 +106,7 @@ def advise_next_step(reason: str, pod: str, message: str = "") -> str:
         pod: the pod's namespace/name.
         message: the message of the refusal.
     """
-    if reason in {STATE_NOT_SAVED, *OF_QUEUE}:
+    if reason in {STATE_NOT_SAVED, UID_TAKEN, *OF_QUEUE}:
         return _ADVICE[reason]
     if reason == RESIZE_DEFERRED:
         return f"{_ADVICE[reason]} (`nodeagent topology` shows the owners)"

@@ -211,6 +211,24 @@ def test_what_can_never_be_is_said_once_and_the_pod_runs_on(before: Container, a
     assert why in change.refusal.message
     assert agent.state.promises == promises
     assert_nothing_was_restarted(machine, "poduid-a/app")
+    agent.want(pod("a", before))
+    agent.settle()
+    assert refusals(agent) == [("a", RESIZE_INFEASIBLE)], "told once"
+    assert entry(agent).refused_change is None, "the resize is undone"
+
+
+def test_a_pod_that_can_not_be_resized_is_admitted_with_its_new_amounts_after_its_end() -> None:
+    machine, agent = started(NODE, pod("a", app(cpu="2")))
+    after = pod("a", app(cpu="1500m"))
+    agent.want(after)
+    agent.settle()
+    assert entry(agent).refused_change is not None
+    agent.want()
+    agent.settle()
+    machine.now_ms += 1000
+    agent.want(after)
+    agent.settle()
+    assert (entry(agent).refused_change, entry(agent).pod.containers) == (None, after.containers)
 
 
 def test_who_shares_has_another_weight_limit_and_memory_at_once() -> None:

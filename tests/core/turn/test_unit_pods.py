@@ -161,7 +161,7 @@ def test_other_amounts_move_it_and_what_it_had_first_counts() -> None:
 # One pod for each unit
 
 
-def test_the_second_pod_for_a_unit_is_refused_and_changes_nothing() -> None:
+def test_the_second_pod_for_a_unit_is_refused_until_the_other_one_has_ended() -> None:
     machine, agent = begun(db())
     since = len(machine.writes)
     agent.want(db(), db("other"))
@@ -170,6 +170,12 @@ def test_the_second_pod_for_a_unit_is_refused_and_changes_nothing() -> None:
     assert refusal is not None
     assert (refusal.reason, refusal.message) == (UNIT_TAKEN, "pod default/db stands for unit db.service already")
     assert machine.writes[since:] == []
+    agent.want(db("other"))
+    agent.rest()
+    agent.retried = frozenset({entry(agent, "other").pod.uid})
+    agent.rest()
+    assert refused(agent) == {}, "once the other pod has ended"
+    assert entry(agent, "other").phase is Phase.RUNNING
 
 
 def test_a_pod_of_another_domain_takes_no_unit_of_systemd() -> None:

@@ -28,7 +28,7 @@ from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.formats.config.config_yaml import parse_config
-from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig
+from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig, read_nri_config
 from nodeagent.formats.kernel import settings as kernel
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, SYSTEMD, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
@@ -292,7 +292,8 @@ CASES = [
     Case("numa-balancing", "unknown", "is missing", facts({NUMA: None, "proc/sys/kernel/osrelease": None})),
     Case("governor", "ok", "does not scale"),
     Case("governor", "ok", "performance on every CPU", facts(dict.fromkeys(GOVERNED, "performance"))),
-    Case("governor", "warning", "powersave on CPUs 6-7", facts(GOVERNED), "cpupower frequency-set -g performance"),
+    Case("governor", "warning", "powersave on CPUs 6-7", facts(GOVERNED), "cpupower -c 6-7 frequency-set -g performance # until the next boot; undo: sudo cpupower -c 6-7 frequency-set -g powersave"),
+    Case("governor", "warning", "powersave on CPUs 0-7", facts(dict.fromkeys(GOVERNED, "powersave")), "cpupower frequency-set -g performance # until the next boot; undo: sudo cpupower frequency-set -g powersave"),
     Case("irqbalance", "ok", "does not run"),
     Case("irqbalance", "warning", "may put interrupts on pods' exclusive CPUs", facts({service("irqbalance"): RUNS}), "interruptIsolation: affinity"),
     Case("irqbalance", "ok", "the agent tells it", facts({service("irqbalance"): RUNS}, config=Config(STATIC, interrupt_isolation="affinity"))),
@@ -775,3 +776,48 @@ def test_the_reservation_that_is_advised_keeps_pods_off_the_memory_of_nodes_with
     lines = f"memoryManagerPolicy: Static\nsystemReserved: {{memory: {line[1]}}}\n{line[2]}"
     after = verdict(configured(case.facts, lines), case.check)
     assert (after.level, after.fix) == (Level.OK, "")
+
+
+# What it advises about huge pages and containerd
+
+
+def seen_pages(root: Path, given: Topology) -> Topology:
+    """Read the numbers of huge pages; those for the whole node are spread over its NUMA nodes."""
+    at_all = root / "proc/sys/vm/nr_hugepages"
+    spread = (int(at_all.read_text()) // len(given.numa)) if at_all.exists() else 0
+    numa = []
+    for one in given.numa:
+        path = root / f"sys/devices/system/node/node{one.id}/hugepages/hugepages-2048kB/nr_hugepages"
+        count = int(path.read_text()) if path.exists() else dict(one.hugepages).get("hugepages-2Mi", 0) >> 21
+        numa.append(NumaNode(one.id, one.memory_bytes, (("hugepages-2Mi", (count + spread) << 21),)))
+    return Topology.of(given.cpus, numa)
+
+
+@pytest.mark.parametrize("amounts", [(0, 0, 0), (2**22, 0, 0), (2**22, 2**21, 0), (0, 2**23, 2**23)])
+def test_the_command_for_huge_pages_is_enough(amounts: tuple[int, ...], tmp_path: Path) -> None:
+    numa = [NumaNode(number, 2**32, (("hugepages-2Mi", amount),)) for number, amount in enumerate(amounts)]
+    before = Topology.of([Cpu(number, core=number, socket=0, numa=number) for number in range(3)], numa)
+    command = verdict(facts(placement=Placement(), topology=before), "huge-pages").fix
+    for path in re.findall(r"/((?:proc|sys)/\S+)", command):
+        (tmp_path / path).parent.mkdir(parents=True)
+    here = re.sub(r"/(proc|sys)/", rf"{tmp_path}/\1/", command.replace("sudo ", ""))
+    subprocess.run(["sh", "-euc", here], check=True, stdout=subprocess.DEVNULL)
+    files = {UNIT: "cpuset cpu memory hugetlb"}
+    after = verdict(facts(files, Placement(), seen_pages(tmp_path, before)), "huge-pages")
+    assert (after.level, after.fix) == (Level.OK, ""), after.reason
+
+
+_CONTAINERD = re.compile(r'(?:before 2\.0: )?(\w+ = \S+) in (\[plugins\.".*?"\])')
+CONTAINERDS = [case for case in CASES if _CONTAINERD.match(verdict(case.facts, case.check).fix)]
+
+
+@pytest.mark.parametrize("case", CONTAINERDS, ids=lambda case: f"{case.check}: {case.said}")
+def test_the_line_that_is_advised_for_containerd_mends_it(case: Case) -> None:
+    line = _CONTAINERD.match(verdict(case.facts, case.check).fix)
+    assert line is not None
+    assert case.facts.runtime is not None
+    added = read_nri_config((("c", f"version = 3\n{line[2]}\n{line[1]}\n".encode()),))
+    fields = {name: value for name in added.__struct_fields__ if (value := getattr(added, name)) is not None}
+    mended = replace(case.facts.runtime, config=replace(case.facts.runtime.config or NriConfig(), **fields))
+    after = verdict(replace(case.facts, runtime=mended), case.check)
+    assert (after.level, after.fix) == (Level.OK, ""), after.reason
