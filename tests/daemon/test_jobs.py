@@ -435,6 +435,27 @@ def test_waiting_jobs_start_first_come_first_served(daemon: Daemon, owners: Owne
     assert len(placement(small).exclusive_cpus) == 1
 
 
+def test_the_metrics_count_waiting_jobs_and_tell_since_when(daemon: Daemon, owners: Owners) -> None:
+    def told() -> tuple[float, float]:
+        lines = daemon.agent.metrics.exposition.text().decode().splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("nodeagent_jobs_waiting"))
+        return float(values["nodeagent_jobs_waiting"]), float(values["nodeagent_jobs_waiting_timestamp_seconds"])
+
+    owners.asks("holds", LARGEST)
+    daemon.rest()
+    assert told() == (0, 0)
+    began = daemon.machine.now_ms // 1000
+    owners.asks("first", "1", ticket="first")
+    daemon.rest()
+    daemon.machine.now_ms += 5000
+    owners.asks("second", "1", ticket="second")
+    daemon.rest()
+    assert told() == (2, began)
+    owners.ends("holds")
+    daemon.rest()
+    assert told() == (0, 0)
+
+
 def test_a_waiting_job_that_leaves_lets_the_next_one_start(daemon: Daemon, owners: Owners) -> None:
     owners.asks("holds", "4")
     daemon.rest()

@@ -233,7 +233,7 @@ def test_the_dashboard_is_one_that_grafana_can_lay_out() -> None:
         if panel["type"] != "row":
             assert panel["description"]
             assert panel["datasource"]["uid"] == "${datasource}"
-            assert [target["refId"] for target in panel["targets"]] == list("ABCD"[: len(panel["targets"])])
+            assert [target["refId"] for target in panel["targets"]] == list("ABCDE"[: len(panel["targets"])])
             assert panel["fieldConfig"]["defaults"]["unit"]
     assert [variable["name"] for variable in dashboard()["templating"]["list"]] == ["datasource", "instance"]
 

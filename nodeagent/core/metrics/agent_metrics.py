@@ -47,6 +47,8 @@ CHANGE_REFUSALS = "nodeagent_change_refusals_total"
 CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
 PODS = "nodeagent_pods"
 WAITING = "nodeagent_waiting_requests"
+JOBS_WAITING = "nodeagent_jobs_waiting"
+JOBS_WAITING_TIME = "nodeagent_jobs_waiting_timestamp_seconds"
 CONTAINERS = "nodeagent_containers"
 CONTAINER_INFO = "nodeagent_container_info"
 EXCLUSIVE_CPU_INTERRUPTS = "nodeagent_exclusive_cpu_interrupts_total"
@@ -112,6 +114,12 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
     MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed, waiting jobs as Pending.", ("phase", "qos")),
     MetricSpec(WAITING, "gauge", "Requests of pods that are not met, by what is asked for.", ("asked",)),
+    MetricSpec(JOBS_WAITING, "gauge", "Jobs that wait for room (`nodeagent queue`)."),
+    MetricSpec(
+        JOBS_WAITING_TIME,
+        "gauge",
+        "Time since which the job that waits longest is refused, in seconds since the epoch. 0 means that none waits.",
+    ),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
     MetricSpec(
         CONTAINER_INFO,

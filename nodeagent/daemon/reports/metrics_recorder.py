@@ -172,6 +172,9 @@ class MetricsRecorder:
             values[Series(names.WAITING, (("asked", RequestKind.CONTAINER.value),))] = len(state.runtime.refused)
         values |= {Series(names.PROBLEMS, (("kind", kind.value),)): count for kind, count in view.wrong.items()}
         values[Series(names.CONFIG_REFUSED)] = view.wrong.get(ProblemKind.CONFIGURATION_REFUSED, 0)
+        if Series(names.JOBS_WAITING) in self.counted:
+            since = (entry.refusal.at_ms for entry in state.entries if entry.refusal is not None and entry.is_queued)
+            values[Series(names.JOBS_WAITING_TIME)] = min(since) // 1000
         values[Series(names.CONFIG_REFUSED_TIME)] = int(self.config_refused_at_seconds)
         values[Series(names.DEGRADED_CONTAINERS)] = view.wrong.get(ProblemKind.DEGRADED, 0)
         values[Series(names.STARVED_CONTAINERS)] = view.wrong.get(ProblemKind.STARVED, 0)
@@ -216,6 +219,7 @@ class MetricsRecorder:
 def _measure_pod(managers: Managers, config: Config, promises: Promises, entry: PodEntry) -> _PodMetrics:
     counted = [Series(names.PODS, (("phase", entry.phase.value), ("qos", entry.qos.value)))]
     counted += [Series(names.WAITING, (("asked", kind.value),)) for kind, _ in entry.waiting]
+    counted += [Series(names.JOBS_WAITING)] if entry.is_queued else []
     held: dict[Holder, CpuSet] = {}
     claims: dict[Holder, tuple[str, ...]] = {}
     paths: dict[Holder, str] = {}
