@@ -350,9 +350,9 @@ These are exported if `podResourcesSocket` is set ([serve PodResources](../how-t
 | --- | --- | --- | --- |
 {_metric_rows(AGENT_METRICS, aliases=False)}
 
-Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}`, so a node has at most as many
-times {_SERIES_OF_CONTAINER} series as it has CPUs. `metricsContainers: false` leaves them out. Pods' names are in `{CONTAINER_INFO}` in any
-case. Everything else about a container is in `{CONTAINER_INFO}`, for joins:
+Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}` (one less where the kernel has
+no irq.pressure), so a node has at most as many times {_SERIES_OF_CONTAINER} series as it has CPUs. `metricsContainers: false` leaves them
+out. Pods' names are in `{CONTAINER_INFO}` in any case. Everything else about a container is in `{CONTAINER_INFO}`, for joins:
 `rate(nodeagent_container_throttled_periods_total[5m]) * on (instance, namespace, pod, container) group_left (cpus, mems) {CONTAINER_INFO}`.
 
 ## Histogram buckets

@@ -235,13 +235,13 @@ RESERVATION = (
 ONLINE = "tests/views/check/test_check.py::test_the_command_for_offline_cpus_brings_all_of_them_online"
 FIXES: tuple[tuple[str, str], ...] = (
     (r"disable --now", ELSEWHERE),
+    (r"nr_hugepages", PAGES),
     (r"undo: |^setarch ", SETTING),
     (r"^memoryManagerPolicy: Static, ", RESERVATION),
     (r"^for cpu in |/online", ONLINE),
     (r"^\w+: [^;]* in the configuration", LINE),
     (r"sudo systemctl start nodeagent-pods", UNIT),
     (r"sudo systemctl restart nodeagent|examples/config.yaml", CONFIG),
-    (r"nr_hugepages", PAGES),
     (r"^(before 2\.0: )?(disable = false|plugin_re\w+ = )", RUNTIME),
     (r"apt install|kernel 6\.7|the command line|is required|containerd|BIOS", ELSEWHERE),
     (r"kubelet 1\.37|kubelet's configuration|cgroup_no_v1|in kernel|boot", ELSEWHERE),

@@ -17,6 +17,8 @@ _COPY_COMMAND = "sudo cp examples/config.yaml /etc/nodeagent/ # see nodeagent --
 
 _SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
+_PAGES = "/proc/sys/vm/nr_hugepages"
+_ADD_PAGES = f"echo 512 | sudo tee {_PAGES} # until the next boot; undo: echo 0 | sudo tee {_PAGES}"
 
 
 def check_configuration(facts: NodeFacts) -> CheckResult:
@@ -133,7 +135,7 @@ def check_huge_pages(facts: NodeFacts) -> CheckResult:
     sizes = [(size, amount) for size, amount in facts.topology.hugepages if amount]
     if not sizes:
         why = "there are none, so pods that request them are refused"
-        return CheckResult(name, Level.NOTE, why, "echo 512 | sudo tee /proc/sys/vm/nr_hugepages")
+        return CheckResult(name, Level.NOTE, why, _ADD_PAGES)
     topology, units = facts.topology, {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
     for size, _ in topology.hugepages:
         amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
@@ -144,12 +146,13 @@ def check_huge_pages(facts: NodeFacts) -> CheckResult:
         if text[-2:] in units and text[:-2].isdigit():
             kib = int(text[:-2]) * units[text[-2:]]
             most = max(amounts.values())
-            paths = (
-                f"/{NODES}/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages"
+            paths = {
+                f"/{NODES}/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages": amount
                 for node, amount in amounts.items()
                 if amount < most
-            )
-            fix = f"echo {most // (kib * 1024)} | sudo tee {' '.join(paths)}"
+            }
+            back = "; ".join(f"echo {amount // (kib * 1024)} | sudo tee {path}" for path, amount in paths.items())
+            fix = f"echo {most // (kib * 1024)} | sudo tee {' '.join(paths)} # until the next boot; undo: {back}"
         return CheckResult(name, Level.WARNING, f"{size} are uneven: {said}", fix)
     controllers = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     limits = (

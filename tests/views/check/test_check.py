@@ -281,8 +281,8 @@ CASES = [
     Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("2-3")))),
     Case("nohz-full", "warning", "reserved CPUs 0,4 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("0-7"))), "nohz_full=1-3,5-7 in GRUB_CMDLINE_LINUX"),
     Case("nohz-full", "warning", "reserved CPUs 4 are tickless", facts(topology=changed(nohz_full=CpuSet.of(4))), "no nohz_full"),
-    Case("huge-pages", "note", "there are none", fix="nr_hugepages"),
-    Case("huge-pages", "warning", "hugepages-2Mi are uneven: 4 MiB on node 0, 0 MiB on node 1", facts(topology=pages(2**22, 0)), "echo 2 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"),
+    Case("huge-pages", "note", "there are none", fix="tee /proc/sys/vm/nr_hugepages # until the next boot; undo: echo 0 | sudo tee /proc/sys/vm/nr_hugepages"),
+    Case("huge-pages", "warning", "hugepages-2Mi are uneven: 4 MiB on node 0, 0 MiB on node 1", facts(topology=pages(2**22, 0)), "echo 2 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages # until the next boot; undo: echo 0 | sudo tee /sys"),
     Case("huge-pages", "note", "limits are not enforced (no hugetlb controller)", facts(topology=pages(2**22, 2**22))),
     Case("huge-pages", "ok", "hugepages-2Mi 8 MiB, the same on every NUMA node", facts({UNIT: "cpuset cpu memory hugetlb"}, topology=pages(2**22, 2**22))),
     Case("numa-balancing", "ok", "the kernel doesn't move memory"),
@@ -797,14 +797,17 @@ def seen_pages(root: Path, given: Topology) -> Topology:
 def test_the_command_for_huge_pages_is_enough(amounts: tuple[int, ...], tmp_path: Path) -> None:
     numa = [NumaNode(number, 2**32, (("hugepages-2Mi", amount),)) for number, amount in enumerate(amounts)]
     before = Topology.of([Cpu(number, core=number, socket=0, numa=number) for number in range(3)], numa)
-    command = verdict(facts(placement=Placement(), topology=before), "huge-pages").fix
-    for path in re.findall(r"/((?:proc|sys)/\S+)", command):
+    found = verdict(facts(placement=Placement(), topology=before), "huge-pages")
+    for path in re.findall(r"/((?:proc|sys)/\S+)", found.fix.partition("#")[0]):
         (tmp_path / path).parent.mkdir(parents=True)
-    here = re.sub(r"/(proc|sys)/", rf"{tmp_path}/\1/", command.replace("sudo ", ""))
-    subprocess.run(["sh", "-euc", here], check=True, stdout=subprocess.DEVNULL)
+    here = re.sub(r"/(proc|sys)/", rf"{tmp_path}/\1/", found.fix.replace("sudo ", ""))
+    command, _, back = here.partition(" # until the next boot; undo: ")
     files = {UNIT: "cpuset cpu memory hugetlb"}
+    subprocess.run(["sh", "-euc", command], check=True, stdout=subprocess.DEVNULL)
     after = verdict(facts(files, Placement(), seen_pages(tmp_path, before)), "huge-pages")
     assert (after.level, after.fix) == (Level.OK, ""), after.reason
+    subprocess.run(["sh", "-euc", back], check=True, stdout=subprocess.DEVNULL)
+    assert verdict(facts(files, Placement(), seen_pages(tmp_path, before)), "huge-pages") == found
 
 
 _CONTAINERD = re.compile(r'(?:before 2\.0: )?(\w+ = \S+) in (\[plugins\.".*?"\])')
