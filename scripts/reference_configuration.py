@@ -101,6 +101,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("nriSocket", _DEFAULT.nri_socket, "containerd's NRI socket, `/var/run/nri/nri.sock`, for the agent to place its containers, too; empty: it doesn't"),
     ("kubeletPodsSocket", _DEFAULT.kubelet_pods_socket, "socket of kubelet's pods API (1.37), the source of what NRI doesn't tell about containerd's pods; empty: not asked"),
     ("jobs", "", "the group whose members may run jobs, besides root, and the limits of all jobs of a user: `{group: NAME, maxCPUs: 8, maxMemory: 32Gi, maxPerUser: 10}`"),
+    ("runThresholds", "", "how much of each [disturbance](../how-to/certificate.md#what-disturbs) a clean run may have, where it isn't the default, in thousandths, per second or times: `{steal: 50, interrupts: 200}`"),
     ("stateRecovery", _DEFAULT.state_recovery, "`recover` rebuilds an unusable state from the running pods; `strict` refuses to start, as kubelet does"),
 )  # fmt: skip
 """Fields, default, meaning."""

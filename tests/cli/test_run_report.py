@@ -189,6 +189,25 @@ def test_what_was_quiet_and_what_could_not_be_is_in_the_report(tree: RunTree) ->
     }
 
 
+def test_the_thresholds_of_the_configuration_decide_and_are_those_of_the_comparison(
+    tree: RunTree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change() -> None:
+        tree.run()
+        tree.ran[6] += 4
+
+    paths = [str(tmp_path / f"{name}.json") for name in ("good", "bad")]
+    tree.answer = {**tree.answer, "runThresholds": {"sibling": 500}}
+    Path(paths[0]).write_text(json.dumps(tree.report(tree.run)))
+    found = tree.report(change)
+    check_schema(found)
+    assert found["verdict"] == "clean"
+    assert [one["threshold"] for one in found["measures"] if one["name"] == "sibling"] == [500]
+    Path(paths[1]).write_text(json.dumps(found))
+    assert main(["report", "compare", *paths]) == 0
+    assert "no difference was measured" in capsys.readouterr().out
+
+
 def test_steal_is_unknown_where_a_cpu_has_no_times(tree: RunTree) -> None:
     """As of one that was offline at the end."""
 

@@ -37,6 +37,7 @@ from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.transport.local_api_client import ApiError, call
+from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.wire.exchange import Peer
 from tests.support.daemon_model import Daemon, Steps, answered, watched
@@ -795,6 +796,14 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
         asked_as_user(served, "two", cpu="1")
     with pytest.raises(JobRequestError, match=r"only root's jobs may have devices of their own: it asks for \S+/nic"):
         asked_as_user(served, "three", cpu="1", **{"example.com/nic": "1"})
+
+
+def test_who_writes_a_report_is_told_the_rules_for_it(served: Daemon) -> None:
+    configured = replace(served.agent.node.config, run_thresholds=(("steal", 50),))
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
+    socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "2", "memory": "64Mi"}
+    answer = answered(served, lambda: call(socket, "job", timeout_seconds=60, name="one", amounts=amounts, report=True))
+    assert (answer["runThresholds"], answer["configurationHash"]) == ({"steal": 50}, hash_config(configured))
 
 
 NOBODY_UNBOUNDED = Limits(unbounded=frozenset())

@@ -16,6 +16,7 @@ from nodeagent.cli.support.job_report import RunPlan
 from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
 from nodeagent.cli.support.standard_streams import write_error
+from nodeagent.core.certificate.disturbances import change_thresholds
 from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 from nodeagent.edge.kernel.interrupts import is_bound
 from nodeagent.edge.kernel.run_files import RunFiles
@@ -143,6 +144,7 @@ class ReportedRuns:
                 self._find_own_interrupts(),
                 self._answer.get("configurationHash"),
                 self._answer.get("quiet"),
+                change_thresholds(self._answer.get("runThresholds", {})),
                 is_first_run=self._runs == 1,
             )
         )

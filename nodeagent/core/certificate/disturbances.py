@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 PER_MILLE, PER_SECOND = "perMille", "perSecond"
 MICROSECONDS, BYTES, TIMES, KILOHERTZ = "microseconds", "bytes", "times", "kilohertz"
@@ -127,22 +128,30 @@ class Disturbance(Struct, frozen=True):
         return self.quantity.rate / max(1, self.threshold.most)
 
 
-def find_disturbances(measured: Mapping[str, MeasuredRate | None]) -> tuple[Disturbance, ...]:
+def change_thresholds(most: Mapping[str, int]) -> dict[str, Threshold]:
+    """Return all thresholds, some of them with another largest rate of a clean run. Unknown names are left out."""
+    return {name: replace(one, most=most.get(name, one.most)) for name, one in THRESHOLDS.items()}
+
+
+def find_disturbances(
+    measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS
+) -> tuple[Disturbance, ...]:
     """Find the quantities that disturb, the biggest first.
 
     Args:
         measured: quantities by the names of `THRESHOLDS`. None means unknown.
+        thresholds: thresholds by the same names.
     """
     found = [
-        Disturbance(name, quantity, THRESHOLDS[name])
+        Disturbance(name, quantity, thresholds[name])
         for name, quantity in measured.items()
-        if quantity is not None and quantity.amount >= THRESHOLDS[name].least and quantity.rate > THRESHOLDS[name].most
+        if quantity is not None and quantity.amount >= thresholds[name].least and quantity.rate > thresholds[name].most
     ]
     return tuple(sorted(found, key=lambda one: (-one.size, one.name)))
 
 
-def find_verdict(measured: Mapping[str, MeasuredRate | None]) -> str:
+def find_verdict(measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS) -> str:
     """Return `clean`, `disturbed`, or `unknown` if nothing disturbed but other tasks couldn't be measured."""
-    if find_disturbances(measured):
+    if find_disturbances(measured, thresholds):
         return "disturbed"
     return "unknown" if measured.get(ESSENTIAL) is None else "clean"

@@ -249,6 +249,8 @@ class Config(Struct, frozen=True):
     """
     jobs: JobBounds | None = None
     """Users who may run jobs, and their limits. None means that only root may run jobs."""
+    run_thresholds: tuple[tuple[str, int], ...] = ()
+    """Largest rates of a clean run by disturbance, in the disturbance's own unit, where they aren't the defaults."""
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known but unused. Each is logged once."""
     notes: tuple[str, ...] = ()

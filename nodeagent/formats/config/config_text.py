@@ -80,6 +80,8 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
         limits = {name: str(bound) for name, bound in bounds.items() if bound is not None}
         places["jobs"] = {"group": jobs.group, **limits, "maxPerUser": jobs.max_per_user}
+    if config.run_thresholds:
+        places["runThresholds"] = dict(config.run_thresholds)
     return fields | places
 
 

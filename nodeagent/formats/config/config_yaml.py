@@ -185,6 +185,7 @@ class _ConfigReader:
             pod_pids_limit=default.pod_pids_limit if tasks is None else tasks,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
             jobs=self._read_jobs(),
+            run_thresholds=self._read_run_thresholds(),
             state_recovery=fields.one_of("stateRecovery", ("recover", "strict")) or default.state_recovery,
         )
         self._check_cgroups(placement)
@@ -220,6 +221,16 @@ class _ConfigReader:
         if max_per_user is None:
             max_per_user = JobBounds("").max_per_user
         return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], max_per_user)
+
+    def _read_run_thresholds(self) -> tuple[tuple[str, int], ...]:
+        fields = self._fields.object("runThresholds")
+        if fields is None:
+            return ()
+        from nodeagent.core.certificate.disturbances import THRESHOLDS  # noqa: PLC0415 - few nodes change them
+
+        found = {name: fields.integer(name, 0, _MAX_INT32) for name in sorted(THRESHOLDS)}
+        fields.close()
+        return tuple((name, most) for name, most in found.items() if most is not None)
 
     def _read_flag(self, key: str, default: bool) -> bool:
         value = self._fields.boolean(key)

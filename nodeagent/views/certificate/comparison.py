@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.certificate.disturbances import THRESHOLDS
+from nodeagent.core.certificate.disturbances import THRESHOLDS, change_thresholds
 from nodeagent.formats.syntax.json_values import JsonValue, parse_json
 from nodeagent.views.certificate.run_report import KIND as REPORT_KIND
 from nodeagent.views.certificate.words import format_measure, format_rate
@@ -47,6 +47,8 @@ class ReadReport(Struct, frozen=True):
     """Exit status of the command. None means that a signal ended it."""
     measures: Mapping[str, tuple[int | None, str | None]]
     """Value and largest cause of each measure, by name. Measures that this version doesn't know are left out."""
+    thresholds: Mapping[str, int]
+    """Largest rate of a clean run, by measure."""
     timeline: tuple[tuple[int, Mapping[str, int]], ...]
     """Duration in microseconds and measures in thousandths of each part of the run."""
     facts: Mapping[str, Any]
@@ -72,6 +74,7 @@ def read_report(text: bytes, name: str) -> ReadReport:
         lambda one: (
             one.field("name").text(),
             (one.read_optional("value", JsonValue.whole, None), one.read_optional("source", JsonValue.text, None)),
+            one.field("threshold").whole(),
         )
     )
     return ReadReport(
@@ -79,7 +82,8 @@ def read_report(text: bytes, name: str) -> ReadReport:
         document.field("verdict").text(),
         document.field("microseconds").whole(1),
         document.field("exit").read_optional("status", JsonValue.whole, None),
-        {name: found for name, found in measures if name in THRESHOLDS},
+        {name: found for name, found, _ in measures if name in THRESHOLDS},
+        {name: most for name, _, most in measures if name in THRESHOLDS},
         document.field("timeline").each(
             lambda part: (
                 part.field("microseconds").whole(),
@@ -131,8 +135,8 @@ def _describe_run(report: ReadReport) -> Document:
 
 
 def _compare_measures(good: ReadReport, bad: ReadReport) -> Iterator[Document]:
-    """Yield the measures that are higher than in the good report by more than the threshold."""
-    for name, threshold in THRESHOLDS.items():
+    """Yield the measures that are higher than in the good report by more than its threshold."""
+    for name, threshold in change_thresholds(good.thresholds).items():
         (was, _), (value, source) = (one.measures.get(name, (None, None)) for one in (good, bad))
         if was is not None and value is not None and value - was > threshold.most:
             measure = {"name": name, "unit": threshold.unit, "value": value, "source": source}

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from nodeagent.core.certificate.disturbances import THRESHOLDS
 from nodeagent.views.certificate.comparison import ReadReport, format_duration, format_fact
 from nodeagent.views.certificate.words import format_rate
 
@@ -59,8 +58,8 @@ def _draw_timeline(report: ReadReport, longest_us: int) -> str:
     """Draw a row of bars for each measure that ever exceeded its threshold. All runs have the same scale of time."""
     rows = [
         name
-        for name, threshold in THRESHOLDS.items()
-        if any(rates.get(name, 0) > threshold.most for _, rates in report.timeline)
+        for name, most in report.thresholds.items()
+        if any(rates.get(name, 0) > most for _, rates in report.timeline)
     ]
     if not rows:
         return '<p class="aside">No timeline shows a disturbance.</p>'
@@ -76,7 +75,7 @@ def _draw_timeline(report: ReadReport, longest_us: int) -> str:
                 elapsed_us * _WIDTH / longest_us,
                 rate * (_ROW - 8) / 1000,
             )
-            colour = "#b42318" if rate > THRESHOLDS[name].most else "#1a7f37"
+            colour = "#b42318" if rate > report.thresholds[name] else "#1a7f37"
             place = f'x="{x:.1f}" y="{bottom - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
             said = f"{at_us / 1_000_000:.2f} s: {format_rate('perMille', rate)}"
             parts.append(f'<rect {place} fill="{colour}"><title>{said}</title></rect>')

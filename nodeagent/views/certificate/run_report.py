@@ -9,6 +9,7 @@ from msgspec import Struct
 from nodeagent.core.certificate.disturbances import (
     THRESHOLDS,
     MeasuredRate,
+    Threshold,
     find_disturbances,
     find_verdict,
 )
@@ -84,6 +85,7 @@ class RunObservation(Struct, frozen=True):
     """Quiet settings of the job's cores by name: those applied with their values, and those missing with reasons. None means that none
     were requested.
     """
+    thresholds: Mapping[str, Threshold] = THRESHOLDS
     is_first_run: bool = True
     """Whether no other command has run in this cgroup before."""
 
@@ -136,7 +138,7 @@ def describe_run(seen: RunObservation) -> Document:
     return {
         "kind": KIND,
         "version": VERSION,
-        "verdict": find_verdict(measured),
+        "verdict": find_verdict(measured, seen.thresholds),
         "disturbances": [
             {
                 "name": one.name,
@@ -149,16 +151,16 @@ def describe_run(seen: RunObservation) -> Document:
                 "source": one.quantity.source or None,
                 "remedy": one.threshold.remedy,
             }
-            for one in find_disturbances(measured)
+            for one in find_disturbances(measured, seen.thresholds)
         ],
         "measures": [
             {
                 "name": name,
                 "value": None if quantity is None else quantity.rate,
-                "unit": THRESHOLDS[name].unit,
-                "threshold": THRESHOLDS[name].most,
+                "unit": seen.thresholds[name].unit,
+                "threshold": seen.thresholds[name].most,
                 "amount": None if quantity is None else quantity.amount,
-                "amountUnit": THRESHOLDS[name].amount_unit,
+                "amountUnit": seen.thresholds[name].amount_unit,
                 "source": None if quantity is None else quantity.source or None,
             }
             for name, quantity in measured.items()

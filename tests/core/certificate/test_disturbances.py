@@ -1,6 +1,12 @@
 """What disturbs a run, by which threshold, and in which order it is named."""
 
-from nodeagent.core.certificate.disturbances import THRESHOLDS, MeasuredRate, find_disturbances, find_verdict
+from nodeagent.core.certificate.disturbances import (
+    THRESHOLDS,
+    MeasuredRate,
+    change_thresholds,
+    find_disturbances,
+    find_verdict,
+)
 
 
 def test_the_biggest_multiple_of_its_threshold_is_first() -> None:
@@ -24,6 +30,15 @@ def test_what_is_at_its_threshold_or_too_small_to_measure_does_not_disturb() -> 
         assert find_disturbances({name: MeasuredRate(threshold.most, enough)}) == ()
         assert find_disturbances({name: MeasuredRate(1000, enough - 1)}) == ()
         assert threshold.remedy
+
+
+def test_other_thresholds_change_the_verdict_and_the_order() -> None:
+    measured = {"other-tasks": MeasuredRate(30, 300_000), "steal": MeasuredRate(40, 400_000)}
+    assert [one.name for one in find_disturbances(measured)] == ["steal", "other-tasks"]
+    changed = change_thresholds({"steal": 50, "unknown": 1})
+    assert changed.keys() == THRESHOLDS.keys()
+    assert [(one.name, one.size) for one in find_disturbances(measured, changed)] == [("other-tasks", 3.0)]
+    assert find_verdict(measured, change_thresholds({"steal": 40, "other-tasks": 30})) == "clean"
 
 
 def test_without_the_time_of_other_tasks_no_run_is_clean() -> None:

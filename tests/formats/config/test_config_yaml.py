@@ -15,6 +15,7 @@ from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
+from nodeagent.formats.config.config_text import config_fields
 from nodeagent.formats.config.config_yaml import judge_config, known_fields, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.scenario.scenario import placement_from_scenario
@@ -574,3 +575,14 @@ def test_all_gates_of_a_stage_but_those_set_on_their_own(text: str, on: set[str]
     config = parse_config(f"featureGates: {{{text}}}".encode(), "config.yaml")
     assert {name for name in DEFAULT_GATES if config.placement.gate(name)} == on
     assert not config.reported_fields
+
+
+def test_thresholds_of_a_clean_run_can_be_changed_one_by_one() -> None:
+    config = read("runThresholds: {steal: 50, interrupts: 0}")
+    assert config.run_thresholds == (("interrupts", 0), ("steal", 50))
+    assert config_fields(config)["runThresholds"] == {"interrupts": 0, "steal": 50}
+    assert read("{}").run_thresholds == ()
+    assert "runThresholds" not in config_fields(read("{}"))
+    (unknown, negative) = refused("runThresholds: {sleep: 1, steal: -1}")
+    assert "sleep" in unknown + negative
+    assert "steal" in unknown + negative

@@ -142,7 +142,7 @@ class JobRequests:
             "endsAtMs": self._jobs.find_end_ms(pod.uid),
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
             **({"quiet": self._describe_quiet(placement.exclusive_cpus)} if pod.is_quiet else {}),
-            **({} if asked.optional("report") is None else {"configurationHash": hash_config(self._agent.node.config)}),
+            **({} if asked.optional("report") is None else self._describe_for_report()),
         }
 
     def _describe_quiet(self, exclusive: CpuSet) -> dict[str, object]:
@@ -153,6 +153,10 @@ class JobRequests:
             "applied": {describe_setting(s): value for s, value in sorted(settings.items()) if s not in unavailable},
             "missing": {describe_setting(s): unavailable[s] for s in sorted(settings) if s in unavailable},
         }
+
+    def _describe_for_report(self) -> dict[str, object]:
+        config = self._agent.node.config
+        return {"configurationHash": hash_config(config), "runThresholds": dict(config.run_thresholds)}
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
         """Wait until a job holds nothing, and other programs can use its CPUs. The answer says whether that is so after a minute.
