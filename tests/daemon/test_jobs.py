@@ -429,7 +429,7 @@ def test_waiting_jobs_start_first_come_first_served(daemon: Daemon, owners: Owne
     assert not small.done()
     now = owners.asks("now", "1")
     daemon.rest()
-    assert refusal(now) == JobRefusal("WaitingForJobs", "jobs/large and 1 more wait for room before it")
+    assert refusal(now) == JobRefusal("WaitingForJobs", "jobs/large waits for room before it")
     owners.ends("holds")
     daemon.rest()
     assert len(placement(large).exclusive_cpus) == 5

@@ -1,5 +1,7 @@
 """Stage: decide refused pods that are due, in the order of their refusals, and then new pods, in the order of their manifests."""
 
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, in_turn
@@ -12,7 +14,15 @@ from nodeagent.core.turn.decision import Decide, decide_pod, find_orphan_cpus
 from nodeagent.core.turn.draft import Draft, make_note_events, make_refusal_event, record_refusal
 from nodeagent.core.turn.due import list_due
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
-from nodeagent.core.turn.queue import decide_alone, find_first_waiting, make_refusal, may_overtake, measure_holdings
+from nodeagent.core.turn.queue import (
+    MOST_OVERTAKING,
+    can_overtake,
+    decide_alone,
+    find_first_waiting,
+    make_refusal,
+    may_overtake,
+    measure_holdings,
+)
 from nodeagent.core.turn.world import World
 
 
@@ -25,6 +35,8 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = find_orphan_cpus(draft.state, world)
+    examined = 0
+    """Jobs examined for a start before others."""
     for known, manifest, is_due in (*again, *((None, manifest, True) for manifest in new)):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
         # Nothing is reported about a pod that nobody has asked about and that stays refused.
@@ -35,17 +47,13 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
         if is_silent and taken is not None:
             continue
         undecided, draft = draft, draft if is_silent else draft.plus(draft.state, *make_note_events(manifest))
-        waits = find_first_waiting(draft.state, manifest, world)
-        if waits is not None and known is not None and known.refusal is not None:
-            waits = replace(waits, at_ms=known.refusal.at_ms)
-            if waits == known.refusal and not is_due:
-                continue
-        if waits is not None and known is None and not isinstance(alone := decide_alone(manifest, world), Admitted):
-            waits = Waiting(alone.reason, alone.message, world.now_ms)
-        elif waits is not None and may_overtake(draft.state, manifest, world):
-            waits = None
-        elif waits is not None and known is not None and waits == known.refusal:
-            draft = draft.having_refused(known, RequestKind.POD, world)
+        wait = _look_at_queue(draft, world, known, manifest, is_due=is_due, may_examine=examined < MOST_OVERTAKING)
+        waits, examined = wait.waits, examined + wait.was_examined
+        if wait.stays_due:
+            draft = replace(draft, is_unfinished=True)
+        if waits is not None and known is not None and waits == known.refusal:
+            if is_due and not wait.stays_due:
+                draft = draft.having_refused(known, RequestKind.POD, world)
             continue
         decision = waits or taken or decide_pod(draft.state, pod, usage, orphans, world, decide)
         if isinstance(decision, Admitted):
@@ -68,8 +76,38 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
             entry = replace(known, refusal=replace(refusal, at_ms=known.refusal.at_ms))
             state = draft.state.with_entry(entry)
         draft = draft.plus(state, *(() if is_silent else (make_refusal_event(entry, refusal, report),)))
-        draft = draft.having_refused(replace(entry, refusal=refusal), RequestKind.POD, world)
+        if not wait.stays_due:
+            draft = draft.having_refused(replace(entry, refusal=refusal), RequestKind.POD, world)
     return draft
+
+
+class _QueueLook(NamedTuple):
+    waits: Waiting | None = None
+    """Reason why the pod isn't decided now."""
+    was_examined: bool = False
+    """Whether a start before others was worked out."""
+    stays_due: bool = False
+    """Whether that is left to the next turn."""
+
+
+def _look_at_queue(
+    draft: Draft, world: World, known: PodEntry | None, manifest: Manifest, *, is_due: bool, may_examine: bool
+) -> _QueueLook:
+    """Look whether a pod has to wait for jobs before it. `known` is its refused entry, and None for a new pod."""
+    waits = find_first_waiting(draft.state, manifest, world)
+    if waits is None:
+        return _QueueLook()
+    if known is not None and known.refusal is not None:
+        waits = replace(waits, at_ms=known.refusal.at_ms)
+        if waits == known.refusal and not is_due:
+            return _QueueLook(waits)
+    elif not isinstance(alone := decide_alone(manifest, world), Admitted):
+        return _QueueLook(Waiting(alone.reason, alone.message, world.now_ms))
+    if not can_overtake(manifest, world):
+        return _QueueLook(waits)
+    if not may_examine:
+        return _QueueLook(waits, stays_due=True)
+    return _QueueLook(None if may_overtake(draft.state, manifest, world) else waits, was_examined=True)
 
 
 def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manifest, bool]]:

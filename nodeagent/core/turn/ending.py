@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.pod_sources import is_wanted
-from nodeagent.core.turn.world import EventKind, TurnEvent, World
+from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
@@ -21,6 +21,10 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(draft.state.without(entry.pod.uid), *events)
+        if entry.is_queued:  # the jobs behind it may start earlier
+            draft = replace(
+                draft, seen_room={key: room for key, room in draft.seen_room.items() if not _waits(key, draft)}
+            )
     for entry in draft.state.own_entries() if world.released else ():
         if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
             continue
@@ -35,3 +39,8 @@ def _is_new_again(entry: PodEntry, draft: Draft, world: World) -> bool:
     """Whether a retried pod is decided as a new pod. Its manifest is another one, or it may have to wait for an ending pod's units."""
     manifest = draft.manifests.get(entry.pod.full_name) if entry.pod.uid in world.retried else None
     return manifest is not None and (bool(entry.pod.units) or manifest.pod != entry.pod)
+
+
+def _waits(key: RequestKey, draft: Draft) -> bool:
+    entry = draft.state.entry(key.pod_uid)
+    return entry is not None and entry.is_queued

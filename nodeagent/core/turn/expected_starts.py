@@ -17,7 +17,12 @@ class QueuedJob(Struct, frozen=True):
 
 
 def expect_starts(
-    node: WhatIf, queue: Sequence[QueuedJob], ends_at_ms: Mapping[str, int], now_ms: int, release_ms: int
+    node: WhatIf,
+    queue: Sequence[QueuedJob],
+    ends_at_ms: Mapping[str, int],
+    now_ms: int,
+    release_ms: int,
+    most_trials: int = 10_000,
 ) -> tuple[int | None, ...]:
     """Expect the start of each waiting job, by the same decisions as the agent's.
 
@@ -29,18 +34,22 @@ def expect_starts(
         ends_at_ms: the latest end of each running job with a time limit, by UID.
         now_ms: the time now, in milliseconds like all times here.
         release_ms: the longest time between the end of a job's time and its release.
+        most_trials: limit on the decisions.
 
     Returns:
-        The expected starts. None means that a start is unknown: what the job or one before it needs is held without a time limit.
+        The expected starts. None means that a start is unknown: what the job or one before it needs is held without a time limit, or too
+        many decisions would be needed.
     """
     ends = [(max(end_ms, now_ms) + release_ms, uid) for uid, end_ms in ends_at_ms.items()]
     heapq.heapify(ends)
     starts: list[int] = []
-    at_ms = now_ms
+    at_ms, trials = now_ms, 0
     for job in queue:
+        trials += 1
         decision = node.judge(job.pod)
         while not isinstance(decision, Admitted):
-            if not ends:
+            trials += 1
+            if not ends or trials > most_trials:
                 return (*starts, *[None] * (len(queue) - len(starts)))
             at_ms, uid = heapq.heappop(ends)
             node = node.without(frozenset({uid}))

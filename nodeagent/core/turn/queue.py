@@ -20,6 +20,14 @@ RELEASE_MS = 12_000
 """Longest time between the end of a job's time and the release of its CPUs: the grace period of a job, and two turns."""
 
 
+MOST_OVERTAKING = 2
+"""Limit on the jobs that a turn examines for an earlier start."""
+_MOST_BEFORE = 32
+"""Limit on the waiting jobs before a job that may overtake them."""
+_MOST_TRIALS = 100
+"""Limit on the decisions for the starts of these jobs."""
+
+
 def list_waiting(state: NodeState, source: PodSource) -> list[QueuedJob]:
     """Return the jobs of a source that wait in its queue, in order."""
     entries = {entry.pod.uid: entry for entry in state.entries if entry.is_queued} if source.terms else {}
@@ -49,31 +57,38 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
     before = _list_before(state, manifest, world)
     if not before:
         return None
-    others = f" and {len(before) - 1} more wait" if len(before) > 1 else " waits"
-    return Waiting(WAITS_FOR_JOBS, f"{before[0].pod.full_name}{others} for room before it", world.now_ms)
+    return Waiting(WAITS_FOR_JOBS, f"{before[0].pod.full_name} waits for room before it", world.now_ms)
+
+
+def can_overtake(manifest: Manifest, world: World) -> bool:
+    """Whether a job may start before others at all: it is in the queue, and has a time limit."""
+    source = _find_source(manifest, world)
+    return source is not None and any(
+        one.uid == manifest.pod.uid and one.is_queued and one.max_ms for one in source.terms
+    )
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Whether a queued job may start before the ones before it: it fits, and each of them starts no later than without it.
+    """Whether a job that can overtake may start before the ones before it: it fits, and each of them starts no later than without it.
 
-    That is known only if the starts of all these jobs are known, and the job's own end.
+    That is known only if the starts of all these jobs are known. To bound the time of a turn, it is not worked out behind many jobs.
     """
     source = _find_source(manifest, world)
-    own = None if source is None else next((one for one in source.terms if one.uid == manifest.pod.uid), None)
-    if source is None or own is None or not own.is_queued or not own.max_ms:
-        return False
+    assert source is not None
+    before = _list_before(state, manifest, world)
     gives = world.allocatable if world.config.check_allocatable else None
     node = WhatIf.of(world.managers, state.promises, state.holding_pods(), gives, state.idle_pods())
-    boot_ms = world.now_ms - world.lead_ms
-    before, ends = _list_before(state, manifest, world), find_ends(state, source.terms, boot_ms)
-    starts = expect_starts(node, before, ends, boot_ms, RELEASE_MS)
-    if None in starts:
-        return False
-    decision = node.judge(manifest.pod)
+    decision = node.judge(manifest.pod) if len(before) <= _MOST_BEFORE else None
     if not isinstance(decision, Admitted):
         return False
-    ends[own.uid] = boot_ms + own.max_ms
-    later = expect_starts(node.after(manifest.pod, decision), before, ends, boot_ms, RELEASE_MS)
+    boot_ms = world.now_ms - world.lead_ms
+    ends = find_ends(state, source.terms, boot_ms)
+    starts = expect_starts(node, before, ends, boot_ms, RELEASE_MS, _MOST_TRIALS)
+    if None in starts:
+        return False
+    max_ms = next(one.max_ms for one in source.terms if one.uid == manifest.pod.uid)
+    ends[manifest.pod.uid] = boot_ms + max_ms
+    later = expect_starts(node.after(manifest.pod, decision), before, ends, boot_ms, RELEASE_MS, _MOST_TRIALS)
     return all(new is not None and old is not None and new <= old for old, new in zip(starts, later, strict=True))
 
 

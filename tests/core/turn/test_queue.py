@@ -5,14 +5,16 @@ On this machine a count of free CPUs is the whole decision: one NUMA node, and n
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.state import JOBS, Origin
+from nodeagent.core.turn import admit as admit_stage
 from nodeagent.core.turn.expected_starts import expect_starts
 from nodeagent.core.turn.pod_sources import JobTerms, Manifest, PodSource
-from nodeagent.core.turn.queue import RELEASE_MS, find_ends, list_waiting
+from nodeagent.core.turn.queue import MOST_OVERTAKING, RELEASE_MS, find_ends, list_waiting, may_overtake
 from nodeagent.formats.manifest.job_pod import job_pod
 from tests.support.node_model import Agent, CrashError, Machine
 from tests.support.world import SMALL, node
@@ -69,7 +71,7 @@ class Day:
 
     def settle(self) -> None:
         """Let the agent do all that it can, and judge each start as it comes."""
-        for _ in range(12):
+        for _ in range(60):
             before = self.agent.state
             self.agent.other_sources = (self.source(),)
             self.turn()
@@ -78,7 +80,8 @@ class Day:
                 if self.jobs[uid].started_ms is None and entry is not None and entry.is_active:
                     self.judge_start(self.jobs[uid])
                     self.jobs[uid].started_ms = self.now_ms
-            if self.agent.state is before or self.agent.state == before:
+            wakes_at_ms = self.agent.last.wake_at_ms
+            if self.agent.state == before and (wakes_at_ms is None or wakes_at_ms > self.now_ms):
                 return
         pytest.fail("it doesn't come to rest")
 
@@ -215,3 +218,32 @@ def test_of_those_that_may_overtake_the_one_whose_user_holds_least_goes_first() 
     assert [job.started_ms is not None for job in jobs[3:]] == [False, False, True]
     day.advance_to(day.now_ms + 20 * SECOND)
     assert [job.started_ms is not None for job in jobs[3:]] == [False, True, True]
+
+
+def test_a_turn_examines_few_jobs_for_an_earlier_start_and_the_next_ones_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many jobs wait, they don't keep the deciding thread busy."""
+    examined = []
+
+    def examine(*arguments: Any) -> bool:
+        examined[-1].append(arguments[1].pod.name)
+        return may_overtake(*arguments)
+
+    monkeypatch.setattr(admit_stage, "may_overtake", examine)
+    day = Day(0)
+    holds = Job(0, user=1, cpus=6, max_ms=100 * SECOND, takes_ms=100 * SECOND)
+    day.jobs[holds.pod.uid] = holds
+    day.agent.other_sources = (day.source(),)
+    day.agent.turn()
+    holds.started_ms = day.now_ms
+    for number in range(1, 9):
+        job = Job(number, user=2, cpus=7, max_ms=9 * SECOND, takes_ms=SECOND)
+        day.jobs[job.pod.uid] = job
+    day.agent.other_sources = (day.source(),)
+    while not examined or day.agent.last.wake_at_ms == day.now_ms:
+        examined.append([])
+        day.agent.turn()
+    assert {name for names in examined for name in names} == {f"job{number}" for number in range(2, 9)}
+    assert max(len(set(names)) for names in examined) == MOST_OVERTAKING
+    examined.append([])
+    day.agent.turn()
+    assert examined[-1] == [], "until there is more room"
