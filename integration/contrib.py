@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 CONTRIB = Path(__file__).parent.parent / "contrib"
+METRICS_PAGE = CONTRIB.parent / "docs/reference/metrics.md"
 PROMETHEUS = CONTRIB / "prometheus"
 
 
