@@ -38,6 +38,10 @@ class Runs:
             check=False,
         )
 
+    def refused(self, *words: str) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, CERTIFIED, *words], capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr.partition(":")[0]
+
     def check(self, done: subprocess.CompletedProcess[str], found: Mapping[str, Any]) -> None:
         """Compare what the results say with the report."""
         report = json.loads((self.directory / "results.report.json").read_text())
@@ -97,3 +101,8 @@ def test_a_failed_command_keeps_its_status_and_old_results_get_no_verdict(runs: 
     assert (done.returncode, runs.results.read_text()) == (1, "{}")
     assert "certified: the command has not written" in done.stderr
     assert runs.run("sh", "-c", "kill -9 $$").returncode == 128 + 9
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(runs: Runs) -> None:
+    assert runs.refused("results.json", "--cpus", "1") == (64, "usage")
+    assert runs.refused("results.json", "--repeat", "3", "--", "true") == (64, "certified")
