@@ -1,7 +1,7 @@
 """Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -22,9 +22,7 @@ from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind
-from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.memory.holdings import memory_accounts
+from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.container_pressure import ContainerPressure
@@ -83,8 +81,8 @@ class MetricsRecorder:
         """Configuration of the last turn."""
         self._hashed: tuple[Config, str] | None = None
         """Configuration of the last rendering with its hash, which the serving thread computes."""
-        self._room: tuple[Managers | None, Promises | None, dict[Series, int]] = None, None, {}
-        """Free and allocated amounts, with the values that they were computed from."""
+        self._of_resources: tuple[Managers | None, Promises | None, tuple[tuple[Series, int], ...]] = None, None, ()
+        """Gauges of the resources, with the values that they were computed from."""
         self._last = self._snapshot({})
         """Snapshot of the last whole turn, whose gauges a turn at rest shows again."""
         self.exposition = Exposition(
@@ -158,7 +156,9 @@ class MetricsRecorder:
         now = self.pods.kept
         self._count_pods([pod for uid, pod in before.items() if now.get(uid) is not pod], -1)
         self._count_pods([pod for uid, pod in now.items() if before.get(uid) is not pod], 1)
-        values = {**dict(gauges(managers, state.promises)), **self.counted}
+        if self._of_resources[0] is not managers or self._of_resources[1] is not state.promises:
+            self._of_resources = managers, state.promises, gauges(managers, state.promises)
+        values = {**dict(self._of_resources[2]), **self.counted}
         for pod in [pod for _, pod in now.values() if pod.held]:
             held.update(pod.held)
             claims.update(pod.claims)
@@ -167,7 +167,6 @@ class MetricsRecorder:
             held, paths = {}, {}
         self.cpu_counters.follow(held, claims)
         self.pressure.follow(paths, lambda path: f"{view.cgroup_root}/{view.cgroup_of(path)}")
-        values |= self._find_room(managers, state.promises)
         if state.runtime.refused:
             values[Series(names.WAITING, (("asked", RequestKind.CONTAINER.value),))] = len(state.runtime.refused)
         values |= {Series(names.PROBLEMS, (("kind", kind.value),)): count for kind, count in view.wrong.items()}
@@ -200,12 +199,6 @@ class MetricsRecorder:
         self._totals.observe(names.RECONCILE_DURATION, seconds)
         self.exposition.publish(self._totals.renew(self._last), aliases=self._aliases)
 
-    def _find_room(self, managers: Managers, promises: Promises) -> dict[Series, int]:
-        """Return the free and the allocated amounts of each NUMA node. They are computed again if an allocation has changed."""
-        if self._room[0] is not managers or self._room[1] is not promises:
-            self._room = managers, promises, dict(_room_gauges(managers, promises))
-        return self._room[2]
-
     def _describe_config(self) -> dict[Series, int]:
         config = self._config
         if self._hashed is None or self._hashed[0] is not config:
@@ -235,21 +228,6 @@ def _measure_pod(managers: Managers, config: Config, promises: Promises, entry: 
             if devices := config.claimed_devices(container):
                 claims[holder] = devices
     return _PodMetrics(tuple(counted), held, claims, paths)
-
-
-def _room_gauges(managers: Managers, promises: Promises) -> Iterator[tuple[Series, int]]:
-    cpu, topology = managers.providers.of(CpuResource).manager, managers.topology
-    free = free_cpus(promises, cpu.grantable) if cpu.static else CpuSet()
-    for node in topology.numa if cpu.static else ():
-        label = ("numa_node", str(node.id))
-        yield Series(names.FREE_CPUS, (label,)), len(free & topology.nodes.get(node.id, CpuSet()))
-        cores = topology.cores_of_nodes.get(node.id, ())
-        yield Series(names.FREE_CORES, (label,)), sum(core <= free for core in cores)
-    for books in memory_accounts(promises):
-        for resource, table in books.tables:
-            labels = (("numa_node", str(books.id)), ("resource", resource))
-            yield Series(names.MEMORY_ALLOCATED, labels), table.reserved
-            yield Series(names.MEMORY_FREE, labels), max(0, table.free)
 
 
 def _container_info_series(promises: Promises, pod: Pod, container: str) -> Series:

@@ -6,6 +6,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.metrics.agent_metrics import FREE_CORES, FREE_CPUS
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import (
     CPU_EXCLUSIVE,
@@ -29,7 +30,7 @@ from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu import hints, pods
-from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, exclusive_cpus
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, exclusive_cpus, free_cpus
 from nodeagent.core.resources.cpu.invariants import cpu_shortfalls, cpu_violations
 from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, find_cpus_in_cgroups, keep_cpus
 from nodeagent.core.resources.cpu.manager import (
@@ -193,13 +194,22 @@ class CpuResource(Struct, frozen=True):
         manager = self.manager
         if not manager.static:
             return ()
-        exclusive = exclusive_cpus(promises)
+        exclusive, free, topology = exclusive_cpus(promises), free_cpus(promises, manager.grantable), manager.topology
+        labels = {node.id: (("numa_node", str(node.id)),) for node in topology.numa}
         return (
             (Series(CPU_SHARED_POOL), 1000 * manager.free_pool(promises).bit_count()),
             (Series(CPU_EXCLUSIVE), len(exclusive)),
             *(
                 (Series(CPU_PER_NUMA, (("numa_node", str(node.id)),)), (node.cpus & exclusive.bits).bit_count())
                 for node in manager.layout.nodes
+            ),
+            *(
+                (Series(FREE_CPUS, label), len(free & topology.nodes.get(node, CpuSet())))
+                for node, label in labels.items()
+            ),
+            *(
+                (Series(FREE_CORES, label), sum(core <= free for core in topology.cores_of_nodes.get(node, ())))
+                for node, label in labels.items()
             ),
         )
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.metrics.agent_metrics import MEMORY_ALLOCATED, MEMORY_FREE
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, plus
 from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
@@ -170,7 +171,12 @@ class MemoryResource(Struct, frozen=True):
         return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
-        return ()
+        return tuple(
+            (Series(name, (("numa_node", str(node.id)), ("resource", resource))), amount)
+            for node in memory_accounts(promises)
+            for resource, table in node.tables
+            for name, amount in ((MEMORY_ALLOCATED, table.reserved), (MEMORY_FREE, max(0, table.free)))
+        )
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         return memory_violations(self.manager, promises)
