@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptRequest
+from nodeagent.core.host.quiet import QUIET as QUIET_SETTINGS
 from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
@@ -101,7 +102,12 @@ STILL = pod("still", app(cpu="2"), is_quiet=True)
 
 
 def quiet_cpus(life: Life) -> CpuSet:
-    return CpuSet.from_ids(int(setting.name) for setting, value in life.machine.values.items() if value == "5")
+    by_kind = (
+        CpuSet.from_ids(int(s.name) for s, value in life.machine.values.items() if (s.kind, value) == quiet)
+        for quiet in QUIET_SETTINGS.items()
+    )
+    (cpus,) = set(by_kind)
+    return cpus
 
 
 def test_the_cores_of_a_quiet_pod_are_quiet_while_it_runs(life: Life) -> None:

@@ -722,14 +722,20 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
 
     first = quiet("first", "1")
     core = core_of(first)
-    assert first["quiet"] == {"applied": {f"idle latency of CPU {cpu}": "5" for cpu in core}, "missing": {}}
+    applied = {f"idle latency of CPU {cpu}": "5" for cpu in core}
+    applied |= {f"frequency governor of CPU {cpu}": "performance" for cpu in core}
+    assert first["quiet"] == {"applied": applied, "missing": {}}
     assert {served.machine.values[Setting(SettingKind.IDLE_LATENCY, str(cpu))] for cpu in core} == {"5"}
     served.machine.values.clear()  # another kernel
     served.turn(WakeUpReason.TIMER)
     second = quiet("second", "1")
     assert second["quiet"] == {
         "applied": {},
-        "missing": {f"idle latency of CPU {cpu}": "this machine or kernel doesn't have it" for cpu in core_of(second)},
+        "missing": {
+            f"{what} of CPU {cpu}": "this machine or kernel doesn't have it for one CPU"
+            for what in ("idle latency", "frequency governor")
+            for cpu in core_of(second)
+        },
     }
     assert quiet("shared", "500m")["quiet"] == {"applied": {}, "missing": {}}
     assert "quiet" not in asked(served, "loud", cpu="1")

@@ -21,6 +21,10 @@ FILES = {
     "sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us": "n/a\n",
     "sys/devices/system/cpu/cpu10/power/control": "auto\n",
     "sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "powersave\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "schedutil\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/related_cpus": "1\n",
+    "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor": "schedutil\n",
+    "sys/devices/system/cpu/cpu2/cpufreq/related_cpus": "2 3\n",
 }
 
 
@@ -47,6 +51,7 @@ def test_all_are_found(root: Path) -> None:
         (SettingKind.QUEUE, "eth0/queues/tx-0/xps_cpus"): "0-1",
         (SettingKind.WORKQUEUE, ""): "0-3",
         (SettingKind.IDLE_LATENCY, "1"): "n/a",
+        (SettingKind.GOVERNOR, "1"): "schedutil",
     }
 
 

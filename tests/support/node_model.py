@@ -182,6 +182,7 @@ class Machine:
         }
         """Those of the host that name CPUs."""
         self.values = {Setting(SettingKind.IDLE_LATENCY, str(cpu)): "0" for cpu in online}
+        self.values |= {Setting(SettingKind.GOVERNOR, str(cpu)): "powersave" for cpu in online}
         """Settings of one CPU."""
         self.facts: dict[Setting, Facts] = {}
         """What else the kernel says of them."""

@@ -116,8 +116,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     parser.add_argument(
         "--quiet",
         action="store_true",
-        help="while it runs, keep the cores of its own CPUs out of idle states that take more than 5 microseconds to leave; what this "
-        "machine can't do is said before the command starts",
+        help="while it runs, keep the cores of its own CPUs out of idle states that take more than 5 microseconds to leave, and "
+        "their frequency governors at performance; what this machine can't do is said before the command starts",
     )
     parser.add_argument(
         "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"

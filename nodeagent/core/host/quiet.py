@@ -1,6 +1,7 @@
 """Quiet cores: the settings that the cores of a pod have while it runs, because its annotation requests them."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
@@ -8,17 +9,20 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import own_set_of
 
-IDLE_LATENCY_US = 5
-"""Longest time in microseconds that a quiet CPU may take to leave an idle state. Only the lightest idle states are as fast."""
+QUIET: Mapping[SettingKind, str] = MappingProxyType(
+    {SettingKind.IDLE_LATENCY: "5", SettingKind.GOVERNOR: "performance"}
+)
+"""Settings of each CPU of a quiet core. Only the lightest idle states can be left within 5 microseconds."""
 
 
 def list_quiet_settings(topology: Topology, exclusive: CpuSet) -> dict[Setting, str]:
     """Return the settings of a quiet pod with these exclusive CPUs. Sibling threads have the same, as they share the core's idle state."""
     cores = {topology.cpu[cpu].core for cpu in exclusive if cpu in topology.cpu}
     return {
-        Setting(SettingKind.IDLE_LATENCY, str(cpu)): str(IDLE_LATENCY_US)
+        Setting(kind, str(cpu)): value
         for core in cores
         for cpu in topology.cores[core]
+        for kind, value in QUIET.items()
     }
 
 

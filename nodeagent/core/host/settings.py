@@ -45,6 +45,8 @@ class SettingKind(enum.StrEnum):
     """Longest time in microseconds that one CPU may take to leave an idle state. The name is the CPU's number, and the value is the
     kernel's text: `0` is no limit, and `n/a` is no idle state at all.
     """
+    GOVERNOR = "governor"
+    """Frequency governor of one CPU. The name is the CPU's number. CPUs that share one governor don't have the setting."""
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -55,7 +57,7 @@ class Setting(Struct, frozen=True, order=True):
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
 """Settings that a service applies, possibly even after a failed call. For all other settings, a failed write has no effect."""
 
-OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY})
+OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, SettingKind.GOVERNOR})
 """Settings whose values are texts of the kernel's. They name no CPUs, and are requested for the CPU that they belong to."""
 
 _SEEN_AGAIN = OF_ONE_CPU | {SettingKind.UNIT}

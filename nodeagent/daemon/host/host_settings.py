@@ -339,7 +339,7 @@ class HostSettings:
         self._record.save(planned.after(refused.keys()))
         missing = {setting for setting in wanted.values if setting not in reading.settings}
         self.unavailable = {
-            **dict.fromkeys(missing, "this machine or kernel doesn't have it"),
+            **dict.fromkeys(missing, "this machine or kernel doesn't have it for one CPU"),
             **dict.fromkeys(again & wanted.values.keys(), "the kernel has refused it"),
             **{setting: why for setting, why in refused.items() if setting in wanted.values},
             **{s: reading.failed[s.kind].message for s in missing if s.kind in reading.failed},

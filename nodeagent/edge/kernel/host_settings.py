@@ -164,6 +164,17 @@ class HostSettingsFiles:
         if SettingKind.IDLE_LATENCY in kinds:
             for cpu in _parse_numbers(self._list_names(CPUS), "cpu"):
                 yield Setting(SettingKind.IDLE_LATENCY, str(cpu))
+        if SettingKind.GOVERNOR in kinds:
+            for cpu in _parse_numbers(self._list_names(CPUS), "cpu"):
+                if self._has_own_frequency(cpu):
+                    yield Setting(SettingKind.GOVERNOR, str(cpu))
+
+    def _has_own_frequency(self, cpu: int) -> bool:
+        """Return whether no other CPU has the same governor."""
+        with suppress(OSError):
+            path = Path(f"{self._root}/{CPUS}/cpu{cpu}/cpufreq/related_cpus")
+            return path.read_text(encoding="ascii").split() == [str(cpu)]
+        return False
 
     def _list_names(self, directory: str) -> list[str]:
         path = Path(f"{self._root}/{directory}")

@@ -45,6 +45,8 @@ def path_of(setting: Setting) -> str:
             return f"{WORKQUEUES}/{CPUMASK}"
         case SettingKind.IDLE_LATENCY:
             return f"{CPUS}/cpu{setting.name}/power/pm_qos_resume_latency_us"
+        case SettingKind.GOVERNOR:
+            return f"{CPUS}/cpu{setting.name}/cpufreq/scaling_governor"
         case _:
             raise ValueError(f"{setting.kind} has no file")
 
@@ -104,6 +106,8 @@ def describe_setting(setting: Setting) -> str:
             return setting.name
         case SettingKind.IDLE_LATENCY:
             return f"idle latency of CPU {setting.name}"
+        case SettingKind.GOVERNOR:
+            return f"frequency governor of CPU {setting.name}"
 
 
 def _format_error(setting: Setting, expected: str, text: str) -> HostFileError:

@@ -1,6 +1,6 @@
 """Settings of quiet cores, and the decisions on settings of one CPU."""
 
-from nodeagent.core.host.quiet import IDLE_LATENCY_US, list_quiet_settings
+from nodeagent.core.host.quiet import QUIET, list_quiet_settings
 from nodeagent.core.host.settings import Change, Cpus, Setting, SettingKind, plan_settings
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.topology.topology_spec import topology_from_spec
@@ -25,7 +25,7 @@ def test_siblings_are_quiet_too() -> None:
     sibling = next(core for core in topology.cores.values() if 1 in core)
     assert len(sibling) == 2
     assert list_quiet_settings(topology, CpuSet.of(1)) == {
-        Setting(SettingKind.IDLE_LATENCY, str(cpu)): str(IDLE_LATENCY_US) for cpu in sibling
+        Setting(kind, str(cpu)): value for cpu in sibling for kind, value in QUIET.items()
     }
 
 

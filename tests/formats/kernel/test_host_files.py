@@ -58,7 +58,11 @@ def test_a_setting_of_one_cpu_is_a_word() -> None:
     latency = Setting(SettingKind.IDLE_LATENCY, "12")
     assert place_of(latency) == "/sys/devices/system/cpu/cpu12/power/pm_qos_resume_latency_us"
     assert CPU_FILE.fullmatch(place_of(latency))
-    for word in ("0", "5", "n/a"):
+    governor = Setting(SettingKind.GOVERNOR, "12")
+    assert place_of(governor) == "/sys/devices/system/cpu/cpu12/cpufreq/scaling_governor"
+    assert CPU_FILE.fullmatch(place_of(governor))
+    assert describe_setting(governor) == "frequency governor of CPU 12"
+    for word in ("0", "5", "n/a", "performance", "schedutil"):
         assert read_value(latency, f"{word}\n") == word == format_value(latency, word)
         assert CPU_VALUE.fullmatch(word)
     for text in ("", "\n", "5 6\n", "7" * 41):
