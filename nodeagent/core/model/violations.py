@@ -1,4 +1,6 @@
-"""Violated invariants of promises and of the node's state, and promises that the present machine can't keep, as values."""
+"""Violated invariants of promises and of the node's state, promises that the present machine can't keep, and values of the node that differ
+from the saved ones.
+"""
 
 import enum
 from typing import Protocol
@@ -169,3 +171,16 @@ class Shortfall(Protocol):
     @property
     def text(self) -> str:
         """Return the text that users read."""
+
+
+class MachineChange(Struct, frozen=True):
+    """A value of the node that differs from the saved state."""
+
+    what: str
+    before: str
+    after: str
+    is_ordinary: bool = False
+    """Whether such a difference is usual after a boot."""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} → {self.after}"

@@ -23,7 +23,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import NotResized, Refusal, StartRefused
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.model.violations import Shortfall, Violation
+from nodeagent.core.model.violations import MachineChange, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.topology_manager import TopologyManager
 
@@ -220,6 +220,9 @@ class Resource(Protocol):
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
         """Return how a container's holdings differ from before, or from its request, after all pods were placed."""
+
+    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
+        """Return the node's values that differ from the saved promises, while all pods keep their allocations."""
 
     # Invariants and metrics
 

@@ -176,7 +176,7 @@ def _adapt_state(
     elif promises is not None:
         problems = [v.text for v in violations(node.managers, replace(saved.state, promises=promises))]
         if not problems and not shortfalls(node.managers, promises):
-            return _accept_state(saved.state, replace(saved.state, promises=promises))
+            return _accept_state(node.managers, saved.state, replace(saved.state, promises=promises))
     evidence = look()
     if evidence is None:
         return None
@@ -191,7 +191,7 @@ def _adapt_state(
     for entry in saved.state.entries:
         state = state.with_entry(_refuse_if_rejected(entry, placed, now_ms))
     if not problems and not placed.differences and not placed.refused:
-        return _accept_state(saved.state, state)
+        return _accept_state(node.managers, saved.state, state)
     problems = [f"{STATE_FILE} does not fit this node: {p}" for p in problems or _LACKING]
     return Start(state, _report_changes(problems, (STATE_FILE,), placed, state))
 
@@ -203,11 +203,11 @@ def _managers_with_devices(node: NodeSetup, pods: Iterable[Pod], devices: Device
     return node.managers.knowing(devices(node.topology))
 
 
-def _accept_state(before: NodeState, after: NodeState) -> Start:
+def _accept_state(managers: Managers, before: NodeState, after: NodeState) -> Start:
     if before == after:
         return Start(after)
     # Running pods keep all their allocations. Only the rest has changed.
-    changes = list_machine_changes(before.promises, after.promises)
+    changes = list_machine_changes(managers, before.promises, after.promises)
     texts = tuple(f"{change}: the machine differs from {STATE_FILE}: accepted" for change in changes)
     return Start(after, Recovery(texts, is_ordinary=all(change.is_ordinary for change in changes)))
 

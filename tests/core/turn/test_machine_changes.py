@@ -49,6 +49,6 @@ def test_each_value_that_differs_is_named_with_both(after: Managers, said: list[
     saved = initial(node(BEFORE))
     now = resume(after, saved)
     assert isinstance(now, Promises)
-    changes = list_machine_changes(saved, now)
+    changes = list_machine_changes(after, saved, now)
     assert [str(change) for change in changes] == said
     assert all(change.is_ordinary for change in changes) is is_ordinary

@@ -13,7 +13,7 @@ from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import NotResized, defer_resize, wrap_unexpected
-from nodeagent.core.model.violations import Shortage, Violation
+from nodeagent.core.model.violations import MachineChange, Shortage, Violation
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, Share, allocate_each
@@ -115,9 +115,8 @@ class Licences(Struct, frozen=True):
         return self._wanted(container) > 0
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        return sum(count for _, count in held.of(LicenceHoldings).of_container(container.name)) == self._wanted(
-            container
-        )
+        counts = held.of(LicenceHoldings).of_container(container.name)
+        return sum(count for _, count in counts) == self._wanted(container)
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return all(self.has_container(held, container) for container in pod.containers)
@@ -159,8 +158,7 @@ class Licences(Struct, frozen=True):
 
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         for name, counts in before.of(LicenceHoldings).licences:
-            wanted = sum(count for _, count in counts)
-            kept = self._with(promises, pod.uid, name, wanted, self.numa_nodes_of(before, name))
+            kept = self._with(promises, pod.uid, name, sum(n for _, n in counts), self.numa_nodes_of(before, name))
             promises = promises if isinstance(kept, str) else kept
         return promises
 
@@ -176,10 +174,12 @@ class Licences(Struct, frozen=True):
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
-        now = promises.of_pod(pod.uid)
-        had, has = (held.of(LicenceHoldings).describe(name) for held in (before, now))
+        had, has = (held.of(LicenceHoldings).describe(name) for held in (before, promises.of_pod(pod.uid)))
         if had != has:
             yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
+
+    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
+        yield from ()
 
     def validate(self, promises: Promises) -> Promises:
         return promises

@@ -10,8 +10,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.violations import MachineChange
 from nodeagent.core.numa.topology_manager import TopologyManager
-from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, free_cpus, with_default_set
+from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, free_cpus, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, choose_near, release_container
 from nodeagent.core.resources.cpu.points import CpuShortage
 from nodeagent.core.resources.cpu.restore import list_allocated_cpus
@@ -176,3 +177,13 @@ def _explain_change(
     elif not parts:
         parts.append("whole CPUs of its own are available now" if not old_cpus else "its set could not stay as it was")
     return "; ".join(parts)
+
+
+def list_cpu_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
+    """List the changes of the shared pool and of the reusable CPUs."""
+    old, new = before.of(CpuBooks), after.of(CpuBooks)
+    if old.default != new.default:
+        yield MachineChange("shared CPUs", str(old.default) or "none", str(new.default) or "none")
+    if old.reuse != new.reuse:
+        old_cpus, new_cpus = ("none" if books.reuse is None else str(books.reuse.cpus) for books in (old, new))
+        yield MachineChange("CPUs of init containers", old_cpus, new_cpus)

@@ -25,14 +25,21 @@ from nodeagent.core.model.pod import CPU, ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import NotResized, StartRefused
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.model.violations import Shortfall, Violation
+from nodeagent.core.model.violations import MachineChange, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.cpu import hints, pods
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, exclusive_cpus, free_cpus
 from nodeagent.core.resources.cpu.invariants import cpu_shortfalls, cpu_violations
-from nodeagent.core.resources.cpu.keep import cpu_differences, cpus_of, fill_cpus, find_cpus_in_cgroups, keep_cpus
+from nodeagent.core.resources.cpu.keep import (
+    cpu_differences,
+    cpus_of,
+    fill_cpus,
+    find_cpus_in_cgroups,
+    keep_cpus,
+    list_cpu_changes,
+)
 from nodeagent.core.resources.cpu.manager import (
     CpuManager,
     allocate_container,
@@ -183,6 +190,9 @@ class CpuResource(Struct, frozen=True):
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
         return cpu_differences(self.manager, promises, pod, demand, before.of(CpuHoldings), name, by_pod=by_pod)
+
+    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
+        return list_cpu_changes(before, after)
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
         return validate_cpus(self.manager, promises)

@@ -20,7 +20,7 @@ from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import NotResized, Reason, Refusal, StartRefused
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.model.violations import DevicesGone, Shortfall, Violation
+from nodeagent.core.model.violations import DevicesGone, MachineChange, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.topology_manager import TopologyManager
@@ -121,6 +121,9 @@ class DeviceResource(Struct, frozen=True):
         *,
         by_pod: bool,
     ) -> Iterator[HoldingChange]:
+        yield from ()
+
+    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
         yield from ()
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:

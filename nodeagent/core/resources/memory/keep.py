@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import NumaSet
-from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.violations import MachineChange
 from nodeagent.core.resources.memory.accounting import breaks_group, charge
 from nodeagent.core.resources.memory.holdings import (
     Block,
@@ -18,6 +19,13 @@ from nodeagent.core.resources.memory.holdings import (
 )
 from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.resource import AGAIN, HoldingChange
+
+_KIB = 1024
+_MOST_WOBBLE_BYTES = 2**26
+_WOBBLE_SHARE = 1000
+"""The kernel keeps a different part of the memory to itself after every boot, some KiB to a few MiB. Larger differences, or those of more
+than a thousandth of a node, are another machine.
+"""
 
 
 def find_memory_in_cgroups(
@@ -168,3 +176,30 @@ def _explain_change(manager: MemoryManager, old_nodes: NumaSet, *, lacks: bool) 
             "memory of its own is available now" if not old_nodes else "its memory could not stay where it was"
         )
     return "; ".join(parts)
+
+
+def list_memory_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
+    """List the changes of each NUMA node's memory."""
+    olds, news = ({node.id: node for node in memory_accounts(promises)} for promises in (before, after))
+    for node in sorted(olds.keys() | news.keys()):
+        old_tables, new_tables = (dict(nodes[node].tables) if node in nodes else {} for nodes in (olds, news))
+        for resource in sorted(old_tables.keys() | new_tables.keys()):
+            old, new = old_tables.get(resource), new_tables.get(resource)
+            where = f"{resource} of NUMA node {node}"
+            if old is None or new is None:
+                was, now = (_format_kib(None if table is None else table.total) for table in (old, new))
+                yield MachineChange(where, was, now)
+                continue
+            if old.total != new.total:
+                most = min(_MOST_WOBBLE_BYTES, old.total // _WOBBLE_SHARE)
+                is_ordinary = resource == MEMORY and abs(new.total - old.total) <= most
+                yield MachineChange(where, _format_kib(old.total), _format_kib(new.total), is_ordinary)
+            if old.system_reserved != new.system_reserved:
+                was, now = (_format_kib(table.system_reserved) for table in (old, new))
+                yield MachineChange(f"reserved {where}", was, now)
+        if node in olds and node in news and olds[node].cells != news[node].cells:
+            yield MachineChange(f"memory group of NUMA node {node}", str(olds[node].cells), str(news[node].cells))
+
+
+def _format_kib(size: int | None) -> str:
+    return "none" if size is None else f"{size // _KIB:,} KiB"

@@ -17,14 +17,19 @@ from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import NotResized, StartRefused
 from nodeagent.core.model.state import PodEntry
-from nodeagent.core.model.violations import Shortfall, Violation
+from nodeagent.core.model.violations import MachineChange, Shortfall, Violation
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.memory import hints, pods
 from nodeagent.core.resources.memory.groups import NodeGroups
 from nodeagent.core.resources.memory.holdings import MemoryBooks, MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.invariants import memory_shortfalls, memory_violations
-from nodeagent.core.resources.memory.keep import find_memory_in_cgroups, keep_memory, memory_differences
+from nodeagent.core.resources.memory.keep import (
+    find_memory_in_cgroups,
+    keep_memory,
+    list_memory_changes,
+    memory_differences,
+)
 from nodeagent.core.resources.memory.manager import (
     MemoryManager,
     allocate_container,
@@ -163,6 +168,9 @@ class MemoryResource(Struct, frozen=True):
         by_pod: bool,
     ) -> Iterator[HoldingChange]:
         return memory_differences(self.manager, promises, pod, demand, before.of(MemoryHoldings), name)
+
+    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
+        return list_memory_changes(before, after)
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
         return validate_memory(self.manager, promises)
