@@ -14,8 +14,15 @@ AS_RUNNER = (125, "your jobs would have 5 CPUs together, jobs.maxCPUs is 4")
 AS_ANOTHER = (0, "")
 """As another user, whose bounds are free, or as root, who has none."""
 NO_MEMBER = (125, "is not in the group runners (jobs.group), whose members may run jobs")
+MIXED_IDS = (125, "which asks for a job, has user IDs other than")
+
+CONTAINER = "unshare --mount --pid --fork --uts --ipc --mount-proc"
+"""Plays a container engine, by the namespaces that it makes. `setpriv` plays the user IDs that it maps."""
 
 WAYS = {
+    "root": (JOB, AS_ANOTHER),
+    "root of a container without a user namespace": (f"{CONTAINER} {SHELL}", AS_ANOTHER),
+    "another member": (f"runuser -u second -- {JOB}", AS_ANOTHER),
     "itself": (f"runuser -u runner -- {JOB}", AS_RUNNER),
     "su": (f"su runner -c '{JOB}'", AS_RUNNER),
     "su to a login": (f"su - runner -c '{JOB}'", AS_RUNNER),
@@ -32,23 +39,29 @@ WAYS = {
         AS_RUNNER,
     ),
     "a rootless container": (
-        f"runuser -u runner -- unshare --map-root-user --mount --pid --fork --uts --ipc --mount-proc {SHELL}",
+        f"runuser -u runner -- {CONTAINER} --map-root-user {SHELL}",
         AS_RUNNER,
     ),
     "a container without a user namespace": (
-        f"unshare --mount --pid --fork --uts --ipc --mount-proc setpriv --reuid runner --regid runner --init-groups {SHELL}",
+        f"{CONTAINER} setpriv --reuid runner --regid runner --init-groups {SHELL}",
         AS_RUNNER,
     ),
     "a subordinate id of a user": (f"setpriv --reuid 100000 --regid runners --clear-groups {SHELL}", NO_MEMBER),
+    "root of a container whose user namespace root has made": (
+        f"setpriv --reuid 231072 --regid 231072 --groups runners {CONTAINER} --user --map-root-user {SHELL}",
+        NO_MEMBER,
+    ),
+    "a unit of systemd with DynamicUser=": (
+        f"systemd-run --quiet --wait --pipe -p DynamicUser=yes -p SupplementaryGroups=runners {JOB}",
+        NO_MEMBER,
+    ),
     "an id that no database knows": (f"setpriv --reuid 54321 --regid runners --clear-groups {SHELL}", NO_MEMBER),
     "a process with the group, whose user is no member": (
         f"setpriv --reuid stranger --regid stranger --groups runners {SHELL}",
         NO_MEMBER,
     ),
-    "a set-user-ID program": (
-        f"runuser -u runner -- /opt/as-second {JOB}",
-        (125, "which asks for a job, has user IDs other than"),
-    ),
+    "a set-user-ID program": (f"runuser -u runner -- /opt/as-second {JOB}", MIXED_IDS),
+    "a set-user-ID program of root": (f"runuser -u runner -- /opt/as-root {JOB}", MIXED_IDS),
     "a stranger": (f"runuser -u stranger -- {JOB}", (125, "cannot connect to /run/nodeagent/jobs.sock")),
 }
 
@@ -57,7 +70,8 @@ WAYS = {
 def node(two_sockets: Guest) -> Iterator[Node]:
     node = Node(two_sockets)
     node.run("groupadd -f runners; for u in runner second; do id $u || useradd -m -G runners -s /bin/bash $u; done")
-    node.run("id stranger || useradd stranger; install -o second -m 4755 /usr/bin/env /opt/as-second")
+    node.run("id stranger || useradd stranger")
+    node.run("for owner in root second; do install -o $owner -m 4755 /usr/bin/env /opt/as-$owner; done")
     node.guest.put("/etc/sudoers.d/runner", "runner ALL=(ALL) NOPASSWD: ALL\n", 0o440)
     usual = node.guest.get(CONFIG)
     node.guest.put(CONFIG, usual.replace(b"jobs: ", BOUNDS))
@@ -65,7 +79,7 @@ def node(two_sockets: Guest) -> Iterator[Node]:
         node.restart_agent()
         yield node
     finally:
-        node.run("rm /etc/sudoers.d/runner /opt/as-second")
+        node.run("rm /etc/sudoers.d/runner /opt/as-root /opt/as-second")
         node.guest.put(CONFIG, usual)
         node.restart_agent()
 

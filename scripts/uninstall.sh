@@ -42,13 +42,15 @@ systemctl disable --now nodeagent.service 2>/dev/null || true
 systemctl disable nodeagent-launcher.service 2>/dev/null || true
 systemctl disable --now nodeagent-pods.service 2>/dev/null || true
 systemctl clean --what=runtime nodeagent.service 2>/dev/null || true
-rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" "$bin/nodeagent"
 rm -f "$share"/man/man8/nodeagent.8 "$share"/man/man8/nodeagent-*.8
 rm -f "$share/bash-completion/completions/nodeagent" "$share/zsh/site-functions/_nodeagent" "$fish/nodeagent.fish"
-# only what the installation has made there
+# only what the installation has made there; what tells so goes last, for another run after one that was cut short
 if [ -e "$prefix/pyvenv.cfg" ]; then
+    find "$prefix" -mindepth 1 -maxdepth 1 ! -name pyvenv.cfg -exec rm -rf {} +
     rm -rf "$prefix"
 fi
+rm -f "$bin/nodeagent" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service"
+rm -f "$units/nodeagent.service" # the last, as it tells the prefix
 [ -d /run/systemd/system ] && systemctl daemon-reload
 if [ "${PURGE:-0}" = 1 ]; then
     forget "$etc"

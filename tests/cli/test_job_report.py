@@ -177,10 +177,12 @@ def test_what_is_refused_has_no_report() -> None:
     assert "the agent doesn't support --report" in older.stderr
 
 
-def test_what_is_sent_to_who_waits_is_passed_on(cgroup: Cgroup) -> None:
-    shell = "trap 'echo usr1' USR1; trap 'exit 3' TERM; echo up; while :; do read line; done"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_what_is_sent_to_who_waits_is_passed_on(cgroup: Cgroup, number: signal.Signals) -> None:
+    shell = "trap 'echo usr1' USR1; trap 'exit 3' TERM INT QUIT; echo up; while :; do read line; done"
     with node(cgroup) as socket:
-        words = job(socket, "--", "sh", "-c", shell)
+        # whoever runs the tests may ignore them, as a shell lets what it starts in the background
+        words = ("env", "--default-signal=INT,QUIT", *job(socket, "--", "sh", "-c", shell))
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
             assert waits.stdout is not None
             assert waits.stdin is not None
@@ -190,24 +192,27 @@ def test_what_is_sent_to_who_waits_is_passed_on(cgroup: Cgroup) -> None:
             waits.stdin.write(b"\n")
             waits.stdin.flush()
             assert waits.stdout.readline() == b"usr1\n"
-            waits.send_signal(signal.SIGTERM)
+            waits.send_signal(number)
             assert waits.wait() == 3
             assert b"jobs/one" in waits.stderr.read()
 
 
-def test_a_terminals_interrupt_ends_the_command_and_then_who_waits(cgroup: Cgroup) -> None:
+@pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT)])
+def test_a_terminals_interrupt_ends_the_command_and_then_who_waits(
+    cgroup: Cgroup, key: bytes, number: signal.Signals
+) -> None:
     ours, terminal = os.openpty()
     try:
         with node(cgroup) as socket:
             # whoever runs the tests may ignore the signal, as a shell lets what it starts in the background
-            heeding = ("env", "--default-signal=INT", "setsid", "--ctty")
+            heeding = ("prlimit", "--core=0", "env", "--default-signal=INT,QUIT", "setsid", "--ctty")
             words = (*heeding, *job(socket, "--", "sh", "-c", "echo up; exec sleep 1000"))
             with subprocess.Popen(words, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
                 assert waits.stdout is not None
                 assert waits.stderr is not None
                 assert waits.stdout.readline() == b"up\n"
-                os.write(ours, b"\x03")
-                assert waits.wait() == -signal.SIGINT
+                os.write(ours, key)
+                assert waits.wait() == -number
                 assert b"jobs/one" in waits.stderr.read()
     finally:
         os.close(ours)

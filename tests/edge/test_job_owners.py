@@ -1,8 +1,11 @@
 """Owners of jobs are real processes here: held, found again, told from others, and waited for."""
 
 import os
+import select
 import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +46,62 @@ def test_one_that_has_ended_and_was_not_waited_for_is_no_owner() -> None:
     running.wait()
     with pytest.raises(OwnerError, match="has ended"):
         open_caller(running.pid, os.getuid())
+
+
+def test_an_owner_whose_main_thread_has_ended_lives_until_its_last_thread_ends() -> None:
+    code = """
+import ctypes, os, threading
+threading.Thread(target=os.read, args=(0, 1)).start()
+print(flush=True)
+ctypes.CDLL(None).syscall(EXIT, 0)
+"""
+    code = code.replace("EXIT", str({"x86_64": 60, "aarch64": 93}[os.uname().machine]))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        owner = open_caller(running.pid, os.getuid())
+        running.stdout.readline()
+        while "State:\tZ" not in Path(f"/proc/{running.pid}/status").read_text():
+            os.sched_yield()
+        asking = open_caller(running.pid, os.getuid())
+        again = reopen_owner(running.pid, owner.start_ticks)
+        assert again is not None
+        assert (owner.is_alive(), asking.is_alive(), again.is_alive()) == (True, True, True)
+        running.stdin.close()
+    assert (owner.is_alive(), reopen_owner(running.pid, owner.start_ticks)) == (False, None)
+
+
+EXECUTING = """
+import os, sys, threading
+left = int(sys.argv[2])
+if left == 0:
+    print(flush=True)
+    os.read(0, 1)
+    sys.exit()
+again = [sys.executable, "-S", "-c", "import sys; exec(sys.argv[1])", sys.argv[1], str(left - 1)]
+threading.Thread(target=os.execv, args=(again[0], again)).start()
+threading.Event().wait()
+"""
+
+
+def test_an_owner_is_the_same_while_a_thread_of_it_executes_another_program() -> None:
+    """As an interpreter with threads does that becomes a command, at any moment of the agent's looks."""
+    words = [sys.executable, "-S", "-c", "import sys; exec(sys.argv[1])", EXECUTING, "20"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        owner = open_caller(running.pid, os.getuid())
+        looks = []
+        while not select.select([running.stdout], [], [], 0)[0]:
+            again = reopen_owner(running.pid, owner.start_ticks)
+            looks.append(again is not None and owner.is_alive())
+            if again is not None:
+                again.close()
+        assert all(looks)
+        assert len(looks) > 20
+        assert running.stdout.readline() == b"\n"
+        running.stdin.close()
 
 
 def test_a_process_of_another_user_is_no_owner() -> None:

@@ -342,6 +342,36 @@ def test_a_request_at_the_limit_is_served_and_one_above_is_not_even_sent(launche
         launcher.client.start(launcher.request("run", "true", "x" * (room + 1)))
 
 
+def open_files(launcher: LauncherProcess) -> int:
+    assert launcher.process is not None
+    return len(list(Path(f"/proc/{launcher.process.pid}/fd").iterdir()))
+
+
+def test_half_a_request_is_no_start_and_a_client_that_leaves_before_its_answer_loses_nothing(
+    launcher: LauncherProcess,
+) -> None:
+    whole = protocol.encode_start(launcher.request("half", "true"))
+    assert json.loads(ask(launcher, whole[: len(whole) // 2]))["refused"]["code"] == "bad_request"
+    assert launcher.client.list() == ()
+    with launcher.connection() as stream:
+        stream.send(protocol.encode_start(launcher.request("left", "sleep", "1000")))
+    wait_for(lambda: [one.id for one in launcher.client.list()] == ["left"], "the process runs without its client")
+    assert launcher.client.start(launcher.request("left", "sleep", "1000")).id == "left", (
+        "the answer is there for the next"
+    )
+
+
+def test_descriptors_that_a_client_passes_are_not_kept(launcher: LauncherProcess) -> None:
+    with launcher.connection() as stream, Path(os.devnull).open() as passed:
+        stream.send(protocol.encode_hello())
+        assert stream.recv(protocol.MAX_ANSWER_BYTES)
+        before = open_files(launcher)
+        for _ in range(20):
+            socket.send_fds(stream, [protocol.encode_hello()], [passed.fileno()] * 100)
+            assert stream.recv(protocol.MAX_ANSWER_BYTES)
+        assert open_files(launcher) <= before
+
+
 def fill(stream: socket.socket) -> None:
     while True:
         stream.send(protocol.encode_hello())

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -186,6 +187,32 @@ def test_removal_finds_the_place_by_the_unit_and_removes_what_was_installed(host
     assert "nodeagent is gone" in out
     assert not host.prefix.exists()
     assert list((host.directory / "units").iterdir()) == list((host.directory / "bin").iterdir()) == []
+
+
+def test_a_removal_that_is_killed_at_any_step_is_finished_by_the_next(host: Host) -> None:
+    """As a power cut does; the place of the program is known by a unit alone, which therefore goes last."""
+    countdown = 'left=$(($(cat "$LOG/left") - 1)); echo $left >"$LOG/left"; [ $left != 0 ] || kill -KILL $PPID'
+    for name, text in (("systemctl", STUBS["systemctl"]), ("rm", f'{shutil.which("rm")} "$@"')):
+        command = host.directory / f"commands/{name}"
+        command.write_text(f"#!/bin/sh\n{text}\nstatus=$?\n{countdown}\nexit $status\n")
+        command.chmod(0o755)
+    left = host.directory / "log/left"
+    steps = 0
+    while True:
+        steps += 1
+        left.write_text("-1")
+        assert host.run("install.sh")[0] == 0
+        left.write_text(str(steps))
+        killed, _, _ = host.run("uninstall.sh", PREFIX="")
+        left.write_text("-1")
+        status, out, _ = host.run("uninstall.sh", PREFIX="")
+        assert (status, "nodeagent is gone" in out) == (0, True), steps
+        installed = {host.prefix, host.directory / "bin/nodeagent", *(host.directory / "units").iterdir()}
+        assert [path for path in installed if path.exists() or path.is_symlink()] == [], steps
+        if killed == 0:
+            break
+        assert killed in {-signal.SIGKILL, 128 + signal.SIGKILL}, "itself, or `find` that it waited for"
+    assert steps > 8
 
 
 def test_man_and_the_shells_find_what_is_theirs_until_removal(host: Host) -> None:

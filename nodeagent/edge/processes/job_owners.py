@@ -1,6 +1,5 @@
 """The processes that own jobs, each identified by a pidfd, because the kernel can give their pids to other processes."""
 
-import errno
 import os
 import select
 from collections.abc import Callable
@@ -15,7 +14,11 @@ class OwnerError(NodeAgentError):
 
 
 class Owner:
-    """Process that owns a job, identified by a pidfd until `close`."""
+    """Process that owns a job, identified by a pidfd until `close`.
+
+    Only the pidfd tells whether the process lives. /proc shows a process as a zombie, too, while its other threads run on after the main
+    one, or while one of them executes another program.
+    """
 
     def __init__(self, pid: int, pidfd: int, start_ticks: int) -> None:
         self.pid = pid
@@ -85,8 +88,6 @@ def _open_process(pid: int) -> Owner:
     pidfd = os.pidfd_open(pid)
     try:
         stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-        if stat.is_dead:
-            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         return Owner(pid, pidfd, stat.start_ticks)
     except (OSError, IndexError, ValueError) as err:
         os.close(pidfd)
