@@ -47,11 +47,12 @@ def test_a_node_without_an_agent_is_given_back_whole(node: Node) -> None:
         assert f"{STATE}/nodeagent_state is removed" in planned
         assert len(node.state()["entries"]) == 3, "a dry run does nothing"
 
-        node.run("systemctl mask --runtime nodeagent-launcher; systemctl kill -s KILL nodeagent-launcher")
+        node.run("rm /run/nodeagent-pods/launcher.sock")
         refused = node.run("nodeagent release --all", check=False)
         assert refused.returncode == 1
         assert "`systemctl start nodeagent-launcher`, then again" in refused.stderr
-        node.run("systemctl unmask --runtime nodeagent-launcher; systemctl start nodeagent-launcher")
+        # as after its crash: what is started answers again
+        node.run("systemctl kill -s KILL nodeagent-launcher; systemctl start nodeagent-launcher")
         told = node.run("nodeagent release --all").stdout
         assert "3 pods released" in told
         assert node.run(f"ls {ROOT} | grep -E '^pod|^burst|^best'", check=False).stdout == ""
