@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -23,9 +24,41 @@ from nodeagent.core.resources.memory.holdings import memory_accounts
 from nodeagent.formats.manifest.pod_manifest import pod_from_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.explain.words import explain_refusal
+from tests.core.explain.test_trace import carried_out
 
-SHAPES = ("1s.4c.2t", "2s.2c.2t", "2c.2t.4e", "2s.1c.2t.2e", "1s.2n.3c.1t", "2s.2n.1c.2t", "3c.4t", "1c")
-CPUS = ("1", "2", "3", "4", "5", "6", "7", "9", "40", "1500m", "2000m", "500m", "1e0")
+SHAPES = (
+    "1s.4c.2t",
+    "2s.2c.2t",
+    "2c.2t.4e",
+    "2s.1c.2t.2e",
+    "1s.2n.3c.1t",
+    "2s.2n.1c.2t",
+    "3c.4t",
+    "1c",
+    "8s.1c.2t",
+    "1c.4t.1e",
+    "1s.1n.1c.2t.3e",
+)
+CPUS = (
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "7",
+    "9",
+    "40",
+    "1500m",
+    "2000m",
+    "500m",
+    "1e0",
+    "0",
+    "1.0001",
+    "9223372036854775807",
+    "16Ei",
+    "2k",
+)
 MEMORY = (
     "64Mi",
     "1Gi",
@@ -39,6 +72,11 @@ MEMORY = (
     "100Gi",
     "2147483648",
     "2.5Ki",
+    "16Ei",
+    "9223372036854775807",
+    "1E",
+    "0.0000001",
+    "1e-3",
 )
 RESERVED = Quantity.parse("512Mi")
 
@@ -84,6 +122,16 @@ class Refusal(Struct, frozen=True):
 
 def size(text: str) -> int:
     return Quantity.parse(text).value()
+
+
+def exact(text: str) -> Fraction:
+    """Return an amount as it is written, however large it is."""
+    found = re.fullmatch(r"([\d.]+)(m|[KMGTPE]i)?", text)
+    assert found is not None, text
+    scales = {"m": Fraction(1, 1000), None: Fraction(1)} | {
+        f"{s}i": Fraction(1024 ** (n + 1)) for n, s in enumerate("KMGTPE")
+    }
+    return Fraction(found[1]) * scales[found[2]]
 
 
 AMOUNT = r"(\d+(?:[KMGT]i)?)"
@@ -158,7 +206,7 @@ SENTENCES: list[tuple[str, Check]] = [
     (r"no set of NUMA nodes suits all resources: (.*)", lambda _, m: "cpu would be on" in m[1] and "memory" in m[1]),
     (
         r"the pod requests (\S+) (cpu|memory); of (\S+) for pods, (\S+) left: (\S+) short",
-        lambda _, m: Quantity.parse(m[5]).nano == Quantity.parse(m[1]).nano - Quantity.parse(m[4]).nano > 0,
+        lambda _, m: exact(m[5]) == exact(m[1]) - exact(m[4]) > 0,
     ),
     (r"the (\d+) pods? on the node requests? (\S+) of it", lambda it, m: int(m[1]) == len(it.before.pods)),
     (r"this is checked for the whole node \(checkAllocatable\), before single CPUs and NUMA nodes", lambda *_: True),
@@ -242,3 +290,4 @@ def test_each_sentence_about_a_refusal_is_true(before: WhatIf, amounts: list[tup
     assert reasons, f"nothing in {said} says why: {known.decision}"
     for remedy in remedies(before, of).found:
         assert not any(amount.after == amount.before for amount in remedy.amounts)
+        assert isinstance(carried_out(remedy, before, of), Admitted), remedy
