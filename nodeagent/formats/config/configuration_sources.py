@@ -65,6 +65,7 @@ _FORMS = (
     ),
     _Form(_K3S, flags=("kubelet-arg",)),
     _Form(_K3S, flags=("kubelet-arg+",)),
+    _Form("kubeadm's ConfigMap", kinds=("ConfigMap",), fields=("data", "kubelet")),
     _Form("the answer of kubelet's /configz", fields=("kubeletconfig",)),
 )
 
@@ -83,6 +84,7 @@ class _Part(Struct, frozen=True):
     """A part of a document of another kind."""
 
     place: str
+    line: int | None = None
     entries: tuple[MapEntry, ...] = ()
     flags: tuple[Flag, ...] = ()
 
@@ -104,9 +106,14 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
     documents = read_documents(content, findings)
     if documents is None:
         return None
+    documents = tuple(one for document in documents for one in _unwrap(document))
     parts_of = [tuple(_find_parts(document, findings)) for document in documents]
     parts = [part for found in parts_of for part in found]
     rest = [document for document, found in zip(documents, parts_of, strict=True) if not found]
+    places = [part.place for part in parts]
+    for number, part in enumerate(parts):
+        if part.place in places[:number]:
+            findings.add(part.line, "", "", f"a second {part.place}: leave only the one that applies to this node")
     own = [document for document in rest if _find_kind(document) in {None, *OWN_KINDS}]
     if not own and not parts:
         own = rest  # all that is wrong with it is reported field by field
@@ -117,6 +124,12 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
     if root is not None and (not isinstance(root, MapNode) or (not parts and not others)):
         return ConfigurationFields(root)
     return _join_parts(root, parts, others, findings) if documents else ConfigurationFields(MapNode())
+
+
+def _unwrap(document: TreeNode) -> tuple[TreeNode, ...]:
+    """Return the documents of a list, as kubectl and oc print several. Return any other document itself."""
+    items = _find_node(document, ("items",))
+    return items.items if (_find_kind(document) or "").endswith("List") and isinstance(items, ListNode) else (document,)
 
 
 def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], findings: Findings) -> ConfigurationFields:
@@ -158,8 +171,11 @@ def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:
 
 
 def _read_fields(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:
+    if isinstance(node, Scalar) and isinstance(node.value, str):
+        lines = "\n" * (node.line or 0)  # findings name the lines of the whole file, in which the text is a block
+        node = next(iter(read_documents(f"{lines}{node.value}".encode(), findings) or ()), MapNode())
     if isinstance(node, MapNode):
-        return _Part(place, entries=node.entries)
+        return _Part(place, node.line, entries=node.entries)
     findings.add(node.line, path, "", f"must be an object of kubelet's fields, not {kind_of(node)}")
     return _Part(place)
 
@@ -182,7 +198,7 @@ def _read_flags(place: str, path: str, node: TreeNode, findings: Findings) -> _P
                     flags += [Flag(entry.key, _plain(value), entry.line) for value in values]
             case _:
                 findings.add(item.line, path, "", f"must have kubelet's flags, not {kind_of(item)}")
-    return _Part(place, flags=tuple(flags))
+    return _Part(place, node.line, flags=tuple(flags))
 
 
 def _find_kind(document: TreeNode) -> str | None:

@@ -50,6 +50,10 @@ kubernetesVersion: v1.31.0
 networking: {podSubnet: 10.244.0.0/16}
 """
 
+OPENSHIFT = (
+    "{apiVersion: machineconfiguration.openshift.io/v1, kind: KubeletConfig, spec: {kubeletConfig: {maxPods: 7}}}"
+)
+
 FILES = {
     "kubeadm, several documents": (
         f"{KUBEADM}---\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n---{WANTED}",
@@ -96,6 +100,14 @@ FILES = {
     "RKE2, added flags": (
         f"kubelet-arg+: {json.dumps([*WORDS, 'feature-gates+=CPUManagerPolicyBetaOptions=true'])}\n",
         ("uses kubelet-arg+ of the configuration of k3s or RKE2",),
+    ),
+    "kubeadm's ConfigMap": (
+        f"apiVersion: v1\ndata:\n  kubelet: |{INDENT.replace(chr(10) + '      ', chr(10) + '    ')}\nkind: ConfigMap\nmetadata: {{name: kubelet-config}}\n",
+        ("uses data.kubelet of kubeadm's ConfigMap",),
+    ),
+    "a list of OpenShift's KubeletConfig": (
+        "apiVersion: v1\nkind: List\nitems:\n- apiVersion: machineconfiguration.openshift.io/v1\n  kind: KubeletConfig\n  spec:\n    kubeletConfig:" + INDENT,
+        ("uses spec.kubeletConfig of OpenShift's KubeletConfig",),
     ),
     "configz": (
         '{"kubeletconfig": ' + json.dumps(
@@ -176,6 +188,9 @@ def test_of_several_documents_the_lines_and_comments_of_one_are_migrated() -> No
         (f"{KUBEADM}---\n{KUBEADM}", 'f:2: kind: "ClusterConfiguration": must be KubeletConfiguration'),
         (f"kind: KubeletConfiguration\n---\n{KUBEADM}---\nkind: KubeletConfiguration\n", "f:8: a configuration must be one document"),
         ("apiVersion: v1\nkind: KubeletConfig", 'kind: "KubeletConfig"'),
+        ("kind: ConfigMap\ndata:\n  kubelet: |\n    # ours\n    maxPods: many\n", 'f:5: maxPods: "many": must be a whole number'),
+        ("kind: ConfigMap\ndata: {other: x}", 'f:1: kind: "ConfigMap": must be KubeletConfiguration'),
+        (f"kind: List\nitems:\n- {OPENSHIFT}\n- {OPENSHIFT}\n", "f:4: a second spec.kubeletConfig of OpenShift's KubeletConfig: leave only the one"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_part_is_told_with_its_line(text: str, finding: str) -> None:
