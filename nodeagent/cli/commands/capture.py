@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: captured; 1: the machine or a named file could not be read, or the capture not written; 64: wrong arguments
+exit status: 0: captured; 1: the machine or a named file could not be read, or the capture not written; 3: the agent
+named with --socket doesn't answer, and has saved no state; 64: wrong arguments
 
 examples:
   nodeagent capture --out node.json

@@ -50,6 +50,10 @@ def run(options: argparse.Namespace) -> int:
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:
         options.parser.error("name a command after --, such as: -- sh")
+    if command is options.argv and command[0].startswith("-"):
+        options.parser.error(
+            f"{command[0]} comes after the container: options come before the pod, and the command after --"
+        )
     if os.geteuid() != 0:
         raise ExecError(
             "only root may enter a container", hint=f"sudo nodeagent exec {options.pod} {options.container} -- …"

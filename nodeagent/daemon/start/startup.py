@@ -21,9 +21,8 @@ class StartError(NodeAgentError):
     """The agent cannot start until a person changes something."""
 
 
-ABSENT_HINT = (
-    "copy examples/config.yaml there (`nodeagent --help` says where it is), or name another file with --config"
-)
+NAME_ANOTHER = ", or name another file with --config"
+ABSENT_HINT = f"copy examples/config.yaml there (`nodeagent --help` says where it is){NAME_ANOTHER}"
 
 
 def _regular_file(path: str, max_bytes: int) -> bytes | None:

@@ -24,6 +24,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.start.node_builder import load_plugins
+from nodeagent.daemon.start.startup import NAME_ANOTHER
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
@@ -85,9 +86,11 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
     try:
         known = read_node(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
+        # Here --config names the configuration to decide under, and not that of the running pods.
+        hint = err.hint.removesuffix(NAME_ANOTHER) if config is None else err.hint
         raise WhatIfError(
             err.message,
-            hint=f"{err.hint}; or leave its pods out with --empty, or describe a machine: --topology 2s.2n.8c.2t",
+            hint=f"{hint}; or leave its pods out with --empty, or describe a machine: --topology 2s.2n.8c.2t",
         ) from err
     return WhatIfMachine(known.node.topology, where, known)
 

@@ -1,0 +1,121 @@
+"""The same kind of outcome has the same exit status in all commands: each kind is brought about in each command that has it."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nodeagent.cli.main import main
+from nodeagent.cli.parser import build_parsers
+from nodeagent.cli.support.exit_status import EXIT_USAGE
+
+COMMANDS = build_parsers([])[1]
+AWAY, UNKNOWN, REFUSED, WRONG, NOT_STARTED = 3, 1, 4, 2, 125
+"""The agent doesn't answer; not found out; refused; something is not as it should be; and for commands with a status of their own."""
+HERE = "--config c.yaml --socket s"
+DESCRIBED = "--topology 4c --config c.yaml"
+SWEEP = {
+    AWAY: (
+        f"inspect {HERE}", f"inspect web {HERE}", f"interference {HERE}", f"interference web {HERE}", f"probe web {HERE}",
+        "config validate --running c.yaml --socket s", "capture --config c.yaml --socket s", f"cpus web {HERE}",
+        "queue --socket s", f"apply ok.json --wait {HERE}",
+        f"delete web --wait {HERE}", f"unpin db --wait {HERE}", "retry web --socket s", f"release web {HERE}",
+        "explain web --socket s", "explain -f ok.json --socket s", "simulate -f ok.json --socket s",
+    ),
+    UNKNOWN: (
+        "inspect --machine none", "topology --machine none", "capture --out none/file", "check --machine none",
+        "config validate none", "config show none", "config migrate-from-kubelet none", "config show bad.yaml", "report compare none none",
+        f"apply none {HERE}", f"diff none {HERE}", f"delete web {HERE}", f"unpin db {HERE}", "checkpoint verify none",
+        "checkpoint show none", "checkpoint convert none --to cpu-v2", "checkpoint verify ok.json", f"explain -f none {DESCRIBED}",
+        f"explain web {DESCRIBED}", "simulate none", f"simulate -f none {DESCRIBED}", "fleet inspect none", "fleet diff none none",
+        "fleet capacity -f ok.json none", "probe --cpus 0 --compare none",
+        *(
+            f"topology --topology 4c -o {form} --config {config}"
+            for form in ("text", "json", "yaml", "svg", "hwloc-xml", "nrt", "resourceslice")
+            for config in ("none", "bad.yaml", "unsuitable.yaml", "memory.yaml")
+        ),
+    ),
+    REFUSED: (
+        f"apply huge.json {HERE}", f"explain -f huge.json {DESCRIBED}", f"explain -f ok.json -f huge.json {DESCRIBED}",
+        f"simulate -f huge.json {DESCRIBED}", f"simulate --capacity -f huge.json {DESCRIBED}",
+        "explain -f huge.json --empty --config c.yaml",
+    ),
+    WRONG: (
+        "config validate bad.yaml", "config validate --alone bad.yaml", "check --config bad.yaml", f"diff ok.json {HERE}",
+        f"diff huge.json {HERE}", "checkpoint verify damaged", "simulate --compare c.yaml none.yaml -f some.json --topology 4c",
+    ),
+    NOT_STARTED: (
+        f"exec {HERE} web app -- true", "job --cpus 1 --memory 64Mi --socket s -- true",
+    ),
+    EXIT_USAGE: (
+        *(f"{command} --no-such-option" for command in COMMANDS), "", "no-such-command", "exec web app --socket s -- true",
+        "job --cpus 1 --memory 64Mi --max-time soon -- true", "topology --topology nonsense",
+        "explain -f ok.json --topology 0c --config c.yaml",
+    ),
+}  # fmt: skip
+
+
+def pod(name: str, cpu: str) -> str:
+    amounts = {"resources": {"limits": {"cpu": cpu, "memory": "64Mi"}}}
+    containers = [{"name": "app", "image": "x", **amounts}]
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers}}
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory with the files of a node whose agent has never run."""
+    monkeypatch.chdir(tmp_path)
+    places = {"stateDirectory": "state", "runtimeDirectory": "run", "manifestDirectory": "m"}
+    own = {key: f"{tmp_path}/{name}" for key, name in places.items()}
+    (tmp_path / "m").mkdir()
+    static = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    reserved = {"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 9, "limits": {"memory": "1Gi"}}]}
+    files = {
+        "c.yaml": json.dumps(own | static),
+        "none.yaml": json.dumps(own),
+        "bad.yaml": "maxPods: many\n",
+        "unsuitable.yaml": json.dumps(static | {"reservedSystemCPUs": "0,99"}),
+        "memory.yaml": json.dumps(static | reserved),
+        "ok.json": pod("ok", "1m"),
+        "some.json": pod("some", "2"),
+        "huge.json": pod("huge", "9999"),
+        "damaged": '{"policyName":"none","defaultCpuSet":"","checksum":1}',
+    }
+    for name, text in files.items():
+        Path(name).write_text(text)
+
+
+@pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize(("status", "line"), [(status, line) for status, lines in SWEEP.items() for line in lines])
+def test_each_kind_of_outcome_has_its_status(status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        found = main(shlex.split(line))
+    except SystemExit as end:
+        found = int(end.code or 0)
+    told = capsys.readouterr()
+    assert found == status, told.err
+    if status != WRONG:
+        assert "hint: " in told.err or status == REFUSED, "stderr has the next step"
+
+
+@pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_a_node_without_a_configuration_is_decided_for_as_its_hint_says(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = [command, "-f", "huge.json", "--config", "c.yaml", "--socket", "s"]
+    assert main(attempt) == AWAY
+    hint = capsys.readouterr().err.partition("hint: ")[2]
+    assert "--config" not in hint, "it is named already"
+    assert "or leave its pods out with --empty" in hint
+    assert main([*attempt, "--empty"]) == REFUSED
+
+
+def test_every_command_is_swept() -> None:
+    swept = {line.partition(" ")[0] for status, lines in SWEEP.items() if status != EXIT_USAGE for line in lines}
+    assert set(COMMANDS) - swept == {"run", "completion", "pin"}, (
+        "run and pin need systemd: integration/test_service.py, tests/cli/test_pin.py; completion only prints"
+    )
