@@ -2,6 +2,7 @@
 
 import os
 import select
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +104,7 @@ class OwnerWatch:
         """Returns the seconds until the next callback. None means that no time is set."""
         self._epoll = select.epoll()
         self._renewed = os.eventfd(0)
+        weakref.finalize(self, os.close, self._renewed)
         self._epoll.register(self._renewed, select.EPOLLIN)
 
     def add(self, owner: Owner) -> None:
