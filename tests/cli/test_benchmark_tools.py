@@ -28,11 +28,12 @@ class Runs:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         options = ("--socket", self.socket, "--cpus", "1", "--memory", "1Gi")
-        path = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        # pytest-benchmark measures nothing in a worker of xdist, which this test may run in
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         return subprocess.run(
             [sys.executable, CERTIFIED, str(self.results), *options, "--", *command],
             cwd=self.directory,
-            env=path,
+            env={**environment, "PATH": f"{self.programs}:{environment['PATH']}"},
             capture_output=True,
             text=True,
             check=False,
