@@ -31,6 +31,8 @@ class ShownJob(Struct, frozen=True):
     """Reason why it waits."""
     starts_by_ms: int | None = None
     """Latest expected start. None means unknown, or that it runs."""
+    is_behind_limit: bool = False
+    """Whether its start isn't worked out, as too many jobs wait before it."""
 
 
 def describe_queue(jobs: Sequence[ShownJob], at_ms: int) -> Document:
@@ -48,11 +50,12 @@ def _describe_job(job: ShownJob, endless: ShownJob | None) -> Document:
     limits = dict(job.pod.containers[0].resources.limits)
     unknown = None
     if job.is_waiting and job.starts_by_ms is None:
-        unknown = (
-            "pods that aren't jobs hold what it or a job before it needs"
-            if endless is None
-            else f"PID {endless.pid}'s job has no time limit"
-        )
+        if job.is_behind_limit:
+            unknown = "it is worked out only for the first waiting jobs"
+        elif endless is not None:
+            unknown = f"PID {endless.pid}'s job has no time limit"
+        else:
+            unknown = "pods that aren't jobs hold what it or a job before it needs"
     return {
         "name": job.pod.full_name,
         "uid": job.pod.uid,

@@ -58,3 +58,9 @@ def test_its_document_is_as_its_schema_says() -> None:
 def test_a_start_that_no_job_delays_is_delayed_by_other_pods() -> None:
     (job,) = describe_queue((shown("never", waits=True),), NOW_MS)["jobs"]
     assert job["startUnknown"] == "pods that aren't jobs hold what it or a job before it needs"
+
+
+def test_a_job_behind_those_whose_starts_are_worked_out_says_so() -> None:
+    first = shown("first", waits=True, max_ms=MINUTE_MS, starts_by_ms=NOW_MS + MINUTE_MS)
+    _, job = describe_queue((first, shown("far", waits=True, is_behind_limit=True)), NOW_MS)["jobs"]
+    assert job["startUnknown"] == "it is worked out only for the first waiting jobs"

@@ -27,7 +27,7 @@ from nodeagent.core.model.state import JOBS
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn import admit as admit_stage
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.jobs import job_requests
+from nodeagent.daemon.domains.jobs import job_queue, job_requests
 from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
 from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
 from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
@@ -670,6 +670,18 @@ def test_the_queue_is_told_with_the_latest_starts(served: Daemon, owners: Owners
     again = {job["name"]: job for job in answered(served, lambda: call(socket, "queue"))["jobs"]}
     assert (again["jobs/waits"]["state"], again["jobs/behind"]["state"]) == ("running", "waiting")
     assert again["jobs/behind"]["startsByMs"] is not None
+
+
+def test_a_start_that_is_not_worked_out_is_told_as_that(
+    served: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "_MOST_EXPECTED", 1)
+    for name, cpus in (("runs", "4"), ("first", "5"), ("far", "5")):
+        owners.asks(name, cpus, ticket=name, max_ms=60_000)
+    served.rest()
+    socket = f"{served.directory}/{JOB_SOCKET}"
+    jobs = answered(served, lambda: call(socket, "queue"))["jobs"]
+    assert [job["startUnknown"] for job in jobs] == [None, None, "it is worked out only for the first waiting jobs"]
 
 
 def test_the_time_of_a_wait_is_bounded(served: Daemon, owners: Owners) -> None:

@@ -29,8 +29,11 @@ class JobQueue:
         self._jobs = jobs
         self._agent = agent
         self._thread = ThreadPoolExecutor(1, "job-queue")
-        self._expected: tuple[tuple[NodeState, tuple[JobRecord, ...]] | None, Mapping[str, int]] = (None, {})
-        """Expected starts by UID, in milliseconds since boot, with the state and the records that they follow from."""
+        self._expected: tuple[tuple[NodeState, tuple[JobRecord, ...]] | None, Mapping[str, int | None]] = (None, {})
+        """Expected starts by UID, in milliseconds since boot, with the state and the records that they follow from.
+
+        None means that a start is unknown. A job behind the limit isn't contained.
+        """
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         """Describe all jobs, whoever asks: who shares a machine may know who waits for it."""
@@ -46,6 +49,7 @@ class JobQueue:
             is_waiting = entry is None or entry.refusal is not None
             if entry is None or (is_waiting and not record.ticket):
                 continue  # it isn't decided yet, or is being refused
+            start_ms = expected.get(uid) if is_waiting else None
             shown.append(
                 ShownJob(
                     record.pod,
@@ -56,12 +60,13 @@ class JobQueue:
                     record.max_ms,
                     record.ends_at_ms + lead_ms if record.ends_at_ms else None,
                     "" if entry.refusal is None else entry.refusal.message,
-                    expected[uid] + lead_ms if uid in expected and is_waiting else None,
+                    None if start_ms is None else start_ms + lead_ms,
+                    is_waiting and uid not in expected,
                 )
             )
         return describe_queue(shown, now_ms)
 
-    def _expect(self, state: NodeState, records: tuple[JobRecord, ...], boot_ms: int) -> Mapping[str, int]:
+    def _expect(self, state: NodeState, records: tuple[JobRecord, ...], boot_ms: int) -> Mapping[str, int | None]:
         before, expected = self._expected
         if before is not None and before[0] is state and before[1] == records:
             return expected
@@ -75,6 +80,6 @@ class JobQueue:
             state.idle_pods(),
         )
         starts = expect_starts(node, waiting, find_ends(state, terms, boot_ms), boot_ms, RELEASE_MS)
-        found = {job.pod.uid: start for job, start in zip(waiting, starts, strict=True) if start is not None}
+        found = {job.pod.uid: start for job, start in zip(waiting, starts, strict=True)}
         self._expected = (state, records), found
         return found
