@@ -60,7 +60,7 @@ _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 _CGROUPS_SETTLE_SECONDS = 0.03
 _UEVENTS_RECONNECT_SECONDS = 60.0
-_THREAD_AGAIN_SECONDS = 1.0
+THREAD_AGAIN_SECONDS = 1.0
 
 
 def serve(config_path: str) -> int:
@@ -381,4 +381,4 @@ def keep_working(name: str, log: Log, work: Callable[[], None]) -> None:
         else:
             return
         log.error("thread_failed", thread=name, problem=problem)
-        time.sleep(_THREAD_AGAIN_SECONDS)
+        time.sleep(THREAD_AGAIN_SECONDS)

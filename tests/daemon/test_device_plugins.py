@@ -390,7 +390,7 @@ def test_nonsense_for_a_status_of_its_list_ends_the_plugin_until_it_registers_ag
 def test_whatever_fails_in_following_a_plugin_is_seen_and_it_is_followed_again(
     kubelet: Kubelet, raw: RawPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_plugins, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(device_plugins, "AGAIN_SECONDS", 0.01)
 
     def fails(_message: bytes) -> NoReturn:
         raise RecursionError("a bug")

@@ -133,7 +133,7 @@ def test_after_a_bug_the_runtime_is_served_again(runtime, monkeypatch):
             return ()
 
     log = io.StringIO()
-    monkeypatch.setattr(service, "_THREAD_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(service, "THREAD_AGAIN_SECONDS", 0.0)
     link = RuntimeLink(runtime.path, Failing(), lambda *_: None)
     thread = threading.Thread(target=service.keep_working, args=("nri", make_log(log), link.run))
     thread.start()

@@ -50,7 +50,7 @@ GRACE_SECONDS = 300.0
 _RETRY_SECONDS = 0.1
 _REST_PER_LIST = 9.0
 """Pause after each list, in multiples of the processor time that it took. A plugin that reports without end gets a tenth of a CPU."""
-_AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 1.0
 MOST_PLUGINS = 64
 
 
@@ -302,7 +302,7 @@ class DevicePlugins:
                 self._log.warning("device_plugin_gone", resource=plugin.resource, problem=problem)
                 plugin.mark_unhealthy()
                 self._wake()
-                plugin.has_ended.wait(_AGAIN_SECONDS)
+                plugin.has_ended.wait(AGAIN_SECONDS)
         plugin.end(why)
         plugin.has_reported.set()
         with self._lock:

@@ -24,8 +24,6 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.core.resources.cpu.records import CpuRecord
-from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.core.turn.adoption import (
     add_record,
     decode_records,
@@ -274,8 +272,8 @@ def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list
             unusable.append(name)
     return decode_records(
         Records(
-            cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
-            memory=records.memory if isinstance(records.memory, MemoryRecord) else None,
+            cpu=None if isinstance(records.cpu, Unreadable) else records.cpu,
+            memory=None if isinstance(records.memory, Unreadable) else records.memory,
         )
     )
 
