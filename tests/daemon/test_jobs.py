@@ -393,10 +393,12 @@ def test_what_is_no_record_is_removed_and_one_that_cannot_be_written_is_no_job(d
     files = PlacementFiles(job_directory(daemon.agent.node.config))
     files.write("uid-x/job", b"nonsense")
     files.write("uid-y/else", b"")
+    directory = Path(job_directory(daemon.agent.node.config))
+    (directory / "uid-z").mkdir()  # by a writer that died, or that could not write its file in a full /run
     daemon.start()
     assert files.read() == {}
-    Path(job_directory(daemon.agent.node.config)).rmdir()
-    Path(job_directory(daemon.agent.node.config)).touch()
+    directory.rmdir()
+    directory.touch()
     with pytest.raises(PlacementFileError):
         owners.asks("one")
     assert daemon.jobs.pods_of_user(os.getuid()) == ((), ())
