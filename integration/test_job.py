@@ -9,7 +9,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.guest.session import Request
-from integration.node import CONFIG, READY, STATE, WAIT_SECONDS, Document, Node, container, pod
+from integration.node import CONFIG, READY, ROOT, STATE, WAIT_SECONDS, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 
 JOB = "nodeagent job --cpus 2 --memory 64Mi"
@@ -227,6 +227,34 @@ def test_it_ends_with_its_process_and_with_nothing_else(node: Node) -> None:
     node.run("nodeagent release jobs/other")
     assert ended(node, job) == 143
     node.wait(gone, "the released job to be gone")
+
+
+EXECUTES = """
+import json, os, socket, sys, threading
+asking = socket.socket(socket.AF_UNIX)
+asking.connect("/run/nodeagent/jobs.sock")
+os.set_inheritable(asking.fileno(), True)
+amounts = {"cpu": "2", "memory": "64Mi"}
+asking.sendall(json.dumps({"op": "job", "name": sys.argv[1], "amounts": amounts}).encode() + b"\\n")
+words = ["sleep", "infinity"]
+threading.Thread(target=os.execvp, args=(words[0], words)).start()
+threading.Event().wait()
+"""
+
+
+def test_an_owner_that_executes_its_command_before_its_answer_is_moved_all_the_same(node: Node) -> None:
+    """From a thread, too, so that the main one is gone at some moment."""
+    node.guest.put("/tmp/executes.py", EXECUTES.encode())
+    for name in ("early-1", "early-2", "early-3"):
+        job = start(node, f"python3 -S /tmp/executes.py {name}")
+        ((uid, held),) = node.wait(there(name), "the job to be admitted")["promises"]["pods"].items()
+        moved = f"{ROOT}/pod{uid}/main/payload/cgroup.procs"
+        node.run(f"until grep -q . {moved} && [ $(cat /proc/$(cat {moved})/comm) = sleep ]; do sleep 0.1; done")
+        pid = int(node.run(f"cat {moved}").stdout)
+        assert CpuSet.parse(node.allowed(pid)[0]) == CpuSet.parse(held["cpus"]["main"])
+        node.run(f"kill {pid}")
+        assert ended(node, job) == 128 + signal.SIGTERM
+        node.wait(gone, "the job to be gone")
 
 
 def test_a_terminal_is_the_commands_own(node: Node) -> None:
