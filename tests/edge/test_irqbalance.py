@@ -56,7 +56,7 @@ def left_over(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("left_over")
 def test_it_tells_what_it_keeps_interrupts_off(daemon: Daemon, tmp_path: Path) -> None:
     daemon.answer = b"SLEEP 10 BANNED 0000f000"
-    assert read(tmp_path) == Irqbalance(CpuSet.parse("12-15"), 10)
+    assert read(tmp_path) == Irqbalance(CpuSet.parse("12-15"))
     assert daemon.asked == [b"setup"]
 
 

@@ -1,6 +1,5 @@
 """The managers' metrics: kubelet's names, types, labels and help texts in one table, and the deltas as constants."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -114,8 +113,3 @@ def aligned(scope: str, boundary: str) -> MetricDelta:
 
 def aligned_failure(scope: str, boundary: str) -> MetricDelta:
     return plus(ALIGNED_FAILURES, scope=scope, boundary=boundary)
-
-
-def list_zero_series(names: Iterable[Series]) -> MetricDeltas:
-    """Return these metrics' series with the value 0."""
-    return tuple(MetricDelta(series, 0) for series in names)

@@ -16,7 +16,7 @@ MAX_REQUEST_BYTES = 500
 """Limit on a request. irqbalance would ignore the rest and ban only the CPUs read so far."""
 MAX_LIST_BYTES = 255
 """Limit on a list of interrupts. Later versions ignore the rest."""
-_SETUP = re.compile(r"SLEEP (?P<seconds>\d{1,10}) (?P<irqs>.* )?BANNED (?P<mask>[0-9a-f,]+)")
+_SETUP = re.compile(r"SLEEP \d{1,10} (?P<irqs>.* )?BANNED (?P<mask>[0-9a-f,]+)")
 _LEFT_ALONE = re.compile(r"\bIRQ (\d{1,10}) ")
 
 
@@ -27,8 +27,6 @@ class IrqbalanceSyntaxError(ValueError):
 class Irqbalance(Struct, frozen=True):
     banned: CpuSet
     """CPUs that were banned at irqbalance's last scan. Requests take effect at the next scan."""
-    scan_seconds: int
-    """Time between two scans."""
     left_alone: frozenset[int] = frozenset()
     """Numbers of interrupts that irqbalance doesn't move, by its own configuration or on request."""
 
@@ -73,6 +71,6 @@ def parse_setup(text: str) -> Irqbalance:
         raise IrqbalanceSyntaxError(f"{text[:200]!r} is not an answer of irqbalance")
     try:
         irqs = frozenset(map(int, _LEFT_ALONE.findall(match["irqs"] or "")))
-        return Irqbalance(parse_cpu_mask(match["mask"]), int(match["seconds"]), irqs)
+        return Irqbalance(parse_cpu_mask(match["mask"]), irqs)
     except ValueError as err:
         raise IrqbalanceSyntaxError(f"{match['mask'][:200]!r} is not a CPU mask") from err

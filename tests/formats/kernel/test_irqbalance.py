@@ -11,16 +11,16 @@ from nodeagent.formats.kernel.irqbalance import (
 
 
 @pytest.mark.parametrize(
-    ("text", "banned", "seconds", "left_alone"),
+    ("text", "banned", "left_alone"),
     [
-        ("SLEEP 10 BANNED 00000000", "", 10, set()),
-        ("SLEEP 2 BANNED 00000f0c", "2-3,8-11", 2, set()),
-        ("SLEEP 10 BANNED 00000001,80000000", "31-32", 10, set()),
-        ("SLEEP 10 IRQ 5 LOAD 0 DIFF 12 CLASS 1 IRQ 6 LOAD 0 DIFF 0 CLASS 0 BANNED 0000f000", "12-15", 10, {5, 6}),
+        ("SLEEP 10 BANNED 00000000", "", set()),
+        ("SLEEP 2 BANNED 00000f0c", "2-3,8-11", set()),
+        ("SLEEP 10 BANNED 00000001,80000000", "31-32", set()),
+        ("SLEEP 10 IRQ 5 LOAD 0 DIFF 12 CLASS 1 IRQ 6 LOAD 0 DIFF 0 CLASS 0 BANNED 0000f000", "12-15", {5, 6}),
     ],
 )
-def test_its_answer_is_read(text: str, banned: str, seconds: int, left_alone: set[int]) -> None:
-    assert parse_setup(text) == Irqbalance(CpuSet.parse(banned), seconds, frozenset(left_alone))
+def test_its_answer_is_read(text: str, banned: str, left_alone: set[int]) -> None:
+    assert parse_setup(text) == Irqbalance(CpuSet.parse(banned), frozenset(left_alone))
 
 
 @pytest.mark.parametrize("text", ["", "SLEEP 10", "SLEEP -1 BANNED 0", "SLEEP 1 BANNED ", "SLEEP 1 BANNED 123456789"])
