@@ -58,6 +58,21 @@ def test_a_dead_daemons_socket_is_replaced(tmp_path: Path) -> None:
         listener.accept()[0].close()
 
 
+def test_a_planted_link_is_not_followed_to_what_is_there(tmp_path: Path) -> None:
+    """To a file of others, a socket that nobody listens on, or a name that is free."""
+    victim, dead, free = tmp_path / "victim", tmp_path / "dead", tmp_path / "free"
+    victim.write_text("root's")
+    listen(UnixAddress(str(dead))).close()
+    mode = dead.stat().st_mode
+    for target in (victim, dead, free):
+        link = tmp_path / "s"
+        link.symlink_to(target)
+        with pytest.raises(ListenError):
+            listen(UnixAddress(str(link)))
+        link.unlink()
+    assert (victim.read_text(), dead.stat().st_mode, free.exists()) == ("root's", mode, False)
+
+
 def test_a_live_socket_is_not_replaced(tmp_path: Path) -> None:
     address = UnixAddress(str(tmp_path / "s"))
     with listen(address) as listener:
