@@ -677,7 +677,7 @@ def test_the_queue_is_told_with_the_latest_starts(served: Daemon, owners: Owners
 def test_a_start_that_is_not_worked_out_is_told_as_that(
     served: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_queue, "_MOST_EXPECTED", 1)
+    monkeypatch.setattr(job_queue, "MOST_EXPECTED", 1)
     for name, cpus in (("runs", "4"), ("first", "5"), ("far", "5")):
         owners.asks(name, cpus, ticket=name, max_ms=60_000)
     served.rest()

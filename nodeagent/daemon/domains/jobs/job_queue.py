@@ -18,7 +18,7 @@ from nodeagent.formats.checkpoint.job_record import JobRecord
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import ShownJob, describe_queue
 
-_MOST_EXPECTED = 40
+MOST_EXPECTED = 40
 """Limit on the jobs whose starts are worked out. The starts of the jobs behind them are unknown."""
 
 
@@ -71,7 +71,7 @@ class JobQueue:
         if before is not None and before[0] is state and before[1] == records:
             return expected
         agent, terms = self._agent, tuple(map(make_terms, records))
-        waiting = list_waiting(state, PodSource(name=JOBS, terms=terms))[:_MOST_EXPECTED]
+        waiting = list_waiting(state, PodSource(name=JOBS, terms=terms))[:MOST_EXPECTED]
         node = WhatIf.of(
             managers_with_devices(agent.edges, agent.memory),
             state.promises,
