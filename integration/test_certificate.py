@@ -5,15 +5,11 @@ import json
 import pytest
 
 from integration.guest.guest import Guest
-from integration.isolation import isolate
 from integration.node import CONFIG, Document, Node
 from integration.test_interference import INSTANCES, INTRUDER, NOW_AND_THEN, WITHOUT_END, last_of
 from integration.test_job import BOUNDS
 
 JOB = "nodeagent job --cpus 2 --memory 64Mi"
-SHORT = "for i in {1..20000}; do :; done"
-FAR = 'for node in 0 1; do numactl --membind=$node python3 -c "import time; held = bytearray(30 << 20); time.sleep(0.3)"; done'
-"""One of these nodes is not that of its CPUs."""
 WORK = "-- bash -c 'until [ $SECONDS -ge 2 ]; do :; done'"
 
 
@@ -69,37 +65,3 @@ def test_a_user_without_rights_gets_all_that_may_be_known(node: Node) -> None:
     assert not [one for one in found["others"]["tasks"] if (one["of"] or "").endswith("/payload")], "its own"
     reasons = {one["field"]: one["reason"] for one in found["unknown"]}
     assert reasons["others.tasks"].startswith("only root may have the kernel count each task")
-
-
-@pytest.mark.long  # the short form is the first test: one run of each kind
-@pytest.mark.configures
-def test_short_runs_that_nothing_disturbs_are_clean(node: Node) -> None:
-    """Without the isolation, they are disturbed indeed: the kernel's threads and the measurement of the guest's pace come there."""
-    isolate(node)
-    said = []
-    for _ in range(10):
-        node.run(f"cd /run; {JOB} --report short.json --repeat 10 -- bash -c '{SHORT}'", timeout_seconds=120)
-        said += [report(node, f"/run/short-{number}.json") for number in range(1, 11)]
-    assert [(one["verdict"], one["disturbances"]) for one in said if one["verdict"] != "clean"] == []
-
-
-@pytest.mark.long  # the short form is the first test: one run of each kind
-@pytest.mark.parametrize(
-    ("kind", "options", "before", "work"),
-    [
-        ("other-tasks", "--cpus 2", INTRUDER + NOW_AND_THEN, SHORT),
-        ("throttling", "--cpus 500m", "true", SHORT),
-        ("remote-memory", "--cpus 2", "true", FAR),
-    ],
-)
-def test_a_disturbance_is_named_first_in_nine_runs_of_ten(
-    node: Node, kind: str, options: str, before: str, work: str
-) -> None:
-    node.run(f"{JOB} --report /run/clean.json -- true")
-    node.run(before.format(cpu=last_of(report(node, "/run/clean.json")["exclusiveCPUs"])))
-    command = f"nodeagent job {options} --memory 64Mi --report /run/ten.json --repeat 10 -- bash -c '{work}'"
-    node.run(command, timeout_seconds=120)
-    node.run("systemctl stop intruder", check=False)
-    found = [report(node, f"/run/ten-{number}.json") for number in range(1, 11)]
-    first = [one["disturbances"][0]["name"] for one in found if one["verdict"] == "disturbed"]
-    assert first.count(kind) >= 9, [(one["verdict"], one["disturbances"]) for one in found]
