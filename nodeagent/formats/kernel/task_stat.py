@@ -18,11 +18,13 @@ class TaskStat(Struct, frozen=True):
     """Start time since boot. Unique together with the ID."""
     cpu: int
     """CPU on which the task ran last."""
+    threads: int = 1
+    """Number of threads of the task's process."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether the task is a zombie or dead."""
-        return self.state in {"Z", "X", "x"}
+        """Whether the process is a zombie or dead. One whose main thread has ended lives as long as another of its threads does."""
+        return self.state in {"Z", "X", "x"} and self.threads <= 1
 
     @property
     def is_kernel_thread(self) -> bool:
@@ -40,7 +42,8 @@ def parse_task_stat(text: str) -> TaskStat:
     """
     name, _, rest = text.rpartition(")")
     fields = rest.split()
-    return TaskStat(name.partition("(")[2], fields[0], int(fields[6]), int(fields[19]), int(fields[36]))
+    numbers = (int(fields[place]) for place in (6, 19, 36, 17))
+    return TaskStat(name.partition("(")[2], fields[0], *numbers)
 
 
 def parse_allowed_cpus(status: str) -> CpuSet:

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -6,12 +8,13 @@ import pytest
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.task_stat import TaskStat, parse_allowed_cpus, parse_task_stat
 
-FLAGS, START, CPU = 9, 22, 39
+FLAGS, THREADS, START, CPU = 9, 20, 22, 39
 """Numbers of fields (proc_pid_stat(5))."""
 
 
 def text(name: str, state: str = "S", **fields: int) -> str:
     numbers = {FLAGS: fields.get("flags", 0), START: fields.get("start", 0), CPU: fields.get("cpu", 0)}
+    numbers[THREADS] = fields.get("threads", 1)
     return f"7 ({name}) {state} " + " ".join(str(numbers.get(field, -field)) for field in range(4, 53)) + "\n"
 
 
@@ -31,6 +34,7 @@ def test_flags(*, flags: int, is_kernel_thread: bool, is_bound: bool) -> None:
 
 def test_states() -> None:
     assert [state for state in "RSDTtZXxI" if parse_task_stat(text("x", state)).is_dead] == ["Z", "X", "x"]
+    assert not parse_task_stat(text("x", "Z", threads=2)).is_dead, "another thread lives"
 
 
 def test_where_it_may_run() -> None:
@@ -46,3 +50,15 @@ def test_our_own() -> None:
     assert not stat.is_kernel_thread
     assert stat.start_ticks > 0
     assert stat.cpu in range(os.sysconf("SC_NPROCESSORS_CONF"))
+
+
+def test_a_process_whose_main_thread_has_ended_lives_with_its_other_threads() -> None:
+    program = "import ctypes, threading; threading.Thread(target=input).start(); ctypes.CDLL(None).pthread_exit(None)"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        path = Path(f"/proc/{process.pid}/stat")
+        while (stat := parse_task_stat(path.read_text())).state != "Z":
+            os.sched_yield()
+        assert not stat.is_dead
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert parse_task_stat(path.read_text()).is_dead
