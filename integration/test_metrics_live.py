@@ -1,9 +1,12 @@
 """The metrics of a real node, as a scraper and as promtool see them."""
 
+import re
+
 import pytest
 
+from integration.contrib import METRICS_PAGE
 from integration.guest.guest import Guest
-from integration.node import Node, container, pod
+from integration.node import ROOT, Node, container, pod
 from integration.promtool_findings import check_findings
 
 SLEEP = ["sleep", "infinity"]
@@ -39,6 +42,11 @@ def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -
     assert during[COUNTED.format("interrupts", "timer")] >= 0
     node.wait_metric(COUNTED.format("interrupts", "timer"), 0)
     node.wait_metric(COUNTED.format("softirqs", "TIMER"), 0)
+    told = re.search(r"exclusive CPUs has (\d+) series of its own", METRICS_PAGE.read_text())
+    assert told is not None
+    own = [one for one in node.metrics() if 'pod="two"' in one and not one.startswith("nodeagent_container_info")]
+    has_irq_pressure = node.run(f"test -e {ROOT}/poduid-two/app/irq.pressure", check=False).returncode == 0
+    assert len(own) == int(told[1]) - (not has_irq_pressure)
     node.delete("two", "huge")
     node.wait_gone("two", "huge")
     after = node.metrics()
