@@ -223,7 +223,10 @@ _EXIT_STATUSES = (
         "of `run`: a person must correct the configuration or the state; systemd doesn't restart the agent",
     ),
     (f"{EXIT_TIME_IS_OVER}", "of `job --max-time`: the job's time was over, and the agent has ended it"),
-    (f"{EXIT_DISTURBED}", "of `job --require-clean`: the command succeeded, but its run was disturbed"),
+    (
+        f"{EXIT_DISTURBED}",
+        "of `job --require-clean`: the command succeeded, but its run was disturbed, or the verdict is unknown",
+    ),
     (
         f"{EXIT_NOT_ENTERED}, {EXIT_CANNOT_RUN}, {EXIT_NOT_FOUND}",
         (

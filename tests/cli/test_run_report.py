@@ -374,6 +374,8 @@ def test_runs_are_repeated_until_one_fails_and_each_has_its_report(tmp_path: Pat
         (("--report", "--require-clean"), 64, "need --report FILE"),
         (("--report", "x", "--until-clean", "2"), 64, "--until-clean needs --repeat"),
         (("--report", "/nonexistent/x"), 125, "no file can be made in /nonexistent"),
+        (("--report", "/tmp"), 125, "it is a directory, link, device, FIFO or socket"),
+        (("--report", "/dev/stdout"), 125, "it is a directory, link, device, FIFO or socket"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_runs(

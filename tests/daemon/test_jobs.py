@@ -786,7 +786,12 @@ def test_devices_are_part_of_the_request(served: Daemon) -> None:
     [
         ({}, "name: is missing"),
         ({"name": "one", "amounts": {"cpu": 2}}, "must be a text"),
-        ({"name": "One", "amounts": {"cpu": "1", "memory": "1Gi"}}, "metadata.name"),
+        ({"name": "One", "amounts": {"cpu": "1", "memory": "1Gi"}}, '--name "One": must be'),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "64MB"}}, '--memory "64MB": '),
+        ({"name": "one", "amounts": {"cpu": "two", "memory": "1Gi"}}, '--cpus "two": '),
+        ({"name": "one", "amounts": {"cpu": "0", "memory": "1Gi"}}, "--cpus 0 must be above 0"),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi", "a.com/b": "0"}}, "--device 0 must be above 0"),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "x"}, "--numa "),
         ({"name": "one", "amounts": {"cpu": "x", "memory": "1Gi"}}, '"x"'),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "a"}, "must be the number of a NUMA node"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a text"),

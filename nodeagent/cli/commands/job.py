@@ -143,7 +143,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     parser.add_argument(
         "--require-clean",
         action="store_true",
-        help="exit with 123 if the command succeeds, but its run was disturbed; needs --report FILE",
+        help="exit with 123 if the command succeeds, but its run was not clean; needs --report FILE",
     )
     parser.add_argument(
         "--repeat",
@@ -180,7 +180,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
     parser.epilog = """\
-exit status: the command's own; 123: disturbed, with --require-clean; 124: ended by --max-time; 125: not started;
+exit status: the command's own; 123: not clean, with --require-clean; 124: ended by --max-time; 125: not started;
 126: command cannot be run; 127: command not found; 64: wrong arguments
 
 examples:
@@ -250,7 +250,7 @@ def run(options: argparse.Namespace) -> int:
 
             path = None if options.report == _REPORT_LINE else options.report
             if path is not None:
-                _check_report_file(path)
+                _check_report_files(path, options.repeat or 1)
             plan = RunPlan(path, options.repeat or 1, options.until_clean, options.require_clean)
             writer = ReportWriter.start(plan)
         answer = _enter_job(options, command)
@@ -273,17 +273,34 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _check_report_file(path: str) -> None:
-    """Check that a report can be written, before anything runs.
+def _check_report_files(path: str, repeats: int) -> None:
+    """Check that the reports can be written, before anything runs.
 
     Raises:
-        JobError: there is no such directory, or no file can be made there.
+        JobError: no file can be made there, or what is there can't be replaced.
     """
+    import stat
+
+    from nodeagent.cli.support.run_report import number_path
+
     directory = os.path.dirname(path) or "."  # noqa: PTH120 - of a name
+    why = ""
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise JobError(
-            f"cannot write {path}: no file can be made in {directory}", hint="name another file with --report"
-        )
+        why = f"no file can be made in {directory}"
+    for file in [number_path(path, number, repeats) for number in range(1, repeats + 1)] if not why else []:
+        try:
+            there, around = os.lstat(file), os.stat(directory)  # noqa: PTH116 - as above
+        except FileNotFoundError:
+            continue
+        path = file
+        if not stat.S_ISREG(there.st_mode):
+            why = "it is a directory, link, device, FIFO or socket"
+        elif around.st_mode & stat.S_ISVTX and os.geteuid() not in {0, there.st_uid, around.st_uid}:
+            why = "it is another user's file"
+        if why:
+            break
+    if why:
+        raise JobError(f"cannot write {path}: {why}", hint="name another file with --report")
 
 
 def _read_time(text: str) -> float:
@@ -362,7 +379,10 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise
     if "refused" in answer:
         refused = answer["refused"]
-        raise JobRefusedError(f"jobs/{options.name}: {refused['reason']}: {refused['message']}", hint=_REFUSED_HINT)
+        message = f"jobs/{options.name}: {refused['reason']}: {refused['message']}"
+        if refused["reason"] == "WaitingForJobs":  # it may fit, so no explanation is about it
+            raise JobError(message, hint=_QUEUE_HINT)
+        raise JobRefusedError(message, hint=_REFUSED_HINT)
     own = read_own_cpus()
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
         raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_MOVED_HINT)
@@ -404,7 +424,8 @@ def _tell_quiet(answer: Mapping[str, Any]) -> None:
         sys.stderr.write(f"nodeagent: not quiet: {', '.join(names)}: {reason}\n")
 
 
-_REFUSED_HINT = "request less, or wait: `nodeagent inspect` shows which pods have which CPUs"
+_REFUSED_HINT = "request less, or wait for room with `--wait=30m`; `nodeagent inspect` shows which pods have which CPUs"
+_QUEUE_HINT = "wait for your turn with `--wait=30m`; `nodeagent queue` shows who waits"
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and ask again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"

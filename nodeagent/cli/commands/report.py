@@ -52,9 +52,9 @@ def run(options: argparse.Namespace) -> int:
     """
     reports = [read_file(path) for path in (options.good, *options.bad)]
     document = describe_comparison(reports[0], reports[1:])
-    if options.html is not None:
-        write_out(options.html, render_page(reports, document).encode(), mode=0o644)
     sys.stdout.write(render_document(document, options.output, render_comparison))
+    if options.html is not None:
+        write_out(options.html, render_page(reports, document).encode(), mode=0o644, option="--html")
     return 0
 
 

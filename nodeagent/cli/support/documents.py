@@ -67,14 +67,15 @@ def format_xml(text: str) -> str:
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
-def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True) -> None:
-    """Write the file that `--out` names, completely or not at all.
+def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True, option: str = "--out") -> None:
+    """Write the file that an option names, completely or not at all.
 
     Args:
         path: path of the file. An existing file is replaced; for a device, a FIFO, a socket or a link, the write fails.
         content: content of the file.
         mode: permissions of the file.
         replaces: whether an existing file may be replaced.
+        option: the option, for errors.
 
     Raises:
         StateFileError: the file could not be written.
@@ -85,20 +86,21 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     try:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
     except OSError:
-        kind = stat.S_IFDIR  # the file doesn't exist, or writing it will fail with the reason
-    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        kind = 0  # the file doesn't exist, or writing it will fail with the reason
+    if kind not in {0, stat.S_IFREG}:
         raise state_files.StateFileError(
-            f"cannot write {path}: it is a link, device, FIFO or socket",
+            f"cannot write {path}: it is a directory, link, device, FIFO or socket",
             path=path,
             error=None,
-            hint=f"name a regular file with --out, or leave out --out for stdout; `ls -l {shlex.quote(path)}` shows what is there",
+            hint=f"name a regular file with {option}{', or leave out --out for stdout' if option == '--out' else ''}; "
+            f"`ls -ld {shlex.quote(path)}` shows what is there",
         )
     if kind == stat.S_IFREG and not replaces:
         raise state_files.StateFileError(
             f"cannot write {path}: the file exists already",
             path=path,
             error=errno.EEXIST,
-            hint=f"move it away (`mv {shlex.quote(path)} {shlex.quote(path)}.old`), or name another file with --out",
+            hint=f"move it away (`mv {shlex.quote(path)} {shlex.quote(path)}.old`), or name another file with {option}",
         )
     parent = Path(path).parent
     way_out = (
@@ -106,5 +108,5 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
         if is_absent(str(parent))
         else "see who may write there: `namei -l {parent}`"
     )
-    hint = f"{way_out.format(parent=shlex.quote(str(parent)))}; or name another file with --out"
+    hint = f"{way_out.format(parent=shlex.quote(str(parent)))}; or name another file with {option}"
     state_files.write_atomically(path, content, mode=mode, hint=hint)

@@ -69,6 +69,7 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
                     number_path(plan.path or "", number, plan.repeats),
                     format_document(document, "json").encode(),
                     mode=0o644,
+                    option="--report",
                 )
                 write_error(f"nodeagent: {summarise_run(document)}\n")
             except NodeAgentError as err:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.certificate.disturbances import THRESHOLDS, change_thresholds
 from nodeagent.formats.syntax.json_values import JsonValue, parse_json
-from nodeagent.views.certificate.run_report import KIND as REPORT_KIND
+from nodeagent.views.certificate.run_report import KIND as REPORT_KIND, VERSION as REPORT_VERSION
 from nodeagent.views.certificate.words import format_measure, format_rate
 
 KIND = "RunComparison"
@@ -63,6 +63,7 @@ def read_report(text: bytes, name: str) -> ReadReport:
     """
     document = parse_json(text)
     document.field("kind").among((REPORT_KIND,))
+    document.field("version").whole(1, REPORT_VERSION)
     node = document.field("node")
     facts = {title: document.read_optional(field, _read_fact, None) for field, title in _FACTS}
     facts |= {title: node.read_optional(field, _read_fact, None) for field, title in _NODE_FACTS}
