@@ -27,7 +27,7 @@ from nodeagent.core.model.state import JOBS
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn import admit as admit_stage
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.jobs import job_queue, job_requests
+from nodeagent.daemon.domains.jobs import job_queue, job_requests, jobs as jobs_module
 from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
 from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
 from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
@@ -323,6 +323,67 @@ def test_a_job_whose_time_is_over_ends_though_its_owner_lives(
     owners.ends("one")
     daemon.rest()
     assert names(daemon) == []
+
+
+def test_a_ticket_renews_no_time(daemon: Daemon, owners: Owners) -> None:
+    """The command has its owner's process ID, and may ask as the owner."""
+    placement_of = owners.asks("one", "2", ticket="one", max_ms=60_000)
+    daemon.rest()
+    placement(placement_of)
+    end_ms = daemon.jobs.find_end_ms("uid-one")
+    daemon.machine.now_ms += 50_000
+    again = owners.asks_again("one")
+    daemon.turn(WakeUpReason.JOBS)
+    assert (placement(again).exclusive_cpus, daemon.jobs.find_end_ms("uid-one")) == (
+        placement(placement_of).exclusive_cpus,
+        end_ms,
+    )
+    daemon.machine.now_ms += 10_000
+    daemon.rest()
+    assert ("TERM", path("one")) in daemon.machine.signals
+
+
+def test_the_time_of_a_job_begins_with_its_cpus_though_its_owner_does_not_ask_again(
+    daemon: Daemon, owners: Owners
+) -> None:
+    """Its owner is stopped while it waits, and the agent is restarted."""
+    owners.asks("big", LARGEST)
+    daemon.rest()
+    owners.asks("one", LARGEST, ticket="one", max_ms=60_000)
+    daemon.rest()
+    daemon.start()
+    owners.ends("big")
+    daemon.rest()
+    assert daemon.jobs.find_end_ms("uid-one") == daemon.machine.now_ms - daemon.machine.set_by_ms + 60_000
+    daemon.machine.now_ms += 60_000
+    daemon.rest()
+    assert names(daemon) == []
+
+
+def test_an_owner_that_asks_again_gets_one_answer(daemon: Daemon, owners: Owners) -> None:
+    owners.asks("big", LARGEST)
+    daemon.rest()
+    before = owners.asks("one", "1", ticket="one")
+    daemon.rest()
+    again = owners.asks_again("one")
+    with pytest.raises(JobNotKeptError, match="the job's owner has asked again"):
+        before.result(0)
+    owners.ends("big")
+    daemon.rest()
+    placement(again)
+
+
+def test_the_order_of_the_queue_survives_a_clock_that_is_set_back(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners.asks("big", LARGEST)
+    daemon.rest()
+    owners.asks("second", LARGEST, ticket="second")
+    monkeypatch.setattr(jobs_module, "time", SimpleNamespace(time_ns=lambda: 1))
+    owners.asks("first", LARGEST, ticket="first")
+    daemon.rest()
+    daemon.start()
+    assert [record.pod.name for record in daemon.jobs.list_records()] == ["big", "second", "first"]
 
 
 def test_a_job_whose_end_cannot_be_recorded_does_not_start(daemon: Daemon, owners: Owners) -> None:

@@ -151,3 +151,12 @@ def test_a_time_that_passes_is_told_also_if_it_is_set_while_the_watch_sleeps() -
     left[0] = 0.001
     watch.renew_time()
     assert told.acquire(timeout=60)
+
+
+def test_a_time_that_has_passed_is_told_also_if_the_watch_is_renewed_at_that_moment() -> None:
+    told = threading.Semaphore(0)
+    left: list[float | None] = [0, None]
+    watch = OwnerWatch(told.release, lambda: left.pop(0) if len(left) > 1 else None)
+    watch.renew_time()
+    threading.Thread(target=watch.follow, daemon=True).start()
+    assert told.acquire(timeout=60)

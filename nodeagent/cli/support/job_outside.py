@@ -50,7 +50,8 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
     uid, _, ends_at_ms = os.read(job, _MESSAGE_BYTES).decode().partition(" ")
     if uid and until_free:  # empty if there was no job
         _wait_for_release(socket, uid)
-    if 0 < int(ends_at_ms or 0) <= is_over_at_ms:
+    # A command that succeeds has not been cut short: this process may only have noticed its end late, or no agent may have run.
+    if status != 0 and 0 < int(ends_at_ms or 0) <= is_over_at_ms:
         write_error("nodeagent: the time of --max-time was over, so the agent has ended the job\n")
         return EXIT_TIME_IS_OVER, -1
     return end_as(status), -1

@@ -103,7 +103,7 @@ def _look_at_queue(
             return _QueueLook(waits)
     elif not isinstance(alone := decide_alone(manifest, world), Admitted):
         return _QueueLook(Waiting(alone.reason, alone.message, world.now_ms))
-    if not can_overtake(manifest, world):
+    if not can_overtake(draft.state, manifest, world):
         return _QueueLook(waits)
     if not may_examine:
         return _QueueLook(waits, stays_due=True)

@@ -60,11 +60,13 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
     return Waiting(WAITS_FOR_JOBS, f"{before[0].pod.full_name} waits for room before it", world.now_ms)
 
 
-def can_overtake(manifest: Manifest, world: World) -> bool:
-    """Whether a job may start before others at all: it is in the queue, and has a time limit."""
+def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
+    """Whether a job may start before others at all: it is in the queue, has a time limit, and not too many wait before it."""
     source = _find_source(manifest, world)
-    return source is not None and any(
-        one.uid == manifest.pod.uid and one.is_queued and one.max_ms for one in source.terms
+    return (
+        source is not None
+        and any(one.uid == manifest.pod.uid and one.is_queued and one.max_ms for one in source.terms)
+        and len(_list_before(state, manifest, world)) <= _MOST_BEFORE
     )
 
 

@@ -118,7 +118,9 @@ class OwnerWatch:
     def follow(self) -> None:
         """Wait for owners to end and times to pass, forever. Run this method in its own thread."""
         while True:
-            if self._epoll.poll(self._seconds_left()) == [(self._renewed, select.EPOLLIN)]:
+            seconds = self._seconds_left()
+            is_renewed = self._epoll.poll(seconds) == [(self._renewed, select.EPOLLIN)]
+            if is_renewed:
                 os.eventfd_read(self._renewed)
-            else:
+            if not is_renewed or seconds == 0:
                 self._on_end()

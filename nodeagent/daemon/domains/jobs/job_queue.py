@@ -68,7 +68,8 @@ class JobQueue:
 
     def _expect(self, state: NodeState, records: tuple[JobRecord, ...], boot_ms: int) -> Mapping[str, int | None]:
         before, expected = self._expected
-        if before is not None and before[0] is state and before[1] == records:
+        is_past = any(start is not None and start < boot_ms for start in expected.values())
+        if before is not None and before[0] is state and before[1] == records and not is_past:
             return expected
         agent, terms = self._agent, tuple(map(make_terms, records))
         waiting = list_waiting(state, PodSource(name=JOBS, terms=terms))[:MOST_EXPECTED]

@@ -92,6 +92,8 @@ class JobRequests:
             max_ms = asked.read_optional("maxMs", lambda value: value.whole(1, _MAX_WAIT_SECONDS * 1000), 0)
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
+        if wait_seconds and not ticket:
+            raise JobRequestError("malformed request for a job: the ticket is empty", hint="ask with `nodeagent job`")
         pod = _make_pod(name, amounts, numa_node, core_class, near, quiet)
         self._check_room(peer, is_queued=bool(ticket))
         waiting = self._queued if ticket else self._waiting

@@ -87,6 +87,8 @@ class Jobs:
         """Records by UID of jobs whose owners have exited and that may still hold CPUs."""
         self._releases: dict[str, list[Future[None]]] = {}
         """Answers by UID to those that wait until the job holds nothing."""
+        self._asked_ms = 0
+        """Time of the last question for the next end, in milliseconds since boot."""
         self._watch = OwnerWatch(wake, self._seconds_left)
         self.follow_owners = self._watch.follow
         """Loop that wakes the deciding thread when an owner exits or a job's time is over, for a thread of its own."""
@@ -120,8 +122,7 @@ class Jobs:
         Raises:
             NodeAgentError: the job can't be recorded. Nothing is decided then.
         """
-        since_ms = time.time_ns() // 1_000_000 if ticket else 0
-        record = JobRecord(pod, user, owner.pid, owner.start_ticks, ticket, since_ms, max_ms)
+        now_ms = time.time_ns() // 1_000_000
         answer: Future[ContainerPlacement | JobRefusal] = Future()
         with self._lock:
             if self._jobs is None:
@@ -130,6 +131,10 @@ class Jobs:
                     "the agent is starting",
                     hint="try again when `systemctl status nodeagent` says that it is ready",
                 )
+            # The order must survive a restart, also if the clock was set back.
+            last_ms = max((job.record.since_ms for job in self._jobs.values()), default=0)
+            since_ms = max(now_ms, last_ms + 1) if ticket else 0
+            record = JobRecord(pod, user, owner.pid, owner.start_ticks, ticket, since_ms, max_ms)
             try:
                 self._files.write(f"{pod.uid}/{_FILE}", format_record(record))
             except PlacementFileError:
@@ -160,10 +165,11 @@ class Jobs:
             return 0 if job is None else job.record.ends_at_ms
 
     def _seconds_left(self) -> float | None:
-        now_ms = read_boot_ms()
         with self._lock:
-            left_ms = [job.record.ends_at_ms - now_ms for job in (self._jobs or {}).values()]
-        return min((ms / 1000 for ms in left_ms if ms > 0), default=None)
+            asked_ms, self._asked_ms = self._asked_ms, read_boot_ms()
+            ends = [job.record.ends_at_ms for job in (self._jobs or {}).values()]
+            # An end since the last call may have passed unnoticed while the thread didn't wait.
+            return min((max(end - self._asked_ms, 0) / 1000 for end in ends if end > asked_ms), default=None)
 
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
         """Return the pod and the answer of a waiting job whose owner asks again. None means that there is no such job."""
@@ -171,7 +177,10 @@ class Jobs:
             for job in (self._jobs or {}).values():
                 known = job.record
                 if (known.ticket, known.pid, known.start_ticks) == (ticket, owner.pid, owner.start_ticks):
-                    job.answer = Future()
+                    before, job.answer = job.answer, Future()
+                    if before is not None and before.set_running_or_notify_cancel():
+                        hint = "its last request has the answer"
+                        before.set_exception(JobNotKeptError("the job's owner has asked again", hint=hint))
                     self._wake()
                     return known.pod, job.answer
         return None
@@ -253,9 +262,11 @@ class Jobs:
                     if released.set_running_or_notify_cancel():
                         released.set_result(None)
             for uid, job in tuple((self._jobs or {}).items()):
-                if job.answer is None or job.answer.cancelled():
-                    continue
                 entry = state.entry(uid)
+                if job.answer is None or job.answer.cancelled():
+                    if entry is not None and entry.is_active and entry.container_path(JOB_CONTAINER) in ready:
+                        self._begin(job)  # it holds its CPUs from now on, whether its owner asks again or not
+                    continue
                 if entry is None:
                     name = job.record.pod.full_name
                     if any(entry.pod.full_name == name for entry in state.entries):
@@ -280,15 +291,22 @@ class Jobs:
         self._drop(job.record.pod.uid)
         self._wake()
 
+    def _begin(self, job: _Job) -> bool:
+        """Record when a job with a time limit ends, once and for all. False means that it can't be recorded, and the job is dropped."""
+        if not job.record.max_ms or job.record.ends_at_ms:
+            return True
+        job.record = replace(job.record, ends_at_ms=read_boot_ms() + job.record.max_ms)
+        try:
+            self._files.write(f"{job.record.pod.uid}/{_FILE}", format_record(job.record))
+        except PlacementFileError as err:
+            self._refuse(job, JobRefusal("StateNotSaved", f"{err.message} ({err.hint})"))
+            return False
+        self._watch.renew_time()
+        return True
+
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
-        if job.record.max_ms:
-            job.record = replace(job.record, ends_at_ms=read_boot_ms() + job.record.max_ms)
-            try:
-                self._files.write(f"{job.record.pod.uid}/{_FILE}", format_record(job.record))
-            except PlacementFileError as err:
-                self._refuse(job, JobRefusal("StateNotSaved", f"{err.message} ({err.hint})"))
-                return
-            self._watch.renew_time()
+        if not self._begin(job):
+            return
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
                 return  # the owner has exited, which the next turn finds
