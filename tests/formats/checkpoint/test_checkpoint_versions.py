@@ -421,8 +421,8 @@ def test_convert_replaces_nothing_that_is_there(tmp_path: Path, run: Run) -> Non
     for out, message in (
         (source, "the file exists already"),
         (victim, "the file exists already"),
-        (link, "it is a link, device, FIFO or socket"),
-        (fifo, "it is a link, device, FIFO or socket"),
+        (link, "it is a directory, link, device, FIFO or socket"),
+        (fifo, "it is a directory, link, device, FIFO or socket"),
     ):
         before = out.lstat().st_ino
         status, said, err = run("convert", str(source), "--to", "cpu-v3", "--out", str(out))
