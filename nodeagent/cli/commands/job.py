@@ -280,16 +280,17 @@ def _check_report_files(path: str, repeats: int) -> None:
         JobError: no file can be made there, or what is there can't be replaced.
     """
     import stat
+    from pathlib import Path
 
     from nodeagent.cli.support.run_report import number_path
 
-    directory = os.path.dirname(path) or "."  # noqa: PTH120 - of a name
+    directory = Path(path).parent
     why = ""
     if not os.access(directory, os.W_OK | os.X_OK):
         why = f"no file can be made in {directory}"
     for file in [number_path(path, number, repeats) for number in range(1, repeats + 1)] if not why else []:
         try:
-            there, around = os.lstat(file), os.stat(directory)  # noqa: PTH116 - as above
+            there, around = Path(file).lstat(), directory.stat()
         except FileNotFoundError:
             continue
         path = file

@@ -5,7 +5,6 @@ The job's owner is a child of the calling process, so the job ends with the comm
 
 import os
 import signal
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from nodeagent.cli.support.child_command import (
     wait_for_end,
 )
 from nodeagent.cli.support.standard_streams import write_error
+from nodeagent.daemon.turn.clock import read_boot_ms
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, call
 from nodeagent.errors import NodeAgentError
 
@@ -44,7 +44,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
     os.close(to_outside)
     close_input_and_output()
     wait_for_end(child)
-    is_over_at_ms = _read_boot_ms()
+    is_over_at_ms = read_boot_ms()
     _, status = os.waitpid(child, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
     uid, _, ends_at_ms = os.read(job, _MESSAGE_BYTES).decode().partition(" ")
@@ -65,10 +65,6 @@ def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
         answer: the agent's answer.
     """
     os.write(to_outside, f"{answer['uid']} {answer.get('endsAtMs', 0)}".encode())
-
-
-def _read_boot_ms() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def _wait_for_release(socket: str, uid: str) -> None:

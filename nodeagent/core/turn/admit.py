@@ -35,8 +35,7 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = find_orphan_cpus(draft.state, world)
-    examined = 0
-    """Jobs examined for a start before others."""
+    examined = 0  # jobs, for a start before others
     for known, manifest, is_due in (*again, *((None, manifest, True) for manifest in new)):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
         # Nothing is reported about a pod that nobody has asked about and that stays refused.
@@ -116,10 +115,10 @@ def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manife
     A pod without a known manifest stays due. Queued jobs that wait for others come last, those of the users who hold least first.
     """
     due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
+    due |= world.retried
     found = []
-    for entry in draft.state.entries:
-        manifest = draft.manifests.get(entry.pod.full_name) if entry.refusal is not None else None
-        is_due = entry.pod.uid in due | world.retried
+    for entry in [entry for entry in draft.state.entries if entry.refusal is not None]:
+        manifest, is_due = draft.manifests.get(entry.pod.full_name), entry.pod.uid in due
         is_behind = entry.refusal is not None and entry.refusal.reason == WAITS_FOR_JOBS
         if manifest is not None and manifest.pod == entry.pod and (is_due or is_behind):
             found.append((entry, manifest, is_due))
@@ -129,7 +128,7 @@ def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manife
     def rank(one: tuple[PodEntry, Manifest, bool]) -> tuple[int, int]:
         refusal, user = one[0].refusal, users.get(one[0].pod.uid)
         assert refusal is not None
-        is_behind = refusal.reason == WAITS_FOR_JOBS and user is not None
+        is_behind = refusal.reason == WAITS_FOR_JOBS
         return (1 + held.get(user, 0) if is_behind and user is not None else 0), refusal.at_ms
 
     return sorted(found, key=rank)
