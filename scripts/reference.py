@@ -39,7 +39,7 @@ from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.sources.kept_manifests import PARSED_MANIFESTS
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
-from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS, SOFTIRQ_KINDS
+from nodeagent.formats.kernel.cpu_counts import CLAIMED, INTERRUPT_KINDS, SOFTIRQ_KINDS
 from nodeagent.formats.kernel.pressure import PRESSURES
 from nodeagent.views.wording.refusal_advice import advise_next_step
 from scripts.reference_configuration import UNLISTED, fields_table
@@ -320,7 +320,9 @@ def _cell(text: str) -> str:
 _KINDS = {EXCLUSIVE_CPU_INTERRUPTS: INTERRUPT_KINDS, EXCLUSIVE_CPU_SOFTIRQS: SOFTIRQ_KINDS}
 
 
-_SERIES_OF_CONTAINER = len(INTERRUPT_KINDS) + len(SOFTIRQ_KINDS) + len(("throttled periods",)) + len(PRESSURES)
+_SERIES_OF_CONTAINER = (
+    len(INTERRUPT_KINDS) - len((CLAIMED,)) + len(SOFTIRQ_KINDS) + len(("throttled periods",)) + len(PRESSURES)
+)
 
 
 def metrics() -> str:
@@ -353,9 +355,10 @@ These are exported if `podResourcesSocket` is set ([serve PodResources](../how-t
 | --- | --- | --- | --- |
 {_metric_rows(AGENT_METRICS, aliases=False)}
 
-Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}` (one less where the kernel has
-no irq.pressure), so a node has at most as many times {_SERIES_OF_CONTAINER} series as it has CPUs. `metricsContainers: false` leaves them
-out. Pods' names are in `{CONTAINER_INFO}` in any case. Everything else about a container is in `{CONTAINER_INFO}`, for joins:
+Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}` (one more if its pod claims
+interrupts, one less where the kernel has no irq.pressure), so a node has at most as many times {_SERIES_OF_CONTAINER + 1} series as it has
+CPUs. `metricsContainers: false` leaves them out. Pods' names are in `{CONTAINER_INFO}` in any case, with all else about containers, for
+joins:
 `rate(nodeagent_container_throttled_periods_total[5m]) * on (instance, namespace, pod, container) group_left (cpus, mems) {CONTAINER_INFO}`.
 
 ## Histogram buckets

@@ -57,16 +57,20 @@ def host(tmp_path: Path) -> Host:
 def test_each_cpu_counts_for_who_has_it(host: Host) -> None:
     assert host.look(web="1-2", db="3") == {}, "what was before is nobody's"
     host.counts("0-3", eth0="9000 1001 1002 1003", nvme="5 5 6 5", net_rx="9 9 9 19")
-    expected = {"web device": 3, "web bound_device": 1, "db device": 3, "db NET_RX": 10}
+    expected = {"web device": 3, "web bound_device": 1, "db device": 3, "db network": 10}
     assert host.look(web="1-2", db="3") == expected
 
 
-def test_rare_softirqs_and_those_of_a_later_kernel_share_one_series(host: Host) -> None:
+def test_softirqs_that_the_same_thing_keeps_away_share_one_series(host: Host) -> None:
     host.look(web="1")
-    (host.root / "proc/softirqs").write_text("  CPU0 CPU1\n NET_RX: 9 10\n TASKLET: 0 5\n NEW: 0 7\n")
+    (host.root / "proc/softirqs").write_text(
+        "  CPU0 CPU1\n NET_RX: 9 10\n TASKLET: 0 5\n NET_TX: 1 1\n SCHED: 5 5\n RCU: 5 5\n NEW: 0 7\n"
+    )
     host.look(web="1")
-    (host.root / "proc/softirqs").write_text("  CPU0 CPU1\n NET_RX: 9 10\n TASKLET: 0 7\n NEW: 0 8\n")
-    assert host.look(web="1") == {"web NET_RX": 1, "web other": 15}
+    (host.root / "proc/softirqs").write_text(
+        "  CPU0 CPU1\n NET_RX: 9 10\n TASKLET: 0 7\n NET_TX: 1 4\n SCHED: 5 7\n RCU: 5 9\n NEW: 0 8\n"
+    )
+    assert host.look(web="1") == {"web network": 5, "web tick": 16, "web other": 15}
 
 
 def test_what_a_container_wants_is_of_a_kind_of_its_own_for_nobody_else(host: Host) -> None:
@@ -108,7 +112,10 @@ def test_every_kind_has_a_series_from_the_first_scrape_on_and_they_go_with_the_p
     host.counters.follow({WEB: CpuSet.of(1)}, {})
     series = host.counters.values()
     assert {one.name for one in series} == {EXCLUSIVE_CPU_INTERRUPTS, EXCLUSIVE_CPU_SOFTIRQS}
-    assert (len(series), set(series.values())) == (13, {0})
+    assert (len(series), set(series.values())) == (10, {0})
+    host.counters.follow({WEB: CpuSet.of(1)}, {WEB: ("eth0",)})
+    (claimed,) = host.counters.values().keys() - series.keys()
+    assert dict(claimed.labels)["kind"] == "claimed"
     host.counters.follow({}, {})
     assert host.counters.values() == {}
 

@@ -132,14 +132,15 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         EXCLUSIVE_CPU_INTERRUPTS,
         "counter",
         "Interrupts handled on the container's exclusive CPUs, as /proc/interrupts counts them, also for the container itself;"
-        " bound_device: those that the kernel lets nobody move; claimed: those that the pod's annotation asks for."
+        " bound_device: those that the kernel lets nobody move; claimed, only for such pods: those that the pod's annotation asks for."
         " Counted between scrapes that found the same CPU with it.",
         ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(
         EXCLUSIVE_CPU_SOFTIRQS,
         "counter",
-        "Softirqs handled there, as /proc/softirqs counts them, in the same way; other: HI, TASKLET, IRQ_POLL, HRTIMER.",
+        "Softirqs handled there, as /proc/softirqs counts them, in the same way; network: NET_TX, NET_RX; block: BLOCK, IRQ_POLL;"
+        " timer: TIMER, HRTIMER; tick: SCHED, RCU, the work of the scheduler's tick.",
         ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(

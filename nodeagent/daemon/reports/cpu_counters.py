@@ -87,7 +87,7 @@ class CpuCounters:
             softirqs.update(held, {})
         found = Counter[Series]()
         for file in self._files:
-            file.add_to(found, held)
+            file.add_to(found, held, claims)
         return dict(found)
 
 
@@ -119,13 +119,18 @@ class _CountedFile:
                     self._totals[holder][own_kind] += sum(row.by_cpu.get(cpu, 0) for cpu in cpus)
         self._last, self._held = counts, held
 
-    def add_to(self, found: Counter[Series], held: Held) -> None:
-        """Add a series for each container and kind. None is added if the kernel's file is missing or malformed."""
+    def add_to(self, found: Counter[Series], held: Held, claims: Claims) -> None:
+        """Add a series for each container and kind, with `claimed` for those that claim interrupts.
+
+        None is added if the kernel's file is missing or malformed.
+        """
         if self._last is None:
             return
         for holder in held:
             totals = self._totals.get(holder, Counter())
             for kind in self._kinds:
+                if kind == CLAIMED and holder not in claims:
+                    continue
                 labels = {
                     "container": holder.container,
                     "kind": kind,

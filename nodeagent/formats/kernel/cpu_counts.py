@@ -15,8 +15,18 @@ INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
 """Kinds of interrupts: of devices, of devices with a fixed affinity, requested by the container, of timers, from other
 CPUs, and others.
 """
-SOFTIRQ_KINDS = ("TIMER", "NET_TX", "NET_RX", "BLOCK", "SCHED", "RCU", "other")
-"""Kinds of softirqs that are counted on their own. HI, TASKLET, IRQ_POLL and HRTIMER are among the others, because few drivers use them."""
+_SOFTIRQ_KINDS = {
+    "NET_TX": "network",
+    "NET_RX": "network",
+    "BLOCK": "block",
+    "IRQ_POLL": "block",
+    "TIMER": "timer",
+    "HRTIMER": "timer",
+    "SCHED": "tick",
+    "RCU": "tick",
+}
+SOFTIRQ_KINDS = (*dict.fromkeys(_SOFTIRQ_KINDS.values()), "other")
+"""Kinds of softirqs, by what keeps them off a CPU: SCHED and RCU follow the scheduler's tick (nohz_full=). HI and TASKLET are `other`."""
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32
@@ -97,7 +107,7 @@ def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
 
 def softirq_kind(row: Increase) -> str:
     """Return the kind of a softirq, one of `SOFTIRQ_KINDS`."""
-    return row.label if row.label in SOFTIRQ_KINDS else "other"
+    return _SOFTIRQ_KINDS.get(row.label, "other")
 
 
 def _split_row(row: bytes, count: int) -> tuple[list[bytes], str]:
