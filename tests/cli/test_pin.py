@@ -132,8 +132,9 @@ def test_what_is_no_unit_with_processes_is_not_pinned(node: Node, name: str) -> 
 
 
 def test_wrong_amounts_are_named(node: Node) -> None:
-    err = failed(node("pin", "db", "--cpus", "two", "--memory", "64Mi"))
-    assert "two" in err
+    status, _out, err = node("pin", "db", "--cpus", "2", "--memory", "64MB")
+    assert status == 64
+    assert "argument --memory: '64MB': MB is no unit: 64M or 64Mi" in err
     assert node.files() == []
 
 

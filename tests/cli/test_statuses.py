@@ -52,6 +52,15 @@ SWEEP = {
         *(f"{command} --no-such-option" for command in COMMANDS), "", "no-such-command", "exec web app --socket s -- true",
         "job --cpus 1 --memory 64Mi --max-time soon -- true", "topology --topology nonsense",
         "explain -f ok.json --topology 0c --config c.yaml",
+        *(
+            f"{command} {amounts} {rest}"
+            for command, rest in (("job", "-- true"), ("pin", "db.service"))
+            for amounts in (
+                "--cpus two --memory 64Mi", "--cpus 2 --memory much", "--cpus 0 --memory 64Mi", "--cpus 2 --memory 64MB",
+                "--cpus=-1 --memory 64Mi", "--cpus 2 --memory 64Mi --hugepages-2Mi x", "--cpus 2 --memory 64Mi --numa first",
+                "--cpus 2m5 --memory 64Mi",
+            )
+        ),
     ),
 }  # fmt: skip
 
