@@ -114,8 +114,6 @@ def overheat(tree: RunTree) -> None:
 def steal(tree: RunTree) -> None:
     tree.steal += 1
     tree.used -= 2
-    for cpu in (2, 3):
-        tree.ran[cpu] -= 1
 
 
 def interrupt(tree: RunTree) -> None:
@@ -142,7 +140,7 @@ def stall(tree: RunTree) -> None:
         (be_remote, "remote-memory", "40 % of its memory was remote"),
         (throttle, "throttling", "its quota kept it off the CPUs 20 % of the time"),
         (overheat, "thermal-throttling", "heat slowed its CPUs 3 times"),
-        (steal, "steal", "the hypervisor took 10 % of its CPU time"),
+        (steal, "steal", "the hypervisor took 9.9 % of its CPU time"),
         (interrupt, "interrupts", "devices interrupted one of its CPUs 2000 times a second (mostly IRQ 40 eth0-rx)"),
         (slow_down, "frequency", "the frequency of its busy CPUs fell by 50 %"),
         (lower_limit, "frequency-limit", "the frequency limit of its CPUs fell by 43 %"),
@@ -424,6 +422,22 @@ def test_differences_are_ranked_in_words(reports: Mapping[str, str], capsys: pyt
         "/other.json: 10.00 s, clean, as long\n"
         "  other kernel: 6.1.0; good: 6.12.0\n"
     )
+
+
+def test_a_cause_is_ranked_before_its_bigger_effects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = RunTree(tmp_path)
+    (tmp_path / "good.json").write_text(json.dumps(tree.report(tree.run)))
+
+    def change() -> None:
+        tree.run()
+        overheat(tree)
+        slow_down(tree)
+
+    (tmp_path / "bad.json").write_text(json.dumps(tree.report(tree.run, change)))
+    assert main(["report", "compare", f"{tmp_path}/good.json", f"{tmp_path}/bad.json"]) == 0
+    found = capsys.readouterr().out
+    assert "  1. heat slowed its CPUs 3 times; " in found
+    assert "  2. the frequency of its busy CPUs fell by 50 %; " in found
 
 
 def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,12 +42,15 @@ class RunTree:
         self.root = root
         self.seconds = 0.0
         self.ran = dict.fromkeys((2, 3, 6, 7), 0.0)
-        """Seconds that tasks have run, by CPU."""
+        """Seconds that tasks have been on a CPU, by CPU. The scheduler's clock counts those of interrupts and of the hypervisor, too."""
         self.running = dict.fromkeys((2, 3, 6, 7), 0.0)
         """Seconds that the task now on a CPU has run since it got there, which the scheduler counts once it leaves."""
         self.missing: frozenset[str] = frozenset()
         """Files that the kernel doesn't have."""
         self.steal = 0.0
+        """Seconds that the hypervisor took from each CPU of the job."""
+        self.interrupted = 0.0
+        """Seconds that interrupts took from each CPU of the job."""
         self.irqs = dict.fromkeys((2, 3), 0)
         self.used = 0.0
         self.throttled = 0.0
@@ -66,12 +69,12 @@ class RunTree:
         self._put("proc/cpuinfo", "processor\t: 2\nmodel name\t: A CPU\nmicrocode\t: 0x1f\n\nprocessor\t: 3\n")
         self.write()
 
-    def run(self, seconds: float = 10.0) -> None:
-        """Let the job's command run on both CPUs."""
+    def run(self, seconds: float = 10.0, *, busy: float = 1.0) -> None:
+        """Let the job's command run on both CPUs, for a share of the time."""
         self.seconds += seconds
-        self.used += 2 * seconds
+        self.used += 2 * seconds * busy
         for cpu in CPUS:
-            self.ran[cpu] += seconds
+            self.ran[cpu] += seconds * busy
 
     def write(self) -> None:
         cpu = "sys/devices/system/cpu"
@@ -84,10 +87,10 @@ class RunTree:
             self._put(f"job/{resource}.pressure", f"some avg10=0.00 {total}\nfull avg10=0.00 {total}\n")
         counted = {c: s - self.running[c] for c, s in self.ran.items()}
         self._put("proc/schedstat", "".join(f"cpu{c} 0 0 0 0 0 0 {s * 1e9:.0f} 1 1\n" for c, s in counted.items()))
-        idle = {c: self.seconds - s - (self.steal if c in CPUS else 0) for c, s in self.ran.items()}
         lines = (
-            f"cpu{c} {s * 100:.0f} 0 0 {idle[c] * 100:.0f} 0 0 0 {self.steal * 100 if c in CPUS else 0:.0f} 0 0\n"
+            f"cpu{c} {(s - irq - steal) * 100:.0f} 0 0 {(self.seconds - s) * 100:.0f} 0 {irq * 100:.0f} 0 {steal * 100:.0f} 0 0\n"
             for c, s in self.ran.items()
+            for irq, steal in ((self.interrupted, self.steal) if c in CPUS else (0, 0),)
         )
         self._put("proc/stat", f"cpu 0 0 0\n{''.join(lines)}intr 0\n")
         self._put("proc/interrupts", f"      CPU2 CPU3\n 40: {self.irqs[2]} {self.irqs[3]} PCI-MSI eth0-rx\n")

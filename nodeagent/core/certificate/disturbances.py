@@ -35,6 +35,8 @@ class Threshold(Struct, frozen=True):
     """Smallest amount that can disturb. Smaller amounts are within the precision of the counters."""
     remedy: str
     """What keeps the disturbance away."""
+    effects: tuple[str, ...] = ()
+    """Kinds that it brings about. They are named after it."""
 
 
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
@@ -73,6 +75,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             TIMES,
             1,
             "cool the machine, lower its load, or fix a frequency that it can hold",
+            effects=("frequency-limit", "frequency"),
         ),
         "steal": Threshold(
             PER_MILLE,
@@ -97,10 +100,11 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         ),
         "frequency-limit": Threshold(
             PER_MILLE,
-            0,
+            10,
             KILOHERTZ,
             1,
             "find who lowers it: a thermal daemon, a power profile, or the firmware",
+            effects=("frequency",),
         ),
         "memory-pressure": Threshold(
             PER_MILLE,
@@ -136,7 +140,7 @@ def change_thresholds(most: Mapping[str, int]) -> dict[str, Threshold]:
 def find_disturbances(
     measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS
 ) -> tuple[Disturbance, ...]:
-    """Find the quantities that disturb, the biggest first.
+    """Find the quantities that disturb, the biggest first, and causes before their effects.
 
     Args:
         measured: quantities by the names of `THRESHOLDS`. None means unknown.
@@ -147,7 +151,17 @@ def find_disturbances(
         for name, quantity in measured.items()
         if quantity is not None and quantity.amount >= thresholds[name].least and quantity.rate > thresholds[name].most
     ]
-    return tuple(sorted(found, key=lambda one: (-one.size, one.name)))
+    ranks = rank_kinds({one.name: one.size for one in found})
+    return tuple(sorted(found, key=lambda one: ranks[one.name]))
+
+
+def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
+    """Return sort keys of kinds by name, given their sizes. A cause is as big as the biggest of its effects, and before them."""
+    return {
+        name: (-max(sizes.get(one, 0) for one in (name, *effects)), -len(effects), name)
+        for name in sizes
+        for effects in (THRESHOLDS[name].effects,)
+    }
 
 
 def find_verdict(measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS) -> str:

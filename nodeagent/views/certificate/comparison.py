@@ -1,11 +1,11 @@
 """Comparison of reports with a good one: what was different, ranked by multiples of the thresholds."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.core.certificate.disturbances import THRESHOLDS, change_thresholds
+from nodeagent.core.certificate.disturbances import THRESHOLDS, change_thresholds, rank_kinds
 from nodeagent.formats.syntax.json_values import JsonValue, parse_json
 from nodeagent.views.certificate.run_report import KIND as REPORT_KIND, VERSION as REPORT_VERSION
 from nodeagent.views.certificate.words import format_measure, format_rate
@@ -113,7 +113,7 @@ def describe_comparison(good: ReadReport, bad: Iterable[ReadReport]) -> Document
             {
                 **_describe_run(one),
                 "durationPerMille": round(1000 * one.elapsed_us / good.elapsed_us),
-                "differences": sorted(_compare_measures(good, one), key=lambda found: -found["sizePerMille"]),
+                "differences": _compare_measures(good, one),
                 "facts": [
                     {"name": name, "good": value, "value": one.facts[name]}
                     for name, value in good.facts.items()
@@ -135,19 +135,22 @@ def _describe_run(report: ReadReport) -> Document:
     }
 
 
-def _compare_measures(good: ReadReport, bad: ReadReport) -> Iterator[Document]:
-    """Yield the measures that are higher than in the good report by more than its threshold."""
+def _compare_measures(good: ReadReport, bad: ReadReport) -> list[Document]:
+    """List the measures that are higher than in the good report by more than its threshold, the biggest first."""
+    found: dict[str, Document] = {}
     for name, threshold in change_thresholds(good.thresholds).items():
         (was, _), (value, source) = (one.measures.get(name, (None, None)) for one in (good, bad))
         if was is not None and value is not None and value - was > threshold.most:
             measure = {"name": name, "unit": threshold.unit, "value": value, "source": source}
-            yield {
+            found[name] = {
                 **measure,
                 "good": was,
                 "sizePerMille": round(1000 * (value - was) / max(1, threshold.most)),
                 "sentence": format_measure(measure),
                 "remedy": threshold.remedy,
             }
+    ranks = rank_kinds({name: one["sizePerMille"] for name, one in found.items()})
+    return sorted(found.values(), key=lambda one: ranks[one["name"]])
 
 
 def render_comparison(document: Mapping[str, Any]) -> str:

@@ -8,9 +8,10 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.run_counters import CPU_STAT, NUMA_STAT, SCHEDSTAT, STAT, FileTexts, parse_cpu_times_us
 from nodeagent.formats.kernel.usage import parse_container_usage, parse_job_usage, remote_bytes
 
-_TICK_US = 20_000
-"""Error of a difference of two times of /proc/stat, which have a precision of 10 ms."""
-_NOT_OF_TASKS = ("idle", "iowait", "irq", "softirq", "steal")
+TICK_US = 10_000
+"""Precision of a time of /proc/stat, and so the error of a difference of two such times."""
+_INTERRUPTIONS = ("irq", "softirq", "steal")
+_NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
 
 
 class Interval(Struct, frozen=True):
@@ -40,13 +41,17 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
     """Return for how long tasks, except the job's own, ran on some CPUs. None means unknown.
 
     Run times of the scheduler are exact, but lack a task that never left its CPU. The time that wasn't idle has such a task, but is
-    coarse. So the latter counts only if it is larger by more than its error.
+    coarse. So the latter counts only if it is larger by more than its error. Run times include interrupts and steal during a task, which
+    some kernels leave out of the job's own time (IRQ_TIME_ACCOUNTING, PARAVIRT_TIME_ACCOUNTING). So these don't count, either.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_busy_us_by_idle(first, last, cpus, own_us)
     found = [] if by_idle_us is None else [by_idle_us]
     if was is not None and now is not None:
-        found.append(sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000 - own_us)
+        times = subtract_cpu_times(first, last) or {}
+        not_of_tasks_us = sum(times.get(cpu, {}).get(name, 0) for cpu in cpus for name in _INTERRUPTIONS)
+        run_us = sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000
+        found.append(run_us - not_of_tasks_us - own_us)
     return max(0, *found) if found else None
 
 
@@ -54,7 +59,7 @@ def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_u
     times = subtract_cpu_times(first, last)
     if times is None or not all(cpu in times for cpu in cpus):
         return None
-    elapsed_us = (last.at_ns - first.at_ns) // 1000 - _TICK_US
+    elapsed_us = (last.at_ns - first.at_ns) // 1000 - 2 * TICK_US
     busy_us = sum(max(0, elapsed_us - sum(times[cpu].get(name, 0) for name in _NOT_OF_TASKS)) for cpu in cpus)
     return max(0, busy_us - own_us)
 

@@ -41,7 +41,7 @@ from nodeagent.formats.kernel.run_counters import (
     thermal_file,
 )
 from nodeagent.formats.kernel.settings import ASLR, BOOST, NO_TURBO, THP, remove_unknown_parameters
-from nodeagent.views.certificate.intervals import find_busy_us, share, subtract_cpu_times
+from nodeagent.views.certificate.intervals import TICK_US, find_busy_us, share, subtract_cpu_times
 from nodeagent.views.certificate.samples import Samples
 from nodeagent.views.job_report import JobLocation
 
@@ -116,7 +116,6 @@ def describe_run(seen: RunObservation) -> Document:
     }
     unknown |= {name: reason for name, (value, reason) in reasons.items() if value is None}
     pressure = _describe_pressure(seen, unknown)
-    whole_us = elapsed_us * max(1, len(cpus))
     measured = {
         "other-tasks": _judge_others(seen.others, others_us, elapsed_us, cpus),
         "sibling": None if sibling_us is None else MeasuredRate(share(sibling_us, elapsed_us), sibling_us),
@@ -127,7 +126,7 @@ def describe_run(seen: RunObservation) -> Document:
         if cgroup["throttledMicroseconds"] is None
         else MeasuredRate(share(cgroup["throttledMicroseconds"], elapsed_us), cgroup["throttledMicroseconds"]),
         "thermal-throttling": None if thermal["times"] is None else MeasuredRate(thermal["times"], thermal["times"]),
-        "steal": None if steal_us is None else MeasuredRate(share(steal_us, whole_us), steal_us),
+        "steal": None if steal_us is None else _judge_steal(steal_us, elapsed_us, cpus),
         "interrupts": _judge_interrupts(interrupts, elapsed_us),
         "frequency": _judge_drop(frequency["highestKilohertz"], frequency["lowestKilohertz"]),
         "frequency-limit": _judge_drop(frequency["limitAtStartKilohertz"], frequency["limitAtEndKilohertz"]),
@@ -220,6 +219,12 @@ def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cp
     if others_us is None:
         return None
     return MeasuredRate(share(others_us, elapsed_us * len(cpus)), others_us, movable[0]["name"] if movable else "")
+
+
+def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
+    """Judge the time that the hypervisor took, less the error of its counters."""
+    certain_us = max(0, steal_us - TICK_US * len(cpus))
+    return MeasuredRate(share(certain_us, elapsed_us * len(cpus)), certain_us)
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:

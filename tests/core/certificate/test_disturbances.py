@@ -23,6 +23,19 @@ def test_the_biggest_multiple_of_its_threshold_is_first() -> None:
     ]
 
 
+def test_a_cause_is_before_its_effects_which_may_be_bigger() -> None:
+    measured = {
+        "thermal-throttling": MeasuredRate(2, 2),
+        "frequency": MeasuredRate(400, 10**6),
+        "frequency-limit": MeasuredRate(30, 10**5),
+        "other-tasks": MeasuredRate(35, 10**5),
+    }
+    names = [one.name for one in find_disturbances(measured)]
+    assert names == ["thermal-throttling", "frequency-limit", "frequency", "other-tasks"]
+    del measured["thermal-throttling"], measured["frequency-limit"]
+    assert [one.name for one in find_disturbances(measured)] == ["frequency", "other-tasks"]
+
+
 def test_what_is_at_its_threshold_or_too_small_to_measure_does_not_disturb() -> None:
     for name, threshold in THRESHOLDS.items():
         enough = threshold.least
