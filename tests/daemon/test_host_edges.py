@@ -110,13 +110,12 @@ def test_of_kernel_threads_those_are_found_that_can_be_moved_and_where_the_inter
     edges: HostEdges, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = {
-        ThreadKey(41, 9): KernelThread("kswapd0", CpuSet.of(1), is_movable=True),
-        ThreadKey(42, 9): KernelThread("irq/5-eth0", ALL, is_movable=True),
-        ThreadKey(43, 9): KernelThread("kworker/u16:1", ALL, is_movable=False),
-        ThreadKey(44, 9): KernelThread("irq/6-s-eth0", ALL, is_movable=True),
-        ThreadKey(45, 9): KernelThread("irq/7-gone", ALL, is_movable=True),
+        ThreadKey(41, 9): KernelThread("kswapd0", CpuSet.of(1)),
+        ThreadKey(42, 9): KernelThread("irq/5-eth0", ALL),
+        ThreadKey(44, 9): KernelThread("irq/6-s-eth0", ALL),
+        ThreadKey(45, 9): KernelThread("irq/7-gone", ALL),
     }
-    monkeypatch.setattr(kernel_threads, "find_unbound_threads", lambda: threads)
+    monkeypatch.setattr(kernel_threads.KernelThreads, "find", lambda _, **__: threads)
     (root / "proc/irq/5/effective_affinity_list").write_text("2\n")
     reading = edges.read({SettingKind.THREAD})
     eth0, second, gone = (Setting(SettingKind.THREAD, name) for name in ("42@9", "44@9", "45@9"))

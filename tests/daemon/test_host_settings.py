@@ -680,9 +680,14 @@ class WhileACpuGoes(HostSettingsModel):
         return replace(super().cpus(host), uevents=self.uevents)
 
     def read(
-        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+        self,
+        kinds: AbstractSet[SettingKind],
+        *,
+        beside: Collection[str] = (),
+        known: Collection[Setting] = (),
+        rescan: bool = True,
     ) -> Reading:
-        reading = super().read(kinds, beside=beside, known=known)
+        reading = super().read(kinds, beside=beside, known=known, rescan=rescan)
         if not self.is_to_go:
             return reading
         self.is_to_go, self.uevents = False, self.uevents + 2

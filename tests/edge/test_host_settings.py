@@ -94,14 +94,14 @@ def test_something_else_in_a_file_is_an_error(root: Path) -> None:
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
     """Let the kernel refuse to show what one file holds."""
-    shown = Path.read_text
+    opened = os.open
 
-    def read_text(path: Path, *args: str, **more: str) -> str:
-        if path.name == name:
-            raise OSError(error, os.strerror(error), str(path))
-        return shown(path, *args, **more)
+    def open_file(path: str, *args: int) -> int:
+        if path.endswith(name):
+            raise OSError(error, os.strerror(error), path)
+        return opened(path, *args)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(os, "open", open_file)
 
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT])

@@ -1,27 +1,93 @@
 import errno
 import os
-import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.kernel.kernel_threads import KernelThreadsError, ThreadKey, find_unbound_threads, move_thread
+from nodeagent.edge.kernel.kernel_threads import KernelThread, KernelThreads, KernelThreadsError, ThreadKey, move_thread
 
 KTHREADD = 2
+
+
+KERNEL, BOUND = 0x0020_0000, 0x0400_0000
+
+
+class Processes:
+    """A /proc with processes that a test makes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def put(
+        self, pid: int, name: str, flags: int, cpus: str = "0-3", cgroup: str = "0::/", start_ticks: int = 9
+    ) -> None:
+        place = self.directory / str(pid)
+        place.mkdir(exist_ok=True)
+        fields = ["S", "2", *"0000", str(flags), *"0" * 12, str(start_ticks), *"0" * 30]
+        (place / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+        (place / "status").write_text(f"Name:\t{name}\nCpus_allowed_list:\t{cpus}\nVmSize: 0\n")
+        (place / "cgroup").write_text(f"{cgroup}\n")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Processes:
+    (tmp_path / "self").mkdir()
+    return Processes(tmp_path)
 
 
 def test_kernel_threads_are_told_apart_from_processes() -> None:
     """They have one parent, which is asked for here by other means. In a container there may be none."""
     before = dict(children_of_kthreadd())
-    found = {key.pid: thread for key, thread in find_unbound_threads().items()}
+    found = {key.pid: thread for key, thread in KernelThreads().find().items()}
     after = dict(children_of_kthreadd())
-    everywhere = {pid for pid, cpus in before.items() if len(cpus) > 1 and after.get(pid) == cpus}
-    assert everywhere <= found.keys() <= before.keys() | after.keys() | {KTHREADD}
-    for pid in everywhere:
-        assert found[pid].cpus == after[pid]
-    assert find_unbound_threads(lambda: (os.getpid(), os.getppid())) == {}
+    assert found.keys() <= before.keys() | after.keys() | {KTHREADD}
+    for pid in found.keys() & before.keys():
+        assert found[pid].cpus == after.get(pid, before[pid])
+
+
+def test_bound_threads_and_those_that_work_for_a_process_are_left_out(processes: Processes) -> None:
+    processes.put(2, "kthreadd", KERNEL)
+    processes.put(3, "kworker/0:1", KERNEL | BOUND, "0")
+    processes.put(4, "vhost-77", KERNEL, cgroup="0::/machine.slice")
+    processes.put(77, "qemu", 0)
+    threads = KernelThreads(str(processes.directory))
+    assert threads.find() == {ThreadKey(2, 9): KernelThread("kthreadd", CpuSet.parse("0-3"))}
+
+
+def test_without_a_rescan_only_what_is_new_is_told_apart_and_each_affinity_is_read(processes: Processes) -> None:
+    processes.put(2, "kthreadd", KERNEL)
+    processes.put(77, "bash", 0)
+    threads = KernelThreads(str(processes.directory))
+    threads.find()
+    for pid in (2, 77):
+        (processes.directory / str(pid) / "stat").unlink()  # reading it would be an ended process
+    (processes.directory / "77/status").unlink()
+    (processes.directory / "2/status").write_text("Name:\tkthreadd\nCpus_allowed_list:\t1\n")
+    processes.put(78, "kswapd0", KERNEL)
+    assert threads.find(rescan=False) == {
+        ThreadKey(2, 9): KernelThread("kthreadd", CpuSet.of(1)),
+        ThreadKey(78, 9): KernelThread("kswapd0", CpuSet.parse("0-3")),
+    }
+
+
+def test_a_rescan_finds_that_a_new_worker_is_bound(processes: Processes) -> None:
+    processes.put(5, "kworker/u8:1", KERNEL)
+    threads = KernelThreads(str(processes.directory))
+    assert threads.find(rescan=False)
+    processes.put(5, "kworker/u8:1", KERNEL | BOUND)
+    assert threads.find() == {}
+
+
+def test_a_later_process_with_the_same_id_is_another(processes: Processes) -> None:
+    processes.put(5, "kswapd0", KERNEL)
+    threads = KernelThreads(str(processes.directory))
+    threads.find()
+    (processes.directory / "5").rename(processes.directory / "gone")
+    processes.put(5, "bash", 0)
+    assert threads.find(rescan=False) == {}
 
 
 def test_what_started_at_another_time_is_not_moved() -> None:
@@ -39,11 +105,14 @@ def children_of_kthreadd() -> Iterator[tuple[int, CpuSet]]:
             continue
 
 
-def test_a_thread_that_cannot_be_read_is_not_taken_for_one_that_has_ended() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    try:
-        with pytest.raises(KernelThreadsError, match="cannot read /proc/2: Too many open files"):
-            find_unbound_threads(lambda: (2,))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+def test_a_thread_that_cannot_be_read_is_not_taken_for_one_that_has_ended(processes: Processes) -> None:
+    processes.put(2, "kthreadd", KERNEL)
+    (processes.directory / "2/stat").unlink()
+    (processes.directory / "2/stat").symlink_to("stat")
+    with pytest.raises(KernelThreadsError, match=r"cannot read .*/2: Too many levels of symbolic links"):
+        KernelThreads(str(processes.directory)).find()
+
+
+def test_processes_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path) -> None:
+    with pytest.raises(KernelThreadsError, match=r"cannot list .*: No such file or directory"):
+        KernelThreads(str(tmp_path / "none")).find()

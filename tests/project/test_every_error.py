@@ -6,7 +6,6 @@ Classes of errors and reasons of refusal are counted as types: one without a row
 
 import argparse
 import asyncio
-import errno
 import importlib
 import json
 import os
@@ -348,10 +347,6 @@ async def no_such_pod(_: object) -> object:
     return find_pods(NodeState(EMPTY), "web")
 
 
-def open_many() -> list[int]:
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
 def locked_twice(directory: Path) -> None:
     with state_files.lock_directory(str(directory)):
         state_files.lock_directory(str(directory))
@@ -510,7 +505,7 @@ CASES = [
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("HostFileError", "no list of CPUs", lambda _: read_value(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
     Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
-    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.find_unbound_threads(open_many), "Too many open files"),
+    Case("KernelThreadsError", "no directory of processes", lambda d: kernel_threads.KernelThreads(f"{d}/none").find(), "{}/none"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).notify_ready(""), "{}/s"),

@@ -447,8 +447,14 @@ class HostSettingsModel:
     """Units whose processes the agent places."""
 
     def read(
-        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+        self,
+        kinds: AbstractSet[SettingKind],
+        *,
+        beside: Collection[str] = (),
+        known: Collection[Setting] = (),
+        rescan: bool = True,
     ) -> Reading:
+        del rescan  # nothing is remembered here
         units = (*beside, *(setting.name for setting in known if setting.kind is SettingKind.UNIT))
         slices = {"", *(around for path in units for around in slices_around(path))}
         there = {

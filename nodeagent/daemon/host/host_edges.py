@@ -19,7 +19,7 @@ from nodeagent.edge.kernel.host_settings import (
     read_online_cpus,
     read_possible_cpus,
 )
-from nodeagent.edge.kernel.kernel_threads import KernelThread, ThreadKey
+from nodeagent.edge.kernel.kernel_threads import KernelThread, KernelThreads, ThreadKey
 from nodeagent.edge.systemd import units
 from nodeagent.edge.systemd.units import UnitsError
 from nodeagent.errors import NodeAgentError
@@ -72,10 +72,16 @@ class HostEdges:
         self._ours = pods_root.removeprefix("/sys/fs/cgroup/").partition("/")[0]
         self._beside = beside
         self._files = HostSettingsFiles(root)
+        self._threads = KernelThreads()
         self._irqbalance = Path(root, irqbalance.DIRECTORY.relative_to("/"))
 
     def read(
-        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+        self,
+        kinds: AbstractSet[SettingKind],
+        *,
+        beside: Collection[str] = (),
+        known: Collection[Setting] = (),
+        rescan: bool = True,
     ) -> Reading:
         """Return the settings of these kinds that can be changed.
 
@@ -83,6 +89,7 @@ class HostEdges:
             kinds: kinds of settings.
             beside: cgroup paths of units that are left out. The other units in the slices around them are included.
             known: settings that were changed before. They are included while they exist.
+            rescan: whether known kernel threads are checked again (see `KernelThreads.find`).
         """
         found: dict[Setting, Value] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
@@ -92,8 +99,7 @@ class HostEdges:
                 if kind is SettingKind.THREAD:
                     threads = {
                         Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread
-                        for key, thread in kernel_threads.find_unbound_threads().items()
-                        if thread.is_movable
+                        for key, thread in self._threads.find(rescan=rescan).items()
                     }
                 elif kind is SettingKind.UNIT:
                     found |= self._read_units(beside, known)

@@ -50,9 +50,16 @@ class HostPlaces(Protocol):
     """Reader and writer of host settings."""
 
     def read(
-        self, kinds: AbstractSet[SettingKind], *, beside: Collection[str] = (), known: Collection[Setting] = ()
+        self,
+        kinds: AbstractSet[SettingKind],
+        *,
+        beside: Collection[str] = (),
+        known: Collection[Setting] = (),
+        rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds, including units in the slices around `beside` and the settings in `known`."""
+        """Return the settings of these kinds, including units in the slices around `beside` and the settings in `known`. With `rescan`,
+        known kernel threads are checked again.
+        """
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
@@ -279,14 +286,14 @@ class HostSettings:
                 self._waiting = {}
             if self._refusals.wanted != wanted:
                 self._refusals = _Refusals(wanted)
-            problems = self._apply(record, wanted) if wanted.to_avoid or wanted.values or record else ()
+            problems = self._apply(record, wanted, rescan=rescan) if wanted.to_avoid or wanted.values or record else ()
         except (StateFileError, HostFileError, LauncherError) as err:
             self.unavailable = dict.fromkeys(wanted.values, err.message)
             return (Problem.from_error(err),)
         self._applied = _Applied(wanted, problems)
         return problems
 
-    def _apply(self, record: Record, wanted: WantedSettings) -> tuple[Problem, ...]:
+    def _apply(self, record: Record, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:
         requests = wanted.interrupts if SettingKind.IRQ in wanted.to_avoid else ()
         self.interrupt_owners = assign_interrupts(requests, self._places.interrupts_of)
         holders = self.interrupt_owners.holders
@@ -296,7 +303,9 @@ class HostSettings:
         deferred = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
         for _ in range(_MOST_READS):
             seen = self._places.cpus(wanted.host)
-            reading = self._places.read(kinds - deferred, beside=wanted.pinned.keys(), known=record.keys())
+            reading = self._places.read(
+                kinds - deferred, beside=wanted.pinned.keys(), known=record.keys(), rescan=rescan
+            )
             cpus = self._places.cpus(wanted.host)
             if seen.uevents == cpus.uevents:
                 break

@@ -26,6 +26,8 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, err
 has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
+_MOST_BYTES = 65536
+"""More than the longest of these files, a mask of 8,192 CPUs. The kernel returns such a file in one read."""
 
 
 class HostSettingsFiles:
@@ -33,6 +35,8 @@ class HostSettingsFiles:
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
+        self._nodes: dict[str, tuple[int, str]] = {}
+        """NUMA node of each interrupt's device, by number, with the instance of the interrupt that has it."""
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
         """Read the settings of these kinds that can be changed. Settings that disappear are left out.
@@ -42,12 +46,14 @@ class HostSettingsFiles:
         """
         found: dict[Setting, Value] = {}
         for setting in self._list_settings(kinds):
-            path = Path(self.path(setting))
-            requested = path.with_name(REQUESTED)
+            path = self.path(setting)
             try:
-                if path.stat().st_mode & WRITABLE:
-                    shown = requested if path.name == CPUMASK and requested.exists() else path
-                    found[setting] = read_value(setting, shown.read_text("ascii", "replace"))
+                mode, text = _read_with_mode(path)
+                if mode & WRITABLE:
+                    if setting.kind is SettingKind.WORKQUEUE:
+                        with suppress(FileNotFoundError):
+                            _, text = _read_with_mode(f"{path.removesuffix(CPUMASK)}{REQUESTED}")
+                    found[setting] = read_value(setting, text)
             except OSError as err:
                 if err.errno not in _ABSENT:
                     raise _make_error(path, err) from err
@@ -59,23 +65,27 @@ class HostSettingsFiles:
         An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
         """
         numbers = _parse_numbers(self._list_names(_NODES), "node")
-        cpus_near = {str(number): _read_cpus(Path(f"{self._root}/{_NODES}/node{number}/cpulist")) for number in numbers}
+        cpus_near = {str(number): _read_cpus(f"{self._root}/{_NODES}/node{number}/cpulist") for number in numbers}
+        instances: dict[str, int] = {}
+        with suppress(OSError), os.scandir(f"{self._root}/sys/kernel/irq") as entries:
+            instances = {entry.name: entry.inode() for entry in entries}
+        self._nodes = {name: node for name, node in self._nodes.items() if node[0] == instances.get(name)}
         indices: dict[str, int | None] = {}
         found = {}
         for setting in settings:
             if setting.kind is SettingKind.IRQ:
-                instance, node = None, ""
-                with suppress(OSError):
-                    node = Path(f"{self._root}/{IRQS}/{setting.name}/node").read_text(encoding="ascii").strip()
-                    instance = Path(f"{self._root}/sys/kernel/irq/{setting.name}").stat().st_ino
-                found[setting] = Facts(instance, cpus_near.get(node, CpuSet()))
+                instance = instances.get(setting.name)
+                if instance is not None and setting.name not in self._nodes:
+                    with suppress(OSError):
+                        node = _read_text(f"{self._root}/{IRQS}/{setting.name}/node").strip()
+                        self._nodes[setting.name] = (instance, node)
+                found[setting] = Facts(instance, cpus_near.get(self._nodes.get(setting.name, (None, ""))[1], CpuSet()))
             elif setting.kind is SettingKind.QUEUE:
                 interface = setting.name.partition("/")[0]
                 if interface not in indices:
                     indices[interface] = None
                     with suppress(OSError, ValueError):
-                        text = Path(f"{self._root}/{QUEUES}/{interface}/ifindex").read_text(encoding="ascii")
-                        indices[interface] = int(text)
+                        indices[interface] = int(_read_text(f"{self._root}/{QUEUES}/{interface}/ifindex"))
                 found[setting] = Facts(indices[interface])
         return found
 
@@ -83,7 +93,7 @@ class HostSettingsFiles:
         """Return the CPUs to which the kernel delivers an interrupt. An empty set means that they are unknown, or the interrupt is gone."""
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
-                return CpuSet.parse(Path(f"{self._root}/{IRQS}/{interrupt.name}/{name}").read_text("ascii").strip())
+                return CpuSet.parse(_read_text(f"{self._root}/{IRQS}/{interrupt.name}/{name}").strip())
         return CpuSet()
 
     def read_node_cpus(self) -> tuple[CpuSet, ...]:
@@ -177,9 +187,9 @@ class HostSettingsFiles:
         return False
 
     def _list_names(self, directory: str) -> list[str]:
-        path = Path(f"{self._root}/{directory}")
+        path = f"{self._root}/{directory}"
         try:
-            return sorted(entry.name for entry in path.iterdir())
+            return sorted(os.listdir(path))  # noqa: PTH208 - thousands of names in each look, which need no paths
         except OSError as err:
             if err.errno not in _ABSENT:
                 raise _make_error(path, err) from err
@@ -198,7 +208,7 @@ def read_possible_cpus(root: str = "/") -> CpuSet:
     Raises:
         HostFileError: the kernel's file can't be read.
     """
-    return _read_cpus(Path(root, "sys/devices/system/cpu/possible"))
+    return _read_cpus(f"{root}/sys/devices/system/cpu/possible")
 
 
 def read_online_cpus(root: str = "/") -> CpuSet:
@@ -207,7 +217,7 @@ def read_online_cpus(root: str = "/") -> CpuSet:
     Raises:
         HostFileError: the kernel's file can't be read.
     """
-    return _read_cpus(Path(root, "sys/devices/system/cpu/online"))
+    return _read_cpus(f"{root}/sys/devices/system/cpu/online")
 
 
 def read_host_cpus(root: str = "/") -> CpuSet:
@@ -216,24 +226,37 @@ def read_host_cpus(root: str = "/") -> CpuSet:
     Raises:
         HostFileError: the kernel's file can't be read.
     """
-    return _read_cpus(Path(root, "sys/fs/cgroup/cpuset.cpus.effective"))
+    return _read_cpus(f"{root}/sys/fs/cgroup/cpuset.cpus.effective")
 
 
 def count_uevents(root: str = "/") -> int:
     """Return the number of uevents since boot, or 0 if it is unknown."""
     with suppress(OSError, ValueError):
-        return int(Path(root, "sys/kernel/uevent_seqnum").read_text(encoding="ascii"))
+        return int(_read_text(f"{root}/sys/kernel/uevent_seqnum"))
     return 0
 
 
-def _read_cpus(file: Path) -> CpuSet:
+def _read_cpus(file: str) -> CpuSet:
     try:
-        return CpuSet.parse(file.read_text(encoding="ascii").strip())
+        return CpuSet.parse(_read_text(file).strip())
     except (OSError, ValueError) as err:
         raise _make_error(file, err) from err
 
 
-def _make_error(path: Path, err: Exception) -> HostFileError:
+def _read_text(path: str) -> str:
+    return _read_with_mode(path)[1]
+
+
+def _read_with_mode(path: str) -> tuple[int, str]:
+    """Read a small file, and the bits of its mode."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor).st_mode, os.read(descriptor, _MOST_BYTES).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def _make_error(path: str, err: Exception) -> HostFileError:
     reason = err.strerror if isinstance(err, OSError) else str(err)
     hint = "see `nodeagent check`; the agent reads the file again at the next sync"
     return HostFileError(f"cannot read {path}: {reason}", hint=hint)

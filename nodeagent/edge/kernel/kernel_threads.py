@@ -6,10 +6,7 @@ New threads don't inherit the affinity of kthreadd, and so have to be found agai
 
 import errno
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
 
-import psutil
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
@@ -33,14 +30,12 @@ class KernelThread(Struct, frozen=True):
     name: str
     cpus: CpuSet
     """Affinity, including offline CPUs."""
-    is_movable: bool
-    """Whether the thread can be moved. The kernel refuses to move workers and rescuers of workqueues (EINVAL)."""
 
 
 def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
     """Set the affinity of a thread. Return the error, or None."""
     try:
-        if _read_stat(thread.pid).start_ticks != thread.start_ticks:
+        if _read_stat(f"/proc/{thread.pid}").start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
         os.sched_setaffinity(thread.pid, cpus)
     except OSError as err:
@@ -48,37 +43,75 @@ def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
     return None
 
 
-def find_unbound_threads(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[ThreadKey, KernelThread]:
-    """Return the kernel threads that may run on more than one CPU or can be moved. Threads that end meanwhile are left out."""
-    found = {}
-    try:
-        pids = tuple(process_ids())
-    except OSError as err:
-        raise KernelThreadsError(f"cannot list /proc: {err.strerror}", hint=_HINT) from err
-    for pid in pids:
+class KernelThreads:
+    """Finder of the kernel threads that can be moved.
+
+    The kernel refuses to move workers and rescuers of workqueues (EINVAL). A thread that works for a process, such as vhost for a virtual
+    machine, is in the process's cgroup, and stays there.
+
+    Args:
+        proc: directory of the processes.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._known: dict[tuple[str, int], tuple[ThreadKey, str] | None] = {}
+        """Identity and name of each movable kernel thread, None for other processes. The key is the name and the inode of the process's
+        directory. A later process with the same id has another inode (proc_flush_pid in fs/proc/base.c).
+        """
+
+    def find(self, *, rescan: bool = True) -> dict[ThreadKey, KernelThread]:
+        """Return the movable kernel threads. Threads that end meanwhile are left out.
+
+        Args:
+            rescan: whether known threads are checked again. The kernel binds a new worker, or moves it into a cgroup, after it has
+                appeared. Otherwise only their affinities are read. Other processes never become movable threads.
+
+        Raises:
+            KernelThreadsError: the processes can't be listed, or a thread can't be read.
+        """
         try:
-            stat = _read_stat(pid)
-            if not stat.is_kernel_thread:
+            with os.scandir(self._proc) as entries:
+                there = [(entry.name, entry.inode()) for entry in entries if entry.name.isdigit()]
+        except OSError as err:
+            raise KernelThreadsError(f"cannot list {self._proc}: {err.strerror}", hint=_HINT) from err
+        known, self._known, found = self._known, {}, {}
+        for process in there:
+            directory = f"{self._proc}/{process[0]}"
+            try:
+                identity = known.get(process)
+                if process not in known or (rescan and identity is not None):
+                    identity = _identify(directory)
+                if identity is not None:
+                    # unlike sched_getaffinity(2), /proc/PID/status has offline CPUs, too
+                    found[identity[0]] = KernelThread(identity[1], parse_allowed_cpus(_read(f"{directory}/status")))
+                self._known[process] = identity
+            except (FileNotFoundError, ProcessLookupError):
                 continue
-            # unlike sched_getaffinity(2), /proc/PID/status has offline CPUs, too
-            cpus = parse_allowed_cpus(_read(pid, "status"))
-            # a thread that works for a process, such as vhost for a virtual machine, is in the process's cgroup
-            is_movable = not stat.is_bound and _read(pid, "cgroup").strip().endswith("0::/")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError as err:  # a thread that is left out would count as ended
-            raise KernelThreadsError(f"cannot read /proc/{pid}: {err.strerror}", hint=_HINT) from err
-        if is_movable or len(cpus) > 1:
-            found[ThreadKey(pid, stat.start_ticks)] = KernelThread(stat.name, cpus, is_movable)
-    return found
+            except OSError as err:  # a thread that is left out would count as ended
+                raise KernelThreadsError(f"cannot read {directory}: {err.strerror}", hint=_HINT) from err
+        return found
 
 
+def _identify(directory: str) -> tuple[ThreadKey, str] | None:
+    stat = _read_stat(directory)
+    if not stat.is_kernel_thread or stat.is_bound or not _read(f"{directory}/cgroup").strip().endswith("0::/"):
+        return None
+    return ThreadKey(int(directory.rpartition("/")[2]), stat.start_ticks), stat.name
+
+
+_MOST_BYTES = 65536
+"""More than the longest of these files: the lists of CPUs and groups in /proc/PID/status."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 
-def _read_stat(pid: int) -> TaskStat:
-    return parse_task_stat(_read(pid, "stat"))
+def _read_stat(directory: str) -> TaskStat:
+    return parse_task_stat(_read(f"{directory}/stat"))
 
 
-def _read(pid: int, name: str) -> str:
-    return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="backslashreplace")
+def _read(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode("utf-8", "backslashreplace")
+    finally:
+        os.close(descriptor)
