@@ -3,8 +3,10 @@
 Flags of kubelet count more than fields, as in kubelet.
 """
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from email import message_from_string
 
 from msgspec import Struct
 
@@ -20,6 +22,9 @@ from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.findings import Findings, list_names, shown
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Number, Scalar, TreeNode, kind_of
 
+_USER_DATA = re.compile(r"(MIME-Version|Content-Type):.*\n", re.IGNORECASE)
+_NODE_CONFIG_TYPE = "application/node.eks.aws"
+_MOST_PARTS = 64
 OWN_KINDS = KUBELET_KIND, AGENT_KIND = "KubeletConfiguration", "NodeAgentConfiguration"
 _Path = tuple[str, ...]
 
@@ -103,6 +108,9 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
             findings.add(1, "", "", f"can't be split into flags: {err}")
             return None
         return _join_parts(None, [_Part("kubelet's command line", flags=flags)], [], findings)
+    if _USER_DATA.match(text):
+        text = _keep_node_configs(text.replace("\r\n", "\n"), findings)
+        content = text.encode()
     documents = read_documents(content, findings)
     if documents is None:
         return None
@@ -124,6 +132,25 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
     if root is not None and (not isinstance(root, MapNode) or (not parts and not others)):
         return ConfigurationFields(root)
     return _join_parts(root, parts, others, findings) if documents else ConfigurationFields(MapNode())
+
+
+def _keep_node_configs(text: str, findings: Findings) -> str:
+    """Return the NodeConfigs in user data of EKS (MIME parts), each on the same lines, so that findings name the right ones."""
+    if text.lower().count("boundary=") + text.count(_NODE_CONFIG_TYPE) > _MOST_PARTS:
+        findings.add(1, "", "", f"user data must have at most {_MOST_PARTS} parts")
+        return ""
+    parts = [part for part in message_from_string(text).walk() if part.get_content_type() == _NODE_CONFIG_TYPE]
+    if not parts:
+        findings.add(1, "", "", f"user data must have a part of type {_NODE_CONFIG_TYPE}")
+    kept = ""
+    for part in parts:
+        payload = str(part.get_payload())
+        before = text.count("\n", 0, text.find(payload, len(kept)))
+        if part.get("Content-Transfer-Encoding", "7bit").lower() in {"base64", "quoted-printable"}:
+            findings.add(before + 1, "", "", f"a part of type {_NODE_CONFIG_TYPE} must be plain text: decode it first")
+        else:
+            kept += "\n" * (before - kept.count("\n") - 1) + f"---\n{payload}\n"
+    return kept
 
 
 def _unwrap(document: TreeNode) -> tuple[TreeNode, ...]:

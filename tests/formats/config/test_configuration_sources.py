@@ -54,6 +54,8 @@ OPENSHIFT = (
     "{apiVersion: machineconfiguration.openshift.io/v1, kind: KubeletConfig, spec: {kubeletConfig: {maxPods: 7}}}"
 )
 
+EKS_TYPE = "Content-Type: application/node.eks.aws"
+USER_DATA = f"Content-Type: multipart/mixed; boundary=b\n\n--b\n{EKS_TYPE}"
 FILES = {
     "kubeadm, several documents": (
         f"{KUBEADM}---\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n---{WANTED}",
@@ -85,6 +87,13 @@ FILES = {
         ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  cluster: {name: my-cluster, cidr: 10.100.0.0/16}\n  kubelet:\n"
         f"    config:\n{INDENT.replace('58', '110')}\n    flags: [--node-labels=a=b, --max-pods=58]\n"),
         ("uses spec.kubelet.config of nodeadm's NodeConfig and spec.kubelet.flags of nodeadm's NodeConfig", "flags without effect here: --node-labels"),
+    ),
+    "user data of EKS": (
+        ('MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary="BOUNDARY"\r\n\r\n--BOUNDARY\r\nContent-Type: application/node.eks.aws\r\n\r\n'
+        "---\napiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  kubelet:\n"
+        f"    config:\n{INDENT.replace('58', '110')}\n    flags: [--max-pods=58]\n\n--BOUNDARY\n"
+        'Content-Type: text/x-shellscript; charset="us-ascii"\n\n#!/bin/bash\necho kubelet --max-pods=3\n--BOUNDARY--\n'),
+        ("uses spec.kubelet.config of nodeadm's NodeConfig and spec.kubelet.flags of nodeadm's NodeConfig",),
     ),
     "Talos": (
         ("version: v1alpha1\ndebug: false\nmachine:\n  type: worker\n  kubelet:\n    image: ghcr.io/siderolabs/kubelet:v1.34.0\n"
@@ -190,6 +199,11 @@ def test_of_several_documents_the_lines_and_comments_of_one_are_migrated() -> No
         ("apiVersion: v1\nkind: KubeletConfig", 'kind: "KubeletConfig"'),
         ("kind: ConfigMap\ndata:\n  kubelet: |\n    # ours\n    maxPods: many\n", 'f:5: maxPods: "many": must be a whole number'),
         ("kind: ConfigMap\ndata: {other: x}", 'f:1: kind: "ConfigMap": must be KubeletConfiguration'),
+        (f"{USER_DATA}\n\nkind: NodeConfig\napiVersion: node.eks.aws/v1\nspec: {{kubelet: {{flags: [--max-pods=x]}}}}\n--b--\n", 'f:8: maxPods: "x": must be'),
+        (f"{USER_DATA}\n\nkind: List\n--b\n{EKS_TYPE}\n\nkind: No\n--b--\n", "f:10: a configuration must be one document, but a second one starts here"),
+        (f"{USER_DATA}\nContent-Transfer-Encoding: base64\n\na2luZA==\n--b--\n", "f:7: a part of type application/node.eks.aws must be plain text: decode it first"),
+        (USER_DATA.replace("node", "other"), "f:1: user data must have a part of type application/node.eks.aws"),
+        (USER_DATA + f"\n\n--b\n{EKS_TYPE}" * 64, "f:1: user data must have at most 64 parts"),
         (f"kind: List\nitems:\n- {OPENSHIFT}\n- {OPENSHIFT}\n", "f:4: a second spec.kubeletConfig of OpenShift's KubeletConfig: leave only the one"),
     ],
 )  # fmt: skip
