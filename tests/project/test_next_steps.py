@@ -236,6 +236,7 @@ ONLINE = "tests/views/check/test_check.py::test_the_command_for_offline_cpus_bri
 FIXES: tuple[tuple[str, str], ...] = (
     (r"disable --now", ELSEWHERE),
     (r"nr_hugepages", PAGES),
+    (r"GRUB_CMDLINE_LINUX|kubelet 1\.37|kubelet's configuration", ELSEWHERE),
     (r"undo: |^setarch ", SETTING),
     (r"^memoryManagerPolicy: Static, ", RESERVATION),
     (r"^for cpu in |/online", ONLINE),
@@ -244,7 +245,6 @@ FIXES: tuple[tuple[str, str], ...] = (
     (r"sudo systemctl restart nodeagent|examples/config.yaml", CONFIG),
     (r"^(before 2\.0: )?(disable = false|plugin_re\w+ = )", RUNTIME),
     (r"apt install|kernel 6\.7|the command line|is required|containerd|BIOS", ELSEWHERE),
-    (r"kubelet 1\.37|kubelet's configuration|cgroup_no_v1|in kernel|boot", ELSEWHERE),
     (
         r"reserve CPUs on several|CPUs that are not isolated|change devices|hostIsolation|nodeagent config|taskset",
         PERSON,

@@ -82,7 +82,7 @@ SETTINGS = (
 )
 """Files below the root, in the notation of `sysfs_sample.WANTED`."""
 
-COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"
+COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot # undo: the same with the old line"
 """Advice where to set the kernel's parameters."""
 
 _PARAMETERS = """
