@@ -73,7 +73,8 @@ def test_each_fix_of_a_kernel_setting_works_as_it_is_told_and_so_does_its_way_ba
         return {check["check"]: check for check in checks}
 
     before = examine()
-    told = {name: check["fix"].partition(" # ") for name, check in before.items() if "undo: " in (check["fix"] or "")}
+    fixes = {name: check["fix"] or "" for name, check in before.items()}
+    told = {name: fix.partition(" # ") for name, fix in fixes.items() if "undo: " in fix and "GRUB" not in fix}
     assert {"thp", "timer-migration", "perf-rate", "stat-interval"} <= told.keys()
     missing = {name for name in told if node.run(f"command -v {told[name][0].split()[1]}", check=False).returncode}
     for name, (fix, _, _) in told.items():
