@@ -61,6 +61,13 @@ SWEEP = {
                 "--cpus 2m5 --memory 64Mi",
             )
         ),
+        *(
+            f"{command} --cpus 2 --memory 1Gi {wrong} --socket s {rest}"
+            for command, rest in (("job", "-- true"), ("job --wait", "-- true"), ("pin db", "--config c.yaml"))
+            for wrong in ("--near a/b", "--device =2", "--device example.com/nic=two")
+        ),
+        "job --cpus 2 --memory 1Gi --name One --socket s -- true",
+        f"pin x@.service --cpus 2 --memory 1Gi {HERE}", f"pin a/b --cpus 2 --memory 1Gi {HERE}",
     ),
 }  # fmt: skip
 

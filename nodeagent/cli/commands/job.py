@@ -11,7 +11,7 @@ import sys
 
 from nodeagent.cli.support.becoming import EXIT_NOT_ENTERED, run_command
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
-from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, find_wrong_option, read_amounts
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus, reset_affinity
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, ApiError, call
 from nodeagent.errors import NodeAgentError
@@ -223,9 +223,13 @@ def run_plain(options: PlainOptions) -> NoReturn:
 
 
 def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namespace) -> NodeAgentError:
-    """Explain a refusal on stderr, and return the error that the command ends with."""
+    """Explain a refusal on stderr, and return the error that the command ends with: of wrong arguments, if that is what they are."""
     if isinstance(err, JobRefusedError):
         sys.stderr.write(_explain_refusal(options))
+    elif wrong := find_wrong_option(options, options.name or "job"):
+        from nodeagent.cli.support.exit_status import UsageError
+
+        return UsageError(wrong, hint="`nodeagent job --help` describes the options")
     return err if hasattr(err, "exit_status") else JobError(err.message, hint=err.hint)
 
 

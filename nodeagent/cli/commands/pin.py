@@ -5,7 +5,7 @@ import argparse
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
 from nodeagent.cli.support.node.arguments import add_agent_arguments
-from nodeagent.cli.support.pod_amounts import add_amount_arguments, read_amounts
+from nodeagent.cli.support.pod_amounts import add_amount_arguments, find_wrong_option, read_amounts
 from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_schema import GIVE_BACK, KEEP, WHILE_INACTIVE_CHOICES
@@ -60,11 +60,13 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the pod would be refused, or can't be installed.
     """
     check_timeout(options)
+    if wrong := find_wrong_option(options, "pod"):
+        options.parser.error(wrong)
     from nodeagent.cli.commands.apply_manifests import install
     from nodeagent.cli.support.pod_files import PodFile, parse_pods
     from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name
 
-    unit = _find_main_name(options.unit)
+    unit = _find_main_name(options)
     gives_back = options.while_inactive == GIVE_BACK
     content = unit_manifest(
         unit, read_amounts(options), options.numa, options.core_class, near=options.near, gives_back=gives_back
@@ -102,18 +104,18 @@ def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
         )
 
 
-def _find_main_name(name: str) -> str:
+def _find_main_name(options: argparse.Namespace) -> str:
     """Return the unit's main name if systemd knows the unit, and else the given name."""
     from nodeagent.edge.systemd.units import show_units
     from nodeagent.formats.kernel.unit_properties import LOADED
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME
     from nodeagent.formats.manifest.unit_pod import full_unit_name
 
-    unit = full_unit_name(name)
+    unit = full_unit_name(options.unit)
     if not UNIT_NAME.fullmatch(unit):
-        raise PinError(
-            f"'{unit}' can't be pinned",
-            hint="name a service, scope or slice (`systemctl list-units`), not a template, init.scope, -.slice, or one of the agent's own",
+        options.parser.error(
+            f"'{unit}' can't be pinned: name a service, scope or slice (`systemctl list-units`), "
+            "not a template, init.scope, -.slice, or one of the agent's own"
         )
     found = show_units((unit,))[unit]
     return found.id if found.load_state == LOADED else unit

@@ -30,6 +30,12 @@ class PodRefusedError(NodeAgentError):
     exit_status = EXIT_REFUSED
 
 
+class UsageError(NodeAgentError):
+    """An argument has the wrong form."""
+
+    exit_status = EXIT_USAGE
+
+
 class AgentAwayError(NodeAgentError):
     """No agent runs, and the command needs one."""
 

@@ -3,13 +3,30 @@
 from collections.abc import Mapping
 
 from nodeagent.core.model.pod import Pod, RestartPolicy
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
 from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE, QUIET
+from nodeagent.formats.syntax.findings import DocumentError
 
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
 GRACE_SECONDS = 10
 """Time between SIGTERM and SIGKILL for processes that outlive a job's command."""
+_OPTIONS = {
+    "limits[cpu]": "--cpus",
+    "limits[memory]": "--memory",
+    "limits[hugepages-": "--hugepages-2Mi or --hugepages-1Gi",
+    "limits[": "--device",
+    "metadata.name": "--name",
+    NUMA_NODE: "--numa",
+    CORE_CLASS: "--core-class",
+    NEAR: "--near",
+}
+"""Option of `nodeagent job` and `pin` by a part of the field of the pod. The first part that is there counts."""
+
+
+class PodOptionError(NodeAgentError):
+    """The value of an option that describes a pod has the wrong form."""
 
 
 def job_pod(
@@ -33,20 +50,33 @@ def job_pod(
         quiet: which cores get the settings of quiet cores. None means none.
 
     Raises:
-        DocumentError: the API server would not accept such a pod.
+        PodOptionError: the API server would not accept such a pod, or an amount is 0. The error names the option.
     """
     asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near, QUIET: quiet}
     annotations = {key: value for key, value in asked.items() if value is not None}
-    return checked_pod_from_document(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": JOB_NAMESPACE, "uid": uid, "annotations": annotations},
-            "spec": {
-                "restartPolicy": RestartPolicy.NEVER.value,
-                "terminationGracePeriodSeconds": GRACE_SECONDS,
-                "containers": [{"name": JOB_CONTAINER, "resources": {"limits": dict(amounts)}}],
-            },
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": JOB_NAMESPACE, "uid": uid, "annotations": annotations},
+        "spec": {
+            "restartPolicy": RestartPolicy.NEVER.value,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "containers": [{"name": JOB_CONTAINER, "resources": {"limits": dict(amounts)}}],
         },
-        "job",
-    )
+    }
+    try:
+        pod = checked_pod_from_document(document, "job")
+    except DocumentError as err:
+        found = err.findings[0]
+        raise PodOptionError(f"{_find_option(found.field)} {found.message}", hint=_HINT) from err
+    for resource, amount in pod.containers[0].resources.limits:
+        if not amount.nano:
+            raise PodOptionError(f"{_find_option(f'limits[{resource}]')} {amount} must be above 0", hint=_HINT)
+    return pod
+
+
+_HINT = "`nodeagent job --help` describes the options"
+
+
+def _find_option(field: str) -> str:
+    return next((option for part, option in _OPTIONS.items() if part in field), field)

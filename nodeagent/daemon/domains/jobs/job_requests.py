@@ -27,8 +27,6 @@ from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
-from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE
-from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 from nodeagent.formats.wire.exchange import Peer
@@ -94,7 +92,7 @@ class JobRequests:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         if wait_seconds and not ticket:
             raise JobRequestError("malformed request for a job: the ticket is empty", hint="ask with `nodeagent job`")
-        pod = _make_pod(name, amounts, numa_node, core_class, near, quiet)
+        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near, quiet)
         self._check_room(peer, is_queued=bool(ticket))
         waiting = self._queued if ticket else self._waiting
         owner = open_caller(peer.pid, peer.uid)
@@ -255,36 +253,3 @@ class JobRequests:
                 hint="run it as a member, outside of user namespaces that have other ids; root adds one by "
                 f"`usermod -aG {group} USER`",
             )
-
-
-_OPTIONS = {
-    "limits[cpu]": "--cpus",
-    "limits[memory]": "--memory",
-    "limits[hugepages-": "--hugepages-2Mi or --hugepages-1Gi",
-    "limits[": "--device",
-    "metadata.name": "--name",
-    NUMA_NODE: "--numa",
-    CORE_CLASS: "--core-class",
-    NEAR: "--near",
-}
-"""Option of `nodeagent job` by a part of the field of the job's pod. The first part that is there counts."""
-_HINT = "`nodeagent job --help` describes the options"
-
-
-def _make_pod(name: str, amounts: Mapping[str, str], *annotations: Any) -> Pod:
-    """Create the pod of a job.
-
-    Raises:
-        JobRequestError: a value is invalid. The error names the option.
-    """
-    try:
-        pod = job_pod(name, str(uuid.uuid4()), amounts, *annotations)
-    except DocumentError as err:
-        found = err.findings[0]
-        option = next((option for part, option in _OPTIONS.items() if part in found.field), found.field)
-        raise JobRequestError(f"{option} {found.message}", hint=_HINT) from err
-    for resource, amount in (limit for container in pod.containers for limit in container.resources.limits):
-        if not amount.nano:
-            option = next(option for part, option in _OPTIONS.items() if part in f"limits[{resource}]")
-            raise JobRequestError(f"{option} {amount} must be above 0", hint=_HINT)
-    return pod
