@@ -177,7 +177,7 @@ def begin(plan: PodPlan) -> str:
         return f"until [ -e {READY / ready} ]; do {asks}; sleep 1; done"
     cpus = f"{plan.cpus[0]}" if plan.cpus else "100m"
     # again if somebody who is going has not gone yet, for an agent that was killed meanwhile; and not before it has its CPUs
-    pinned = f"until nodeagent pin {plan.unit} --cpus {cpus} --memory 16Mi --wait; do sleep 1; done"
+    pinned = f"until nodeagent pin {plan.unit} --allow-missing --cpus {cpus} --memory 16Mi --wait; do sleep 1; done"
     return f"{pinned}; systemctl start {plan.unit}"
 
 

@@ -19,6 +19,10 @@ SYSTEMCTL = """\
 #!/bin/sh
 for name; do :; done
 [ ! -e {0}/refuses ] || {{ echo 'Failed to connect to bus' >&2; exit 1; }}
+case " $* " in
+*" list-units "*) echo 'db.service loaded active running A database'; exit ;;
+*" list-unit-files "*) echo 'late.socket enabled enabled'; echo 'worker.service enabled enabled'; exit ;;
+esac
 case $name in
 db.service|alias.service|x@1.service) id=$name state=loaded ;;
 *) id=$name state=not-found ;;
@@ -111,8 +115,18 @@ def test_a_unit_is_pinned_under_its_own_name_and_only_once(node: Node, name: str
     assert node.files() == ["db.service.yaml"]
 
 
-def test_a_unit_that_systemd_does_not_know_yet_may_be_pinned(node: Node) -> None:
-    assert node("pin", "later", *AMOUNTS)[0] == 0
+@pytest.mark.parametrize(
+    ("unit", "meant"), [("dbb", ", did you mean db?"), ("wroker", ", did you mean worker?"), ("x", "")]
+)
+def test_a_unit_that_does_not_exist_is_not_pinned(node: Node, unit: str, meant: str) -> None:
+    err = failed(node("pin", unit, *AMOUNTS))
+    assert err.startswith(f"nodeagent: there is no unit {unit}.service{meant}\n")
+    assert "--allow-missing" in err
+    assert node.files() == []
+
+
+def test_a_unit_that_systemd_does_not_know_yet_may_be_pinned_on_request(node: Node) -> None:
+    assert node("pin", "later", *AMOUNTS, "--allow-missing")[0] == 0
     assert installed(node, "later.service.yaml").units == ("later.service",)
 
 
@@ -231,7 +245,7 @@ def test_systemd_that_cannot_be_asked_is_said(node: Node, systemctl: Path) -> No
 
 def test_the_manifests_of_units_are_removed(node: Node) -> None:
     for name in ("db", "x@1", "later"):
-        assert node("pin", name, "--cpus", "1", "--memory", "64Mi")[0] == 0
+        assert node("pin", name, "--cpus", "1", "--memory", "64Mi", "--allow-missing")[0] == 0
     assert len(node.files()) == 3
     status, out, err = node("unpin", "db", "x@1.service")
     assert (status, err) == (0, "")

@@ -145,6 +145,7 @@ from nodeagent.formats.checkpoint.sealed import unseal
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.kernel.host_files import read_value
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.formats.syntax.bind_address import UnixAddress
@@ -397,6 +398,17 @@ def asked(command: ModuleType, *words: str) -> Namespace:
     return parser.parse_args(words)
 
 
+def pinned_without_a_unit(directory: Path) -> None:
+    systemctl = written(
+        directory / "systemctl",
+        "#!/bin/sh\ncase $* in *show*) echo Id=web.service; echo LoadState=not-found;; *) echo webb.service;; esac\n",
+    )
+    systemctl.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "ENVIRONMENT", {"PATH": f"{directory}:/usr/bin:/bin"})
+        pin.run(asked(pin, "web", "--cpus", "1", "--memory", "1Mi"))
+
+
 def refused_job() -> None:
     with answer_jobs(lambda *_: {"refused": {"reason": "OutOfcpu", "message": "not enough"}}) as socket:
         job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", socket, "--", "true"))
@@ -485,6 +497,8 @@ CASES = [
     Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
     Case("JobError", "no agent", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--socket", f"{d}/s", "--", "true")), "{}/s"),
     Case("JobRefusedError", "no room", lambda _: refused_job(), "OutOfcpu"),
+    Case("UsageError", "an option of the wrong form", lambda d: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--near", "a/b", "--socket", f"{d}/s", "--", "true")), "a/b"),
+    Case("PodOptionError", "an amount of 0", lambda _: job_pod("one", "one", {"cpu": "0"}), "--cpus 0 must be above 0"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
     Case("UserError", "no such group", lambda _: become_user(struct_passwd(("none", "x", 65534, -1, "", "/", "/bin/sh")), {}, inherits=True), "'none'"),
     Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
@@ -532,7 +546,7 @@ CASES = [
     Case("PodFileError", "nothing there", lambda d: read_pods([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
     Case("PodFileError", "a file without pods", lambda d: read_pods([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), read_pods([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),
-    Case("PinError", "no unit that has a cgroup", lambda _: pin.run(asked(pin, "dev-sda.device", "--cpus", "1", "--memory", "1Mi")), "'dev-sda.device'"),
+    Case("PinError", "no such unit", pinned_without_a_unit, "there is no unit web.service, did you mean webb?"),
     Case("UnpinError", "one that isn't pinned", lambda d: with_manifests(unpin, d, "db"), "unit db.service"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only the agent can release single pods"),

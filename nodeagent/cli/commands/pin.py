@@ -1,6 +1,7 @@
 """`nodeagent pin`: installs the manifest of a pod that pins a systemd unit."""
 
 import argparse
+from contextlib import suppress
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
@@ -29,11 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="install the pod even if it would be refused; a pinned unit keeps its present CPUs then",
     )
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="also pin a unit that systemd doesn't know yet, such as a scope that starts later",
+    )
     add_wait_arguments(parser, "given the unit its CPUs")
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: installed; 4: the pod would be refused, so nothing was installed, or is refused; 1: failure;
+exit status: 0: installed; 4: the pod would be refused, so nothing was installed, or is refused; 1: failure, or no such unit;
 3: the agent doesn't answer, so nothing is decided (--wait); 64: wrong arguments
 
 examples:
@@ -105,9 +111,13 @@ def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
 
 
 def _find_main_name(options: argparse.Namespace) -> str:
-    """Return the unit's main name if systemd knows the unit, and else the given name."""
-    from nodeagent.edge.systemd.units import show_units
-    from nodeagent.formats.kernel.unit_properties import LOADED
+    """Return the unit's main name if systemd knows the unit, and else the given name.
+
+    Raises:
+        PinError: systemd doesn't know the unit, and it isn't allowed to be missing.
+    """
+    from nodeagent.edge.systemd.units import UnitsError, list_unit_names, show_units
+    from nodeagent.formats.kernel.unit_properties import LOADED, NOT_FOUND
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME
     from nodeagent.formats.manifest.unit_pod import full_unit_name
 
@@ -118,4 +128,15 @@ def _find_main_name(options: argparse.Namespace) -> str:
             "not a template, init.scope, -.slice, or one of the agent's own"
         )
     found = show_units((unit,))[unit]
+    if found.load_state == NOT_FOUND and not options.allow_missing:
+        from nodeagent.formats.syntax.fields import suggest_nearest
+
+        known: list[str] = []
+        with suppress(UnitsError):
+            # Without the suffix, as it makes any two services similar.
+            known = [name.removesuffix(".service") for name in list_unit_names() if UNIT_NAME.fullmatch(name)]
+        raise PinError(
+            f"there is no unit {unit}{suggest_nearest(unit.removesuffix('.service'), known)}",
+            hint="`systemctl list-unit-files` lists the units; --allow-missing pins one that systemd gets to know later",
+        )
     return found.id if found.load_state == LOADED else unit

@@ -148,6 +148,20 @@ def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str
     return _show(asked, PROPERTIES, parse, systemctl, None)
 
 
+def list_unit_names(systemctl: str = "systemctl") -> list[str]:
+    """Return the names of the units that are loaded or have a file.
+
+    Raises:
+        UnitsError: systemd refuses, or doesn't answer in time.
+    """
+    asked = (("list-units", "--all", "--plain"), ("list-unit-files",))
+    answers = [
+        _run("cannot list units", (systemctl, *words, "--full", "--no-legend", "--no-ask-password"), None)
+        for words in asked
+    ]
+    return sorted({line.split()[0] for answer in answers for line in answer.splitlines() if line.strip()})
+
+
 def show_device_rules(unit: str, systemctl: str = "systemctl", *, until: float | None = None) -> DeviceRules:
     """Return DevicePolicy= and DeviceAllow= of a unit. `until` is as in `set_allowed_cpus`.
 
