@@ -41,6 +41,7 @@ def format_report(
         f"{location.pod}: {_format_seconds(elapsed_us)} on {cpus} of NUMA {location.nodes}",
         time,
         f"memory: {peak}, {remote} on other nodes",
+        *(("the OOM killer has ended processes of it",) if last.had_oom_kill else ()),
         _format_time_of_others(location, first, last),
     )
     return f"nodeagent: {'; '.join(parts)}\n"

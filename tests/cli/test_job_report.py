@@ -93,6 +93,17 @@ def test_the_line_says_what_the_kernel_has_counted(cgroup: Cgroup) -> None:
     assert others == "others ran there for 0.03 s (`nodeagent interference` tells which tasks)"
 
 
+def test_a_job_that_the_oom_killer_ended_says_so_beside_its_peak(cgroup: Cgroup) -> None:
+    cgroup.holds(memory_events="low 0\noom 1\noom_kill 0\n")
+
+    def end() -> None:
+        cgroup.holds(memory_events="low 0\noom 1\noom_kill 2\n", memory_peak=f"{64 * MIB}\n")
+
+    assert "memory: at most 64Mi, unknown on other nodes; the OOM killer has ended processes of it; " in (
+        cgroup.report(end)
+    )
+
+
 def test_what_cannot_be_read_is_said(cgroup: Cgroup) -> None:
     said = cgroup.report(lambda: None).removesuffix("\n").partition("; ")[2]
     assert said == (

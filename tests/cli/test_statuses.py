@@ -57,6 +57,7 @@ SWEEP = {
             for command, rest in (("job", "-- true"), ("pin", "db.service"))
             for amounts in (
                 "--cpus two --memory 64Mi", "--cpus 2 --memory much", "--cpus 0 --memory 64Mi", "--cpus 2 --memory 64MB",
+                "--cpus 2 --memory 64",
                 "--cpus=-1 --memory 64Mi", "--cpus 2 --memory 64Mi --hugepages-2Mi x", "--cpus 2 --memory 64Mi --numa first",
                 "--cpus 2m5 --memory 64Mi",
             )

@@ -205,7 +205,8 @@ def watch_job(place: JobLocation, *, begun: Callable[[], None], is_over: Callabl
 
     def look() -> JobUsage:
         seen = read_job_usage(place.cgroup, root)
-        return parse_job_usage(seen.cgroup.cpu_stat, seen.cgroup.numa_stat, seen.memory_peak, seen.schedstat)
+        texts = seen.cgroup.cpu_stat, seen.cgroup.numa_stat, seen.memory_peak, seen.schedstat, seen.memory_events
+        return parse_job_usage(*texts)
 
     first = look()
     begun()

@@ -56,11 +56,13 @@ class JobUsageText(Struct, frozen=True):
     cgroup: UsageText
     memory_peak: str | None
     schedstat: str | None
+    memory_events: str | None
 
 
 def read_job_usage(cgroup: str, root: str = "") -> JobUsageText:
     """Read the usage of a cgroup, and the scheduler statistics of all CPUs. `root` is the directory above proc/."""
-    return JobUsageText(_read_usage(cgroup), _read(f"{cgroup}/memory.peak"), _read(f"{root}/proc/schedstat"))
+    peak, events = (_read(f"{cgroup}/memory.{name}") for name in ("peak", "events"))
+    return JobUsageText(_read_usage(cgroup), peak, _read(f"{root}/proc/schedstat"), events)
 
 
 def _read(file: str) -> str | None:

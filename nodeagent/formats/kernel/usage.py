@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -39,6 +40,8 @@ class JobUsage(Struct, frozen=True):
     """Peak memory use of the job."""
     run_ns: Mapping[int, int] | None
     """Nanoseconds that tasks have run since boot, by CPU. A running task counts once it leaves its CPU."""
+    had_oom_kill: bool = False
+    """Whether the OOM killer has ended a process of the job."""
 
 
 class UsageSample(Struct, frozen=True):
@@ -77,7 +80,11 @@ def parse_container_usage(cpu_stat: str | None, numa_stat: str | None) -> Contai
 
 
 def parse_job_usage(
-    cpu_stat: str | None, numa_stat: str | None, memory_peak: str | None, schedstat: str | None
+    cpu_stat: str | None,
+    numa_stat: str | None,
+    memory_peak: str | None,
+    schedstat: str | None,
+    memory_events: str | None = None,
 ) -> JobUsage:
     """Parse the files. Values in an unexpected format are None."""
     peak = (memory_peak or "").strip()
@@ -92,7 +99,10 @@ def parse_job_usage(
             break
         run_ns[int(cpu)] = int(numbers[-1])
     peak_bytes = int(peak) if peak.isascii() and peak.isdigit() else None
-    return JobUsage(parse_container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None)
+    had_oom_kill = False
+    with suppress(CgroupValueError):
+        had_oom_kill = parse_flat_keyed(memory_events or "").get("oom_kill", 0) > 0
+    return JobUsage(parse_container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None, had_oom_kill)
 
 
 def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:

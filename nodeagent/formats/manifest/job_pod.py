@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from nodeagent.core.model.pod import Pod, RestartPolicy
+from nodeagent.core.model.pod import MEMORY, Pod, RestartPolicy
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
+from nodeagent.formats.manifest.pod_notes import explain_tiny_memory
 from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE, QUIET
 from nodeagent.formats.syntax.findings import DocumentError
 
@@ -50,7 +51,8 @@ def job_pod(
         quiet: which cores get the settings of quiet cores. None means none.
 
     Raises:
-        PodOptionError: the API server would not accept such a pod, or an amount is 0. The error names the option.
+        PodOptionError: the API server would not accept such a pod, an amount is 0, or no process runs in so little memory. The error names
+            the option.
     """
     asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near, QUIET: quiet}
     annotations = {key: value for key, value in asked.items() if value is not None}
@@ -72,6 +74,8 @@ def job_pod(
     for resource, amount in pod.containers[0].resources.limits:
         if not amount.nano:
             raise PodOptionError(f"{_find_option(f'limits[{resource}]')} {amount} must be above 0", hint=_HINT)
+        if resource == MEMORY and (why := explain_tiny_memory(amount, amounts[MEMORY])):
+            raise PodOptionError(f"--memory {why}", hint=_HINT)
     return pod
 
 

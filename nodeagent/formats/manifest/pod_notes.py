@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirements
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.manifest.pod_schema import IMAGE_ALONE, MISLEADING
 from nodeagent.formats.syntax.tree import Path
 
@@ -48,6 +49,15 @@ def find_notes(
     return tuple(f"{_join_paths(paths)}: {why}" for why, paths in found.items())
 
 
+def explain_tiny_memory(amount: Quantity, text: str) -> str | None:
+    """Explain an amount of memory that probably lacks its unit. None means that the amount is plausible."""
+    if not 0 < amount.value() < _LEAST_BYTES:
+        return None
+    number = _PLAIN_NUMBER.match(text)
+    count = "1 byte" if amount.value() == 1 else f"{amount.value()} bytes"
+    return f"{text} is {count}" + (f": is {number[0]}Mi meant?" if number else "")
+
+
 def _join_paths(paths: list[str]) -> str:
     further = len(paths) - _MOST_PATHS
     return ", ".join(paths[:_MOST_PATHS]) + (f" and {further} more" if further > 0 else "")
@@ -63,9 +73,5 @@ def _find_tiny_amount(
     # a request equal to its limit may be a default, so only the limit is checked
     limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
     key, amount = ("requests", request) if limit is None else ("limits", limit)
-    if amount is None or not 0 < amount.value() < _LEAST_BYTES:
-        return
-    text = text_at((*path, key, MEMORY)) or str(amount)
-    number = _PLAIN_NUMBER.match(text)
-    count = "1 byte" if amount.value() == 1 else f"{amount.value()} bytes"
-    yield key, f"{text} is {count}" + (f": is {number[0]}Mi meant?" if number else "")
+    if amount is not None and (why := explain_tiny_memory(amount, text_at((*path, key, MEMORY)) or str(amount))):
+        yield key, why
