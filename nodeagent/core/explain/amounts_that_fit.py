@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-NEAREST = 16
-"""Number of amounts that are tried one by one before the search continues by halving."""
+from nodeagent.core.resources.explainer import NEAREST
 
 
 def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:

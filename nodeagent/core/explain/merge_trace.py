@@ -20,7 +20,7 @@ from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
 from nodeagent.core.numa.node_search import Steps
 from nodeagent.core.numa.topology_manager import Strategy
-from nodeagent.core.resources.cpu.observing import PluginAnswered
+from nodeagent.core.resources.explainer import ResourceEvent
 
 _MAX_ENUMERATED = 8
 """Limit on NUMA nodes for considering every set. With more nodes, single nodes, listed sets and the smallest other sets are considered."""
@@ -85,8 +85,8 @@ class MergeTrace(Struct, frozen=True):
     """Result of the merge that a set for both CPUs and memory has replaced (sameNumaNodes). None means that it wasn't replaced."""
     silent: tuple[str, ...] = ()
     """Requested memory resources without a hint. The memory manager gives no hint if it has too little, as in kubelet."""
-    answers: tuple[PluginAnswered, ...] = ()
-    """Answers of CPU plugins before the hints: the CPUs that plugins left for the hints."""
+    events: tuple[ResourceEvent, ...] = ()
+    """Events in resources before their hints, for example answers of CPU plugins."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:

@@ -13,8 +13,7 @@ from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.trace import Trace, trace
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import MemoryHoldings
+from nodeagent.core.resources.explainer import list_explainers
 
 
 class ReplayedDecision(Struct, frozen=True):
@@ -61,19 +60,17 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
         return None
     match again.decision:
         case Admitted(promises=promises):
-            return entry.refusal is None and _lasting_allocations(
-                promises.of_pod(entry.pod.uid), entry
-            ) == _lasting_allocations(what_if.promises.of_pod(entry.pod.uid), entry)
+            held, before = (each.of_pod(entry.pod.uid) for each in (promises, what_if.promises))
+            return entry.refusal is None and _find_lasting(what_if, held, entry) == _find_lasting(
+                what_if, before, entry
+            )
         case Rejected() | Insufficient() | UnitTaken() as refused:
             old_refusal = None if entry.refusal is None else (entry.refusal.reason, entry.refusal.message)
             return old_refusal == (refused.reason, refused.message)
 
 
-def _lasting_allocations(held: PodPromises, entry: PodEntry) -> object:
-    """Return the holdings that don't change while the pod runs. Init containers release their memory after they have run."""
-    apps = {container.name for container in entry.pod.apps()}
-    memory = held.of(MemoryHoldings)
-    for container in entry.pod.containers:
-        memory = memory if container.name in apps else memory.without(container.name)
-    # A repeated decision doesn't call device plugins, so it has no answers from them.
-    return held.having(memory, DeviceHoldings(held.of(DeviceHoldings).devices)).parts
+def _find_lasting(what_if: WhatIf, held: PodPromises, entry: PodEntry) -> object:
+    """Return the holdings that don't change while the pod runs."""
+    apps = frozenset(container.name for container in entry.pod.apps())
+    explainers = list_explainers(what_if.managers.providers.resources)
+    return held.having(*filter(None, (each.find_lasting(held, apps) for each in explainers))).parts

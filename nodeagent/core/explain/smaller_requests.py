@@ -3,22 +3,20 @@ pod-level amounts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 
 from msgspec import Struct
 
-from nodeagent.core.explain.amounts_that_fit import NEAREST, first_by_halving, first_nearby
+from nodeagent.core.explain.amounts_that_fit import first_by_halving
 from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
-from nodeagent.core.model.demand import demand_of
-from nodeagent.core.model.pod import CPU, MEMORY, Pod, ResourceRequirements
+from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
+from nodeagent.core.model.pod import CPU, Pod, ResourceRequirements
 from nodeagent.core.model.pod_amounts import (
-    MIB,
-    MILLI,
     Carry,
     find_least_pod_amount,
     find_shared_part,
     find_smallest_step,
+    get_least_amount,
     get_requested,
     keep_pod_amounts,
     list_adaptations,
@@ -30,29 +28,68 @@ from nodeagent.core.model.pod_amounts import (
     sum_requests,
     with_amounts,
 )
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.memory.groups import fewest_nodes
-from nodeagent.core.resources.memory.holdings import memory_accounts
+from nodeagent.core.resources.explainer import (
+    MAX_AMOUNT,
+    NEAREST,
+    Explainer,
+    SmallerAmounts,
+    SoughtAmount,
+    list_explainers,
+)
 
-_MAX_AMOUNT = 2**62
-"""Limit on amounts in the search. No machine has more of any resource."""
 
+class _Search(Struct, frozen=True):
+    """Search for an amount with which the pod is admitted."""
 
-class _SoughtAmount(Struct, frozen=True):
-    """An amount to search: CPUs in thousandths, other resources in bytes or pieces."""
-
+    attempts: Attempts
+    sought: SoughtAmount
     pod_with: Callable[[int], Pod]
     """Returns the pod with this amount."""
-    asked: int
-    """Amount in the current request."""
-    floor: int = 0
-    """Smallest allowed amount."""
-    shared: int = 0
-    """Part of the amount that requests no exclusive CPUs."""
+
+    @classmethod
+    def of(
+        cls,
+        attempts: Attempts,
+        resource: str,
+        pod_with: Callable[[int], Pod],
+        asked: int,
+        floor: int = 0,
+        shared: int = 0,
+    ) -> "_Search":
+        little, all_of_it = (demand_of(attempts.what_if.managers.rules, pod_with(amount)) for amount in (1, asked))
+        return cls(attempts, SoughtAmount(resource, asked, floor, shared, little, all_of_it), pod_with)
+
+    def fits(self, amount: int) -> bool:
+        return self.attempts.admits(self.pod_with(amount))
+
+    def find_smaller(self) -> int | None:
+        """Find the largest amount below the request."""
+        found = next(filter(None, (each.list_smaller(self.sought) for each in _explainers(self.attempts))), None)
+        smaller = found or SmallerAmounts(range(self.sought.bounded - 1, -1, -1), NEAREST)
+        nearest = next((amount for amount in smaller.amounts[: smaller.one_by_one] if self.fits(amount)), None)
+        if nearest is not None:
+            return nearest
+        rest = smaller.amounts[smaller.one_by_one :]
+        return self._find_first_alike(rest) if smaller.is_by_nodes else first_by_halving(rest, self.fits)
+
+    def _find_first_alike(self, amounts: range) -> int | None:
+        """Find the first amount that fits. Of amounts that need equally many NUMA nodes, all after the first that fits are assumed to
+        fit, too.
+        """
+        for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(self.attempts, self.pod_with(amount))):
+            found = first_by_halving(alike, self.fits)
+            if found is not None:
+                return found
+        return None
+
+    def find_larger(self) -> int | None:
+        """Find the smallest amount above the request."""
+        amounts = chain.from_iterable(each.list_larger(self.sought) for each in _explainers(self.attempts))
+        return next(filter(self.fits, amounts), None)
 
 
-_Search = Callable[[Attempts, _SoughtAmount], int | None]
-"""Searches for an amount with which the pod is admitted."""
+def _explainers(attempts: Attempts) -> tuple[Explainer, ...]:
+    return list_explainers(attempts.what_if.managers.providers.resources)
 
 
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
@@ -61,13 +98,9 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     If none of these changes is sufficient alone, pod-level amounts change together with the containers' amounts.
     """
     resources = list_memory_resources(attempts.pod)
-    cpus = _change_one_or_several(attempts, CPU, _find_fewer_cpus, _find_whole_cores)
-    memory = [_change_one_or_several(attempts, resource, _search_below(resource)) for resource in resources]
-    devices = [
-        _change_one_or_several(attempts, resource, _find_fewer_devices)
-        for resource in list_device_resources(attempts.pod)
-    ]
-    requests = (*cpus, *_raise_pod_level(attempts), *chain.from_iterable(memory), *chain.from_iterable(devices))
+    names = (CPU, *resources, *list_device_resources(attempts.pod))
+    cpus, *others = [_change_one_or_several(attempts, name) for name in names]
+    requests = (*cpus, *_raise_pod_level(attempts), *chain.from_iterable(others))
     if requests:
         return requests
     return next(
@@ -76,52 +109,63 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     )
 
 
-def _change_one_or_several(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
+def _change_one_or_several(attempts: Attempts, resource: str) -> Sequence[Remedy]:
     """Change the amount in one container. If that isn't sufficient, change it in several containers."""
     for carry in list_adaptations(attempts.pod):
-        found = [remedy for search in searches for remedy in _change_one(attempts, resource, search, carry)]
-        if not found and resource == CPU:
-            found = list(_use_whole_cores(attempts, carry))
-        found = found or list(_lower_several(attempts, attempts.pod, resource, searches[0], carry))
+        found = (
+            [
+                remedy
+                for find in (_Search.find_smaller, _Search.find_larger)
+                for remedy in _change_one(attempts, resource, find, carry)
+            ]
+            or list(_round_amounts(attempts, resource, carry))
+            or list(_lower_several(attempts, attempts.pod, resource, carry))
+        )
         if found:
             return found
     return ()
 
 
-def _change_one(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+_Direction = Callable[[_Search], int | None]
+
+
+def _change_one(attempts: Attempts, resource: str, find: _Direction, carry: Carry) -> Iterator[Remedy]:
     """Change the amount of one container, or the pod-level amount."""
     pod = attempts.pod
     if pod.resources is not None and carry is keep_pod_amounts:
         amount = get_requested(pod.resources, resource)
         if amount:
-            yield from _find_remedy(
+            search = _Search.of(
                 attempts,
-                search,
-                _SoughtAmount(_make_pod_level_change(pod, resource), amount, find_least_pod_amount(pod, resource)),
+                resource,
+                lambda value: with_amounts(pod, None, {resource: value}),
+                amount,
+                find_least_pod_amount(pod, resource),
             )
-    yield from _change_container(attempts, pod, resource, search, carry)
+            fit = find(search)
+            if fit is not None:
+                yield _make_remedy(pod, search.pod_with(fit))
+    yield from _change_container(attempts, pod, resource, find, carry)
 
 
-def _change_container(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direction, carry: Carry) -> Iterator[Remedy]:
     """Change the amount of one container. Other amounts of the given pod may already be changed."""
     for container, amount in list_requesting(pod, resource):
+        shared = find_shared_part(container) if resource == CPU else 0
         changed = make_change(pod, (container,), resource, carry)
-        kept = find_shared_part(container) if resource == CPU else 0
-        yield from _find_remedy(attempts, search, _SoughtAmount(changed, amount, shared=kept))
+        fit = find(_Search.of(attempts, resource, changed, amount, shared=shared))
+        if fit is not None:
+            yield _make_remedy(attempts.pod, changed(fit))
 
 
-def _make_pod_level_change(pod: Pod, resource: str) -> Callable[[int], Pod]:
-    return lambda value: with_amounts(pod, None, {resource: value})
-
-
-def _lower_several(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) -> Iterator[Remedy]:
     """Find a limit for the amount. Lower the containers with more than the limit to it, but only as many as needed."""
     asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
     largest = max(amount for _, amount in asking)
     changed = make_change(pod, tuple(c for c, _ in asking), resource, carry)
-    fit = search(attempts, _SoughtAmount(changed, largest))
+    fit = _Search.of(attempts, resource, changed, largest).find_smaller()
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
@@ -132,43 +176,33 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, search: _Search,
     yield _make_remedy(attempts.pod, make_change(pod, chosen, resource, carry)(fit))
 
 
-def _find_remedy(attempts: Attempts, search: _Search, sought: _SoughtAmount) -> Iterator[Remedy]:
-    fit = search(attempts, sought)
-    if fit is not None:
-        yield _make_remedy(attempts.pod, sought.pod_with(fit))
-
-
-def _use_whole_cores(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
-    """Use whole cores for each container, if only whole cores are allocated. If that isn't sufficient, also reduce one container, or
-    several.
+def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
+    """Round the amount of each container, if not every amount can be allocated (whole cores). If that isn't sufficient, also reduce one
+    container, or several.
     """
-    pods = _list_pods_on_whole_cores(attempts)
+    pods = _list_rounded_pods(attempts, resource)
     enough = [_make_remedy(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
     if enough:
         return enough
     for pod in pods:
-        enough = list(_change_container(attempts, pod, CPU, _find_fewer_cpus, carry)) or list(
-            _lower_several(attempts, pod, CPU, _find_fewer_cpus, carry)
+        enough = list(_change_container(attempts, pod, resource, _Search.find_smaller, carry)) or list(
+            _lower_several(attempts, pod, resource, carry)
         )
         if enough:
             break
     return enough
 
 
-def _list_pods_on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
-    """Return up to two variants of the pod on whole cores: requests for parts of cores are rounded down, or rounded up."""
-    managers, pod = attempts.what_if.managers, attempts.pod
-    cpu = managers.providers.of(CpuResource).manager
-    if not cpu.options.full_pcpus_only:
-        return ()
-    layout = cpu.layout
-    below = above = pod
-    for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
-        if demand.cpus and not layout.adds_up(layout.online, demand.cpus):
-            kept = find_shared_part(container)
-            fewer, more = (layout.find_whole_count(demand.cpus, step) for step in (-1, 1))
-            below = with_amounts(below, container.name, {CPU: (fewer or more or demand.cpus) * MILLI + kept})
-            above = with_amounts(above, container.name, {CPU: (more or fewer or demand.cpus) * MILLI + kept})
+def _list_rounded_pods(attempts: Attempts, resource: str) -> Sequence[Pod]:
+    """Return up to two variants of the pod: requests that can't be allocated are rounded down, or rounded up."""
+    below = above = pod = attempts.pod
+    demands = demand_of(attempts.what_if.managers.rules, pod).containers
+    for explainer in _explainers(attempts):
+        for container, demand in zip(pod.containers, demands, strict=True):
+            rounded = explainer.round_amount(resource, container, demand)
+            if rounded is not None:
+                below = with_amounts(below, container.name, {resource: rounded[0]})
+                above = with_amounts(above, container.name, {resource: rounded[1]})
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
@@ -185,12 +219,19 @@ class _AmountGroup(Struct, frozen=True):
     least: dict[str, int]
     pod_with: Callable[[dict[str, int]], Pod]
 
+    def search(self, attempts: Attempts, others: dict[str, int], name: str) -> _Search:
+        """Search for one amount beside the others."""
+        rest = dict(others)
+        return _Search.of(
+            attempts, name, lambda value: self.pod_with(rest | {name: value}), self.asked[name], self.least[name]
+        )
+
 
 def _list_amount_groups(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_AmountGroup]:
     def part(container: str | None, now: ResourceRequirements) -> _AmountGroup:
         asked = {name: amount for name in (CPU, *resources) if (amount := get_requested(now, name))}
         least = {
-            name: max(_get_least_amount(name), 0 if container else find_least_pod_amount(pod, name)) for name in asked
+            name: max(get_least_amount(name), 0 if container else find_least_pod_amount(pod, name)) for name in asked
         }
         return _AmountGroup(asked, least, lambda amounts: carry(with_amounts(pod, container, amounts)))
 
@@ -214,7 +255,7 @@ def _group_all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Amou
         for name in (CPU, *resources)
         if (asking := list_requesting(pod, name))
     }
-    return _AmountGroup(largest, {name: _get_least_amount(name) for name in largest}, bounded)
+    return _AmountGroup(largest, {name: get_least_amount(name) for name in largest}, bounded)
 
 
 def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
@@ -240,8 +281,9 @@ def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | No
         return None
     for found in _list_least_memory(attempts, part, rest):
         if CPU in part.asked:
-            sought = _SoughtAmount(partial(_make_pod_with, part.pod_with, found, CPU), part.asked[CPU], part.least[CPU])
-            cpus = _find_cpus(attempts, sought)
+            search = part.search(attempts, found, CPU)
+            cpus = part.asked[CPU] if search.fits(part.asked[CPU]) else search.find_smaller()
+            cpus = search.find_larger() if cpus is None else cpus
             if cpus is None:
                 continue
             found[CPU] = cpus
@@ -250,11 +292,8 @@ def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | No
         for name in rest:
             if attempts.admits(part.pod_with(found | {name: part.asked[name]})):
                 found[name] = part.asked[name]
-                continue
-            sought = _SoughtAmount(
-                partial(_make_pod_with, part.pod_with, found, name), part.asked[name], part.least[name]
-            )
-            found[name] = _search_below(name)(attempts, sought) or found[name]
+            else:
+                found[name] = part.search(attempts, found, name).find_smaller() or found[name]
         return _make_remedy(attempts.pod, part.pod_with(found))
     return None
 
@@ -266,7 +305,7 @@ def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) 
     least = {name: part.least[name] for name in rest}
     for name in rest:
         unit = find_smallest_step(name)
-        amounts = range(min(part.asked[name], _MAX_AMOUNT) // unit * unit, part.least[name] - 1, -unit)
+        amounts = range(min(part.asked[name], MAX_AMOUNT) // unit * unit, part.least[name] - 1, -unit)
 
         def nodes(amount: int, name: str = name) -> tuple[int, ...]:
             return _count_fewest_nodes(attempts, part.pod_with(least | {name: amount}))
@@ -277,73 +316,15 @@ def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) 
     yield least
 
 
-def _find_cpus(attempts: Attempts, sought: _SoughtAmount) -> int | None:
-    """Find a number of CPUs: the requested number, or else the next smaller one, or else the next whole cores."""
-    if attempts.admits(sought.pod_with(sought.asked)):
-        return sought.asked
-    fewer = _find_fewer_cpus(attempts, sought)
-    return _find_whole_cores(attempts, sought) if fewer is None else fewer
-
-
-def _make_pod_with(pod_with: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
-    return pod_with(rest | {resource: value})
-
-
-def _find_fewer_cpus(attempts: Attempts, sought: _SoughtAmount) -> int | None:
-    """Find the largest number of CPUs below the request: in thousandths if the CPUs are shared, otherwise in whole CPUs.
-
-    The nearest amounts are tried one by one, because fewer CPUs may be on another NUMA node and block another container there. Smaller
-    amounts are searched by halving, but only among amounts that need equally many NUMA nodes. For example, `restricted` admits 9 CPUs on
-    two nodes with 5 free CPUs each, but refuses 6 CPUs.
-    """
-
-    def fits(amount: int) -> bool:
-        return attempts.admits(sought.pod_with(amount))
-
-    if not _decides_exclusive_cpus(attempts, sought):
-        return first_by_halving(range(min(sought.asked, _MAX_AMOUNT) - 1, max(sought.floor, 1) - 1, -1), fits)
-    cpu = attempts.what_if.managers.providers.of(CpuResource).manager
-    step = MILLI * (cpu.layout.core_size or 1 if cpu.options.full_pcpus_only else 1)
-    largest = (min(sought.asked, _MAX_AMOUNT) - sought.shared - 1) // step * step + sought.shared
-    counts = range(largest, max(sought.floor, 1) - 1, -step)
-    nearest = next((count for count in counts[:NEAREST] if fits(count)), None)
-    if nearest is not None:
-        return nearest
-    return _find_first_alike(attempts, sought, counts[NEAREST:])
-
-
-def _find_fewer_devices(attempts: Attempts, sought: _SoughtAmount) -> int | None:
-    """Find the largest sufficient number of devices below the request. It may be zero."""
-    counts = range(min(sought.asked, _MAX_AMOUNT) - 1, -1, -1)
-    return first_nearby(counts, lambda count: attempts.admits(sought.pod_with(count)))
-
-
-def _decides_exclusive_cpus(attempts: Attempts, sought: _SoughtAmount) -> bool:
-    """Tell whether the pod's exclusive CPUs depend on the amount."""
-    managers = attempts.what_if.managers
-    little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
-    return managers.providers.of(CpuResource).manager.static and not all_of_it.is_skipped and little != all_of_it
-
-
 def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return how many NUMA nodes the CPUs, and the memory, of the pod and of each container need on an empty machine."""
-    managers, books = attempts.what_if.managers, attempts.what_if.promises
-    demand = demand_of(managers.rules, pod)
-    nodes_for = managers.providers.of(CpuResource).manager.layout.fewest_nodes
-    parts = [(demand.cpus, demand.memory), *((c.cpus, c.memory) for c in demand.containers)]
-    cpus = tuple(nodes_for(count) if count else 0 for count, _ in parts)
-    return cpus + tuple(fewest_nodes(books, amounts or ()) if memory_accounts(books) else 0 for _, amounts in parts)
-
-
-def _find_first_alike(attempts: Attempts, sought: _SoughtAmount, amounts: range) -> int | None:
-    """Find the first amount that fits. Of amounts that need equally many NUMA nodes, all after the first that fits are assumed to fit,
-    too.
-    """
-    for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(attempts, sought.pod_with(amount))):
-        found = first_by_halving(alike, lambda amount: attempts.admits(sought.pod_with(amount)))
-        if found is not None:
-            return found
-    return None
+    """Return how many NUMA nodes each resource of the pod and of each container needs on an empty machine."""
+    demand = demand_of(attempts.what_if.managers.rules, pod)
+    parts: list[PodDemand | ContainerDemand] = [demand, *demand.containers]
+    return tuple(
+        explainer.count_fewest_nodes(attempts.what_if.promises, part)
+        for explainer in _explainers(attempts)
+        for part in parts
+    )
 
 
 def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
@@ -358,47 +339,6 @@ def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Ite
         amounts = amounts[low + 1 :]
 
 
-def _find_whole_cores(attempts: Attempts, sought: _SoughtAmount) -> int | None:
-    """Find the next larger number of whole cores, if only whole cores are allocated."""
-    cpu = attempts.what_if.managers.providers.of(CpuResource).manager
-    if not cpu.options.full_pcpus_only or not _decides_exclusive_cpus(attempts, sought):
-        return None
-    layout, exclusive = cpu.layout, -(-(sought.asked - sought.shared) // MILLI)
-    # Where cores differ in size, the cores that are free may be larger than those that the number needs.
-    further = 0 if layout.core_size is not None else max(core.size for core in layout.cores)
-    counts = (layout.find_whole_count(exclusive + more, 1) for more in range(further + 1))
-    larger = (count * MILLI + sought.shared for count in counts if count is not None)
-    return next(
-        (amount for amount in larger if amount > sought.asked and attempts.admits(sought.pod_with(amount))), None
-    )
-
-
-def _round_up(amount: int, unit: int) -> int:
-    return -(-amount // unit) * unit
-
-
-def _search_below(resource: str) -> _Search:
-    """Return a search for the largest amount below the request, in whole MiB or pages. Huge pages may become zero.
-
-    The search is by halving, but only among amounts that need equally many NUMA nodes. For example, `restricted` refuses memory on fewer
-    nodes than the CPUs need.
-    """
-    unit = find_smallest_step(resource)
-
-    def less(attempts: Attempts, sought: _SoughtAmount) -> int | None:
-        largest = (min(sought.asked, _MAX_AMOUNT) - 1) // unit * unit
-        return _find_first_alike(
-            attempts, sought, range(largest, max(sought.floor, _get_least_amount(resource)) - 1, -unit)
-        )
-
-    return less
-
-
-def _get_least_amount(resource: str) -> int:
-    """Return the smallest amount worth suggesting. Huge pages may be zero."""
-    return MIB if resource == MEMORY else 0
-
-
 def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
     """Raise pod-level amounts above the containers' exclusive amounts, so that something remains for sharing containers
     (EmptyPodSharedPoolError).
@@ -407,12 +347,12 @@ def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
     if pod.resources is None:
         return
     own = {name: get_requested(pod.resources, name) for name, _ in pod.resources.requests}
-    least = {
-        name: _round_up(max(asked, sum_requests(pod, name) + find_smallest_step(name)), find_smallest_step(name))
-        for name, asked in own.items()
-    }
-    for extra_cpus in range(2 * attempts.what_if.managers.providers.of(CpuResource).manager.layout.per_core):
-        wanted = {name: amount + (extra_cpus * MILLI if name == CPU else 0) for name, amount in least.items()}
+    least = {}
+    for name, asked in own.items():
+        unit = find_smallest_step(name)
+        least[name] = -(-max(asked, sum_requests(pod, name) + unit) // unit) * unit
+    for extra in chain.from_iterable(each.list_additions() for each in _explainers(attempts)):
+        wanted = {name: amount + extra.get(name, 0) for name, amount in least.items()}
         changed = with_amounts(pod, None, wanted)
         if wanted != own and attempts.admits(changed):
             yield _make_remedy(pod, changed)

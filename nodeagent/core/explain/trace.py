@@ -3,7 +3,7 @@
 The admission runs with observers, and their events are put in order here. Nothing is decided a second time.
 """
 
-from collections.abc import Callable, Sequence
+from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,23 +11,19 @@ from msgspec.structs import replace
 from nodeagent.core.admission.asked_for import limit_to_pod
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.admission.one_pod import DecidedAnew
+from nodeagent.core.admission.one_pod import DecidedAnew, Providers
 from nodeagent.core.admission.resource_kinds import describe_further_holdings
 from nodeagent.core.admission.units import UnitTaken
 from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.resources.cpu.observing import Pick, PluginAnswered
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.cpu.steps import CpuStep, cpu_step
-from nodeagent.core.resources.devices.steps import DeviceStep, device_step
-from nodeagent.core.resources.memory.steps import MemoryStep, memory_step
+from nodeagent.core.resources.explainer import AllocationStep, HasExplainer, ResourceEvent, list_explainers
 from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Allocation of a resource without its own step type, described in the resource's words."""
+    """Allocation of a resource that has no explainer, described in the words of its kind."""
 
     container: str | None
     resource: str
@@ -35,26 +31,16 @@ class ResourceStep(Struct, frozen=True):
     """What was allocated. Empty after a refusal."""
 
 
-TraceStep = MergeTrace | CpuStep | MemoryStep | DeviceStep | ResourceStep
-
-_STEPS: dict[str, Callable[[Allocated, Sequence[Pick], Pod], TraceStep | None]] = {
-    "cpu": cpu_step,
-    "memory": memory_step,
-    "devices": device_step,
-}
-"""Functions that describe allocations in more detail than `Resource.describe`, by resource."""
-
-
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
     """Demand on which the decision was made. It includes a preferred class of cores only if the decision required the class."""
     decision: Admitted | Refused
-    steps: tuple[TraceStep, ...]
+    steps: tuple[MergeTrace | AllocationStep, ...]
     """Steps in the order in which they were taken."""
 
 
-_Event = Pick | Allocated
+_Event = ResourceEvent | Allocated
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
@@ -80,8 +66,9 @@ def _observe(managers: Managers, events: list[_Event]) -> Managers:
         else:
             events.append(event)
 
-    watched = CpuResource(managers.providers.of(CpuResource).manager.observed_by(events.append))
-    return replace(managers, providers=replace(managers.providers.having(watched), observer=allocated))
+    watched = [each.observed_by(events.append) for each in list_explainers(managers.providers.resources)]
+    providers = reduce(Providers.having, filter(None, watched), managers.providers)
+    return replace(managers, providers=replace(providers, observer=allocated))
 
 
 def _order_steps(
@@ -90,45 +77,42 @@ def _order_steps(
     events: list[_Event],
     pod: Pod,
     demand: PodDemand,
-) -> list[TraceStep]:
+) -> list[MergeTrace | AllocationStep]:
     """Return the steps, with each merge before the allocations under its hint."""
-    steps: list[TraceStep] = []
+    steps: list[MergeTrace | AllocationStep] = []
     merges = list(decision.report.merges)
     promises, resources = what_if.promises, {each.name: each for each in what_if.managers.providers.resources}
-    picks: list[Pick] = []
-    hint_answers: list[PluginAnswered] = []
+    before_hints: list[ResourceEvent] = []
+    before_allocation: list[ResourceEvent] = []
 
     def merge() -> MergeTrace:
-        answers = tuple(hint_answers)
-        hint_answers.clear()
-        return replace(trace_merge(what_if.managers, promises, merges.pop(0), demand), answers=answers)
+        own = tuple(before_hints)
+        before_hints.clear()
+        return replace(trace_merge(what_if.managers, promises, merges.pop(0), demand), events=own)
 
     for event in events:
-        if isinstance(event, PluginAnswered) and event.is_for_hints:
-            hint_answers.append(event)
-            continue
         if not isinstance(event, Allocated):
-            picks.append(event)
+            (before_hints if event.is_for_hints else before_allocation).append(event)
             continue
         if merges and (merges[0].container is None or merges[0].container == event.container):
             steps.append(merge())
         promises = event.after
-        describe = _STEPS.get(event.resource)
+        resource = resources[event.resource]
         step = (
-            _make_resource_step(resources[event.resource], event, pod)
-            if describe is None
-            else describe(event, picks, pod)
+            resource.explainer().explain_step(event, before_allocation, pod)
+            if isinstance(resource, HasExplainer)
+            else _describe_allocation(resource, event, pod)
         )
         if step is not None:
             steps.append(step)
-        picks = []
+        before_allocation.clear()
     # No allocation follows a merge that doesn't admit the pod.
     while merges:
         steps.append(merge())
     return steps
 
 
-def _make_resource_step(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
+def _describe_allocation(resource: Resource, event: Allocated, pod: Pod) -> ResourceStep | None:
     names = [c.name for c in pod.containers] if event.container is None else [event.container]
     held = event.after.of_pod(pod.uid)
     description = ", ".join(filter(None, (describe_further_holdings(held, name).get(resource.name) for name in names)))

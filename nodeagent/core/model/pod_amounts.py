@@ -96,6 +96,11 @@ def find_smallest_step(resource: str) -> int:
     return MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
 
 
+def get_least_amount(resource: str) -> int:
+    """Return the smallest amount of memory worth suggesting. Huge pages may be zero."""
+    return MIB if resource == MEMORY else 0
+
+
 def quantity_of(resource: str, amount: int) -> Quantity:
     return Quantity(amount * 10**6) if resource == CPU else Quantity.of_bytes(amount)
 

@@ -16,9 +16,9 @@ from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
-from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
+from nodeagent.core.explain.numa_headroom import headroom
 from nodeagent.core.explain.remedies import Remedies
-from nodeagent.core.explain.trace import ResourceStep, Trace, TraceStep
+from nodeagent.core.explain.trace import Trace
 from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
@@ -28,11 +28,9 @@ from nodeagent.core.model.promises import NOTHING, Promises
 from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.model.waiting import RequestKind
-from nodeagent.core.resources.cpu.observing import PluginAnswered
-from nodeagent.core.resources.cpu.steps import CpuChoice, CpuStep
-from nodeagent.core.resources.devices.steps import DeviceStep
-from nodeagent.core.resources.memory.steps import MemoryStep
+from nodeagent.core.resources.explainer import AllocationStep
 from nodeagent.formats.config.config_text import plugin_entries
+from nodeagent.views.explain.resources.by_resource import describe_allocation, describe_events, describe_headroom
 from nodeagent.views.explain.words import explain_refusal, format_remedy
 from nodeagent.views.holdings.by_resource import decided_fields, promised_fields
 from nodeagent.views.wording.runtime_pods import describe_known_amounts
@@ -291,104 +289,29 @@ def describe_placed_containers(
     return found
 
 
-def describe_headroom(node: NodeHeadroom) -> Document:
-    """Describe the free resources of a NUMA node."""
-    return {
-        "caches": node.caches,
-        "cpus": str(node.cpus),
-        "free": str(node.free),
-        "freeCount": len(node.free),
-        "group": None if node.group is None else str(node.group),
-        "holders": [{"container": h.container, "cpus": str(h.cpus), "pod": h.pod} for h in node.holders],
-        "memory": {m.resource: {"allocatable": m.allocatable_bytes, "free": m.free_bytes} for m in node.memory},
-        "node": node.id,
-        "reserved": str(node.reserved),
-        "splitCpus": str(node.split),
-        "wholeCaches": node.whole_caches,
-        "wholeCores": node.whole_cores,
-    }
-
-
-def describe_step(step: TraceStep) -> Document:
+def describe_step(step: MergeTrace | AllocationStep) -> Document:
     """Describe one step of an admission."""
-    match step:
-        case MergeTrace():
-            return {
-                "admitted": step.admitted,
-                **({"answers": [_describe_answer(answer) for answer in step.answers]} if step.answers else {}),
-                "allSets": step.all_sets,
-                "candidates": [
-                    {
-                        "becauseOf": list(candidate.because_of),
-                        "nodes": str(candidate.nodes),
-                        "opinions": {resource: opinion.value for resource, opinion in candidate.opinions},
-                        "verdict": candidate.verdict.value,
-                    }
-                    for candidate in step.candidates
-                ],
-                "container": step.container,
-                "nodes": None if step.nodes is None else str(step.nodes),
-                "overruled": list(step.overruled),
-                "insteadOf": None if step.instead_of is None else str(step.instead_of),
-                "preferred": step.preferred,
-                "silent": list(step.silent),
-                "step": "merge",
-            }
-        case CpuStep():
-            return {
-                **({"answers": [_describe_answer(answer) for answer in step.answers]} if step.answers else {}),
-                "choices": [_describe_choice(choice) for choice in step.choices],
-                "container": step.container,
-                "cpus": str(step.cpus),
-                "refused": step.refused,
-                "reused": str(step.reused),
-                "step": "cpus",
-            }
-        case DeviceStep():
-            return {
-                "container": step.container,
-                "devices": [
-                    {"id": one.id, "names": list(one.names), "numaNodes": str(one.nodes), "resource": one.resource}
-                    for one in step.devices
-                ],
-                "refused": step.refused,
-                "step": "devices",
-            }
-        case ResourceStep():
-            return {"container": step.container, "given": step.given, "resource": step.resource, "step": "resource"}
-        case MemoryStep():
-            hint = step.hint
-            return {
-                "blocks": [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in step.blocks],
-                "container": step.container,
-                "hint": None if hint.mask is None else str(hint.mask),
-                "refused": step.refused,
-                "spread": step.is_spread,
-                "step": "memory",
-                "taken": [{"bytes": size, "node": node, "resource": resource} for node, resource, size in step.taken],
-            }
-
-
-def _describe_answer(answer: PluginAnswered) -> Document:
-    """Describe the answer of a CPU plugin."""
-    return {"cpus": str(answer.cpus), "plugin": answer.plugin, "point": answer.point, "score": answer.score}
-
-
-def _describe_choice(choice: CpuChoice) -> Document:
+    if not isinstance(step, MergeTrace):
+        return describe_allocation(step)
+    events = describe_events(step.events)
     return {
-        "available": str(choice.available),
-        "container": choice.container,
-        "count": choice.count,
-        "groups": [
+        "admitted": step.admitted,
+        **({"answers": events} if events else {}),
+        "allSets": step.all_sets,
+        "candidates": [
             {
-                "cpus": str(g.cpus),
-                **({} if g.plugin is None else {"plugin": g.plugin}),
-                "remainder": g.is_remainder,
-                "rule": g.rule.value,
-                "shareOf": g.share_of,
+                "becauseOf": list(candidate.because_of),
+                "nodes": str(candidate.nodes),
+                "opinions": {resource: opinion.value for resource, opinion in candidate.opinions},
+                "verdict": candidate.verdict.value,
             }
-            for g in choice.groups
+            for candidate in step.candidates
         ],
-        "isolated": choice.isolated,
-        "source": choice.source.value,
+        "container": step.container,
+        "nodes": None if step.nodes is None else str(step.nodes),
+        "overruled": list(step.overruled),
+        "insteadOf": None if step.instead_of is None else str(step.instead_of),
+        "preferred": step.preferred,
+        "silent": list(step.silent),
+        "step": "merge",
     }

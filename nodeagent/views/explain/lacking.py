@@ -1,73 +1,105 @@
-"""Explains a refusal in words: the requested amounts, and the amounts missing on the NUMA nodes."""
+"""Contract of a resource's module in views/explain/resources, and what is missing of all resources on several NUMA nodes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.explain.numa_headroom import NodeHeadroom
-from nodeagent.core.model.demand import Amounts
-from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.memory.groups import fewest_nodes
-from nodeagent.core.resources.memory.holdings import memory_accounts
-from nodeagent.views.wording.words import format_bytes, format_count
+from nodeagent.core.explain.trace import Trace
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.resources.explainer import AllocationStep, ResourceEvent
+from nodeagent.views.wording.words import format_count
 
-_MOST_HOLDERS = 8
+Document = dict[str, Any]
 FEW_SETS = 3
 """Largest number of NUMA nodes with the same shortage that are all named."""
 MOST_NODES = 8
 """Largest number of NUMA nodes listed one by one: the nodes with the smallest shortages."""
 
 
-class ResourceDemand(Struct, frozen=True):
+class RefusedDecision(Struct, frozen=True):
+    """A refused pod, and the node on which it was refused."""
+
+    before: WhatIf
+    """The node with only the resources that the pod may have."""
+    trace: Trace
+    promises: Promises
+    """Promises at the time of the refusal, including the allocations of the pod's earlier containers."""
+    nodes: tuple[NodeHeadroom, ...]
+    """The NUMA nodes that the pod may have."""
+
+    def find_request(self, container: str | None) -> tuple[str, PodDemand | ContainerDemand]:
+        """Return the name of the requester and its demand. A container of None means the pod as a whole."""
+        if container is None:
+            return "the pod as a whole", self.trace.demand
+        return f"container {container}", next(c for c in self.trace.demand.containers if c.name == container)
+
+    def format_class(self) -> str:
+        """Format the required class of cores. Empty without one."""
+        core_class = self.trace.demand.core_class
+        return "" if core_class is None else f" on {core_class} cores"
+
+    def format_node(self) -> str:
+        """Format the required NUMA node. Empty without one."""
+        node = self.trace.demand.numa_node
+        return "" if node is None else f" on NUMA {node}, which it requires"
+
+
+class ResourceDemand(Protocol):
     """Requested amount of a resource, with the fewest NUMA nodes that could provide it on an empty machine."""
 
-    resource: str
-    """Name of the resource. Empty means CPUs."""
-    amount: int
-    nodes: int
-    whole_cores: bool = False
-    """Whether only CPUs of entirely free cores count."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def amount(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
 
     def format_amount(self, amount: int) -> str:
         """Format an amount of the resource."""
-        if not self.resource:
-            return format_count(amount, "CPU")
-        return f"{format_bytes(amount) if amount else '0'} of {self.resource}"
 
     def format_free(self, amount: int) -> str:
         """Format a free amount of the resource."""
-        return self.format_amount(amount) + (" in whole cores" if self.whole_cores else "")
 
     def format_missing(self, amount: int) -> str:
         """Format a missing amount."""
-        return f"{format_bytes(amount) if self.resource else amount} short"
 
     def free_on(self, node: NodeHeadroom) -> int:
         """Return the free amount on a node."""
-        if not self.resource:
-            return len(node.free - node.split if self.whole_cores else node.free)
-        return next((m.free_bytes for m in node.memory if m.resource == self.resource), 0)
 
     def capacity_of(self, node: NodeHeadroom) -> int:
         """Return the amount on a node when it is empty."""
-        if not self.resource:
-            return len(node.cpus)
-        return next((m.allocatable_bytes for m in node.memory if m.resource == self.resource), 0)
+
+    def describe_on(self, node: NodeHeadroom) -> str:
+        """Describe the shortage of a node. Empty if the node has what could be expected of it."""
 
 
-def find_demands(cpus: int, memory: Amounts, before: WhatIf) -> list[ResourceDemand]:
-    """Return the requested amount of each resource. Memory counts only if the memory manager is static."""
-    cpu, books = before.managers.providers.of(CpuResource).manager, before.promises
-    demands = [ResourceDemand("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
-    wanted = tuple((resource, size) for resource, size in memory if size and memory_accounts(books))
-    return demands + [ResourceDemand(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
+class ExplanationView(Struct, frozen=True):
+    """What one resource adds to an explanation. By default it adds nothing."""
 
-
-def require_one_node(demands: Iterable[ResourceDemand]) -> list[ResourceDemand]:
-    """Return the amounts of a pod that requires one NUMA node, all on this node."""
-    return [replace(demand, nodes=1) for demand in demands]
+    step: Callable[[AllocationStep], Document | None]
+    """Describes an allocation of the resource. None means that the step is another resource's."""
+    explain_step: Callable[[RefusedDecision, AllocationStep], Iterable[str] | None]
+    """Explains why the resource's allocation failed. None means that the step is another resource's."""
+    event: Callable[[ResourceEvent], Document | None] = lambda _: None
+    """Describes an event before hints."""
+    headroom: Callable[[NodeHeadroom], Document] = lambda _: {}
+    """Describes the free amounts of a NUMA node."""
+    demands: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[ResourceDemand]] = lambda _pod, _demand: ()
+    """Returns the requested amounts that NUMA nodes must provide."""
+    requested: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[str]] = lambda _pod, _demand: ()
+    """Formats the requested amounts."""
+    notes: Callable[[Sequence[ResourceDemand], NodeHeadroom], str] = lambda _demands, _node: ""
+    """Describes why a NUMA node's amounts may be unusable for the request."""
+    holders: Callable[[NodeHeadroom], str] = lambda _: ""
+    """Names in brackets the pods that have the amounts of a NUMA node. Empty without any."""
+    reuse: Callable[[RefusedDecision], Iterable[str]] = lambda _: ()
+    """Describes the amounts of the pod's init containers, which count as free for the pod."""
 
 
 def format_node_count(demands: Iterable[ResourceDemand]) -> str:
@@ -77,25 +109,8 @@ def format_node_count(demands: Iterable[ResourceDemand]) -> str:
         return "on a single NUMA node"
     if len(counts) == 1:
         return f"on {counts.pop()} NUMA nodes, the fewest that could hold it"
-    each = ", ".join(f"{demand.resource or 'CPUs'} on {demand.nodes}" for demand in demands)
+    each = ", ".join(f"{demand.name} on {demand.nodes}" for demand in demands)
     return f"each on the fewest NUMA nodes that could hold it: {each}"
-
-
-def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe the shortages of all nodes together, then the shortages of each node, smallest first."""
-    yield from describe_total_shortages([demand for demand in demands if demand.nodes > 1], nodes)
-    described = []
-    for node in nodes:
-        text = _describe_node(demands, node)
-        if text:  # sort by the first resource: CPUs, if requested
-            demand = demands[0]
-            wanted = demand.amount if demand.nodes == 1 else demand.capacity_of(node)
-            described.append((wanted - demand.free_on(node), node.id, text))
-    described.sort()
-    yield from (text for _, _, text in described[:MOST_NODES])
-    more = len(described) - MOST_NODES
-    if more > 0:
-        yield f"and {format_count(more, 'NUMA node')} that {'have' if more > 1 else 'has'} less"
 
 
 def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
@@ -111,35 +126,10 @@ def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[
             yield f"no {demand.nodes} NUMA nodes together have more than {demand.format_free(largest)} free: {missing}"
 
 
-def _describe_node(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:
-    """Describe the shortages of a node. Empty if the node has everything."""
-    parts = []
-    for demand in demands:
-        free, has = demand.free_on(node), demand.capacity_of(node)
-        if demand.resource and not node.memory:
-            continue
-        of = "" if demand.resource else f" of {has}"
-        if demand.whole_cores and node.split:
-            of += f" ({node.split} are in partly used cores)"
-        if demand.nodes == 1 and free < demand.amount:
-            parts.append(f"{demand.format_free(free)} free{of}, {demand.format_missing(demand.amount - free)}")
-        elif demand.nodes > 1 and free < has:
-            parts.append(f"{demand.format_free(free)} free{of or f', of {format_bytes(has)}'}")
-    if node.group is not None and any(demand.resource for demand in demands):
-        parts.append(f"its memory is allocated only together with that of NUMA {node.group}")
-    if not parts:
-        return ""
-    return f"NUMA {node.id}: {'; '.join(parts)}{format_holders(node)}"
-
-
-def format_holders(node: NodeHeadroom) -> str:
-    """Name the owners of a node's CPUs in brackets. Empty without owners."""
-    holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in node.holders]
-    more = len(holders) - _MOST_HOLDERS
-    held = ", ".join(holders if more <= 0 else [*holders[:_MOST_HOLDERS], f"and {more} more (-o json has all)"])
-    reserved = f"reserved {node.reserved}" if node.reserved else ""
-    taken = "; ".join(part for part in (held, reserved) if part)
-    return f" ({taken})" if taken else ""
+def format_other_nodes(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
+    """Format the number of NUMA nodes beyond those listed one by one."""
+    if len(nodes) > MOST_NODES:
+        yield f"and {format_count(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
 def format_node_sets(sets: Sequence[str]) -> str:

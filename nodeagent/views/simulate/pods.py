@@ -11,7 +11,7 @@ from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.what_if import Refused, WhatIf, keys_of
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
-from nodeagent.core.explain.numa_headroom import headroom, largest_usable
+from nodeagent.core.explain.numa_headroom import headroom
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
@@ -19,11 +19,12 @@ from nodeagent.core.model.promises import NOTHING, Isolation
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.views.explain.document import (
     describe_configuration,
-    describe_headroom,
     describe_machine,
     describe_placed_containers,
 )
 from nodeagent.views.explain.resizes import describe_resize_changes
+from nodeagent.views.explain.resources.by_resource import describe_headroom
+from nodeagent.views.explain.resources.cpu import count_free_cpus, measure_fragmentation
 from nodeagent.views.holdings.by_resource import decided_fields
 
 Document = dict[str, Any]
@@ -150,15 +151,8 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
     that fits on one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
-    nodes = []
-    for node in left:
-        split_percent = 100 * len(node.split) // len(node.free) if node.free else 0
-        nodes.append({**describe_headroom(node), "fragmentationPercent": split_percent})
-    return (
-        nodes,
-        sum(len(node.free) for node in left),
-        largest_usable(what_if.managers, what_if.promises, left),
-    )
+    nodes = [{**describe_headroom(node), "fragmentationPercent": measure_fragmentation(node)} for node in left]
+    return (nodes, *count_free_cpus(what_if, left))
 
 
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:

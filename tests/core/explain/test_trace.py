@@ -22,9 +22,9 @@ from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirement
 from nodeagent.core.model.pod_amounts import MIB
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.resources.cpu.explainer import CpuStep
 from nodeagent.core.resources.cpu.observing import Rule, Source
-from nodeagent.core.resources.cpu.steps import CpuStep
-from nodeagent.core.resources.memory.steps import MemoryStep
+from nodeagent.core.resources.memory.explainer import MemoryStep
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, admitted, hybrid, machine, managers, pod
 from tests.support.decision_vectors import FILES, FOLDER

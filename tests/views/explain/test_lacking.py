@@ -6,13 +6,18 @@ import pytest
 
 from nodeagent.core.admission.managers import Managers, build, initial
 from nodeagent.core.admission.what_if import WhatIf
-from nodeagent.core.explain.numa_headroom import MemoryHeadroom, NodeHeadroom
+from nodeagent.core.explain.numa_headroom import NodeHeadroom
 from nodeagent.core.explain.remedies import remedies
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.resources.cpu.explainer import CpuHeadroom
+from nodeagent.core.resources.memory.explainer import FreeMemory, MemoryHeadroom
 from nodeagent.formats.topology.topology_spec import topology_from_spec
-from nodeagent.views.explain.lacking import MOST_NODES, ResourceDemand, describe_shortages, format_node_count
+from nodeagent.views.explain.lacking import MOST_NODES, ResourceDemand, format_node_count
+from nodeagent.views.explain.resources.by_resource import describe_shortages
+from nodeagent.views.explain.resources.cpu import CpuDemand
+from nodeagent.views.explain.resources.memory import MemoryDemand
 from nodeagent.views.explain.words import explain_refusal, format_remedy
 from tests.support.builders import GIB, MACHINE_A, PLRM, managers, pod
 from tests.support.pods import app, exclusive, shared
@@ -20,10 +25,9 @@ from tests.support.pods import app, exclusive, shared
 
 def headroom(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None) -> NodeHeadroom:
     """A node with so many CPUs free, and so many GiB of memory of so many, if its memory is managed."""
-    tables = () if memory is None else (MemoryHeadroom("memory", memory[1] * GIB, memory[0] * GIB),)
+    tables = () if memory is None else (FreeMemory("memory", memory[1] * GIB, memory[0] * GIB),)
     cpus = CpuSet.from_ids(range(node * of, (node + 1) * of))
-    return NodeHeadroom(
-        id=node,
+    own = CpuHeadroom(
         cpus=cpus,
         free=CpuSet.from_ids(list(cpus)[:free]),
         whole_cores=free,
@@ -32,18 +36,19 @@ def headroom(node: int, *, free: int, of: int, memory: tuple[int, int] | None = 
         caches=0,
         reserved=CpuSet(),
         holders=(),
-        memory=tables,
-        group=None,
     )
+    return NodeHeadroom(node, (own, MemoryHeadroom(tables, None)))
 
 
 def demands_for(cpus: int, gib: int, nodes: list[NodeHeadroom]) -> list[ResourceDemand]:
     """As on nodes where nobody is."""
-    memory = [each for node in nodes for each in node.memory]
-    demands = [ResourceDemand("", cpus, _fewest(cpus, [len(node.cpus) for node in nodes]))] if cpus else []
+    memory = [each for node in nodes for each in node.of(MemoryHeadroom).amounts]
+    demands: list[ResourceDemand] = []
+    if cpus:
+        demands.append(CpuDemand(cpus, _fewest(cpus, [len(node.of(CpuHeadroom).cpus) for node in nodes])))
     if gib and memory:
         demands.append(
-            ResourceDemand("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory]))
+            MemoryDemand("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory]))
         )
     return demands
 
@@ -122,7 +127,7 @@ def test_what_is_lacking(cpus: int, gib: int, nodes: list[NodeHeadroom], where: 
 )
 def test_of_many_nodes_the_nearest_are_reported(more: int, end: str | None) -> None:
     nodes = [headroom(node, free=node, of=MOST_NODES + more) for node in range(MOST_NODES + more)]
-    reported = list(describe_shortages([ResourceDemand("", MOST_NODES + more, 1)], nodes))
+    reported = list(describe_shortages([CpuDemand(MOST_NODES + more, 1)], nodes))
     assert reported[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
     assert reported[MOST_NODES:] == ([] if end is None else [end])
 

@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Callable
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -43,6 +44,7 @@ class Choosing(Struct, frozen=True):
     """Whether only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, a choice from all CPUs follows."""
     container: str | None = None
     """Container that gets a slice of the pod's set. None means that CPUs of the node are chosen."""
+    is_for_hints: ClassVar[bool] = False
 
 
 class Spread(Struct, frozen=True):
@@ -51,6 +53,7 @@ class Spread(Struct, frozen=True):
     node: int
     count: int
     is_remainder: bool
+    is_for_hints: ClassVar[bool] = False
 
 
 class Took(Struct, frozen=True):
@@ -58,6 +61,7 @@ class Took(Struct, frozen=True):
     cpus: CpuMask
     plugin: str | None = None
     """Plugin that chose the CPUs, under Rule.PLUGIN."""
+    is_for_hints: ClassVar[bool] = False
 
 
 class PluginAnswered(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The CPU manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,6 +51,9 @@ from nodeagent.core.resources.cpu.resize import resize_cpus
 from nodeagent.core.resources.cpu.restore import validate_cpus
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share
 
+if TYPE_CHECKING:
+    from nodeagent.core.resources.cpu.explainer import CpuExplainer
+
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
     """Return the manager with these plugins. The code that calls plugins is loaded only if there are any."""
@@ -69,6 +72,11 @@ class CpuResource(Struct, frozen=True):
     holdings: ClassVar[type[CpuHoldings]] = CpuHoldings
     managed: ClassVar[frozenset[str]] = frozenset()
     gives_way: ClassVar[bool] = False
+
+    def explainer(self) -> "CpuExplainer":
+        from nodeagent.core.resources.cpu.explainer import CpuExplainer  # noqa: PLC0415 - few decisions are explained
+
+        return CpuExplainer(self)
 
     def amounts(self, promises: Promises) -> Mapping[str, int]:
         return {}

@@ -1,7 +1,7 @@
 """The device manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +29,9 @@ from nodeagent.core.resources.devices.holdings import DeviceBooks, DeviceHolding
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, find_devices
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share, allocate_each
+
+if TYPE_CHECKING:
+    from nodeagent.core.resources.devices.explainer import DeviceExplainer
 
 
 def owned(
@@ -64,6 +67,11 @@ class DeviceResource(Struct, frozen=True):
     @property
     def managed(self) -> frozenset[str]:
         return frozenset(pool.resource for pool in self.manager.pools)
+
+    def explainer(self) -> "DeviceExplainer":
+        from nodeagent.core.resources.devices.explainer import DeviceExplainer  # noqa: PLC0415 - few decisions are explained
+
+        return DeviceExplainer()
 
     def limited_to(self, nodes: NumaMask) -> "DeviceResource":
         return self

@@ -1,7 +1,7 @@
 """The memory manager as a `Resource`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +41,9 @@ from nodeagent.core.resources.memory.resize import resize_memory
 from nodeagent.core.resources.memory.restore import validate_memory
 from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share
 
+if TYPE_CHECKING:
+    from nodeagent.core.resources.memory.explainer import MemoryExplainer
+
 BytesByNodes = Mapping[tuple[str, NumaMask], int]
 """Bytes in blocks, by resource and NUMA nodes of the blocks."""
 
@@ -53,6 +56,11 @@ class MemoryResource(Struct, frozen=True):
     holdings: ClassVar[type[MemoryHoldings]] = MemoryHoldings
     managed: ClassVar[frozenset[str]] = frozenset()
     gives_way: ClassVar[bool] = False
+
+    def explainer(self) -> "MemoryExplainer":
+        from nodeagent.core.resources.memory.explainer import MemoryExplainer  # noqa: PLC0415 - few decisions are explained
+
+        return MemoryExplainer(self)
 
     def amounts(self, promises: Promises) -> Mapping[str, int]:
         return {}

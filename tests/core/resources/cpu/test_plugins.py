@@ -25,12 +25,12 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import with_pod
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.resources.cpu.explainer import CpuStep
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, own_set_of
+from nodeagent.core.resources.cpu.observing import PluginAnswered
 from nodeagent.core.resources.cpu.plugins import HIGHEST, MOST_CHARACTERS, Note, notes_on
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.core.resources.cpu.shipped import prefer_class, spread_caches
-from nodeagent.core.resources.cpu.steps import CpuStep
-from nodeagent.core.resources.memory.steps import MemoryStep
 from nodeagent.core.turn.decision import admit_off_orphans
 from tests.support.builders import GIB, MACHINE_A, MACHINE_B, PLRM, hybrid, machine, managers, pod
 from tests.support.pods import app, exclusive, init
@@ -442,13 +442,15 @@ def test_the_trace_has_what_was_left_for_hints_with_the_merge_that_it_decides() 
     (step,) = found.steps
     assert isinstance(step, MergeTrace)
     assert not step.admitted
-    assert [(each.plugin, each.point, str(each.cpus)) for each in step.answers] == [("away", "Filter", "1,5")]
+    assert [*step.events] == [PluginAnswered("away", "Filter", CpuSet.parse("1,5"), None, is_for_hints=True)]
     assert asked == [], "hints know no scores"
     both = trace(WhatIf.of(built, initial(built)), two(cpus="1"))
-    assert [[answer.point for answer in one.answers] for one in both.steps if not isinstance(one, MemoryStep)] == [
-        ["Filter"],
-        ["Filter"],
+    events = [
+        one.events if isinstance(one, MergeTrace) else one.answers
+        for one in both.steps
+        if isinstance(one, MergeTrace | CpuStep)
     ]
+    assert [[each.point for each in own if isinstance(each, PluginAnswered)] for own in events] == [["Filter"]] * 2
     assert asked == [1]
 
 

@@ -1,0 +1,38 @@
+"""Devices in explanations: the allocated devices."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nodeagent.core.model.held_device import HeldDevice
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.resources.devices.holdings import DeviceHoldings
+from nodeagent.core.resources.explainer import Explainer, ResourceEvent
+from nodeagent.core.resources.resource import Allocated
+
+
+class DeviceStep(Struct, frozen=True):
+    """Allocation of devices to a container, or to a pod as a whole."""
+
+    container: str | None
+    devices: tuple[HeldDevice, ...]
+    """Allocated devices. Empty after a refusal."""
+    refused: bool
+
+
+class DeviceExplainer(Explainer, frozen=True):
+    """Implements `Explainer` for devices (core/resources/explainer.py)."""
+
+    def explain_step(self, event: Allocated, _events: Sequence[ResourceEvent], pod: Pod) -> DeviceStep | None:
+        if event.refusal is not None:
+            return DeviceStep(event.container, (), refused=True)
+        before, after = (held.of_pod(pod.uid).of(DeviceHoldings).devices for held in (event.before, event.after))
+        if after == before:
+            return None
+        given = tuple(one for name, own in after for one in own if event.container in {None, name})
+        return DeviceStep(event.container, given, refused=False)
+
+    def find_lasting(self, held: PodPromises, _apps: frozenset[str]) -> DeviceHoldings:
+        """Return the devices without the answers of device plugins, which a repeated decision doesn't call."""
+        return DeviceHoldings(held.of(DeviceHoldings).devices)

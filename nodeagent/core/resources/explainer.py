@@ -1,0 +1,135 @@
+"""Contract for what a resource says of itself in explanations: its events, its steps, its room, and amounts that are worth a trial.
+
+A resource that has more to say than its hints and the words of its kind (`ResourceKind.describe`) has an `explainer`, which extends
+`Explainer`. No decision depends on explainers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.holdings import Holdings
+from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.refusals import Refusal
+from nodeagent.core.resources.resource import Allocated, Resource
+
+NEAREST = 16
+"""Number of amounts that are tried one by one before the search continues by halving."""
+MAX_AMOUNT = 2**62
+"""Limit on amounts in the search. No machine has more of any resource."""
+
+
+class ResourceEvent(Protocol):
+    """ResourceEvent in a resource while a pod is decided."""
+
+    @property
+    def is_for_hints(self) -> bool:
+        """Whether the event precedes the resource's hints. Otherwise it precedes an allocation."""
+
+
+class AllocationStep(Protocol):
+    """Allocation of a resource, as a step of an explanation. Each resource has its own type."""
+
+    @property
+    def container(self) -> str | None:
+        """Name of the container. None means the pod as a whole."""
+
+
+class SoughtAmount(Struct, frozen=True):
+    """A requested amount of a refused pod: CPUs in thousandths, other resources in bytes or pieces."""
+
+    resource: str
+    asked: int
+    floor: int
+    """Smallest allowed amount."""
+    shared: int
+    """Part of the amount that requests no exclusive CPUs."""
+    least_demand: PodDemand
+    """Demand of the pod with an amount of 1."""
+    demand: PodDemand
+    """Demand of the pod with the requested amount."""
+
+    @property
+    def bounded(self) -> int:
+        """Requested amount, bounded for a search."""
+        return min(self.asked, MAX_AMOUNT)
+
+
+class SmallerAmounts(Struct, frozen=True):
+    """Amounts below a request that are worth a trial."""
+
+    amounts: range
+    """Amounts, largest first."""
+    one_by_one: int = 0
+    """Number of amounts that are tried one by one. The others are searched by halving."""
+    is_by_nodes: bool = False
+    """Whether an amount says something only of amounts that need as many NUMA nodes."""
+
+
+class Explainer(Struct, frozen=True):
+    """What a resource has to say. These methods say nothing."""
+
+    def observed_by(self, _observer: Callable[[ResourceEvent], None]) -> Resource | None:
+        """Return the resource with an observer of its events. None means that the resource has no events."""
+        return None
+
+    def explain_step(self, event: Allocated, events: Sequence[ResourceEvent], pod: Pod) -> AllocationStep | None:
+        """Describe an allocation with the events before it. None means that nothing was allocated."""
+        raise NotImplementedError
+
+    def find_lasting(self, _held: PodPromises, _apps: frozenset[str]) -> Holdings | None:
+        """Return the holdings that don't change while a pod with these apps runs. None means all holdings."""
+        return None
+
+    def check_pod(self, _pod: PodDemand) -> Refusal | None:
+        """Return the refusal of invalid pod-level amounts. None means that they are valid."""
+        return None
+
+    def find_headroom(
+        self, _promises: Promises, _nodes: Sequence[int], _names: Mapping[str, str], _asking: PodDemand | None
+    ) -> Sequence[Struct]:
+        """Return the free resources of each of the NUMA nodes, or nothing if there are none to tell.
+
+        Args:
+            _promises: the current promises.
+            _nodes: the IDs of the NUMA nodes.
+            _names: the names of the active pods, by UID.
+            _asking: the pod for which resources are free. None means any pod.
+        """
+        return ()
+
+    def count_fewest_nodes(self, _promises: Promises, _demand: PodDemand | ContainerDemand) -> int:
+        """Return how many NUMA nodes the demand needs on an empty machine. 0 means that it depends on no node."""
+        return 0
+
+    def list_smaller(self, _sought: SoughtAmount) -> SmallerAmounts | None:
+        """Return smaller amounts that are worth a trial. None means that the amount is counted in pieces, or another resource's."""
+        return None
+
+    def list_larger(self, _sought: SoughtAmount) -> Sequence[int]:
+        """Return larger amounts that are worth a trial, smallest first."""
+        return ()
+
+    def round_amount(self, _resource: str, _container: Container, _demand: ContainerDemand) -> tuple[int, int] | None:
+        """Return the nearest amounts below and above a request that can be allocated. None means that the request itself can."""
+        return None
+
+    def list_additions(self) -> Sequence[Mapping[str, int]]:
+        """Return amounts that are worth a trial in addition to the containers' amounts, for pod-level amounts."""
+        return ()
+
+
+@runtime_checkable
+class HasExplainer(Protocol):
+    """Optional part of the contract of a resource."""
+
+    def explainer(self) -> Explainer:
+        """Return what the resource says of itself. Its code is loaded only for explanations."""
+
+
+def list_explainers(resources: Iterable[Resource]) -> tuple[Explainer, ...]:
+    """Return the explainers of the resources that have one, in the order of the resources."""
+    return tuple(each.explainer() for each in resources if isinstance(each, HasExplainer))
