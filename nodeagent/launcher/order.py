@@ -20,8 +20,9 @@ HOST_FILE = re.compile(  # host settings whose values are CPUs
     r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
 )
-CPU_FILE = re.compile(  # settings of one CPU
-    r"/sys/devices/system/cpu/cpu[0-9]{1,4}/(power/pm_qos_resume_latency_us|cpufreq/scaling_governor)"
+CPU_FILE = re.compile(  # settings of one CPU, and boost
+    r"/sys/devices/system/cpu/cpu[0-9]{1,4}/(power/pm_qos_resume_latency_us|cpufreq/(scaling_(governor|min_freq|max_freq)|boost))"
+    r"|/sys/devices/system/cpu/(cpufreq/boost|intel_pstate/no_turbo)"
 )
 CPU_VALUE = re.compile(r"[a-z0-9_/-]{1,40}")
 THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # thread id, and start time in clock ticks since boot

@@ -544,7 +544,7 @@ def test_without_a_file_it_is_the_nodes(run: RunCommand, node: str) -> None:
 
 def test_the_schema_knows_every_field_and_no_other() -> None:
     rules = json_schema.schema("configuration")
-    known = {"kind", "cgroupRoot", "jobs", "runThresholds", *config_fields(Config())}
+    known = {"kind", "cgroupRoot", "jobs", "profiles", "runThresholds", *config_fields(Config())}
     assert rules["properties"].keys() == known
     assert set(rules["required"]) == {"kind", *config_fields(Config(), with_places=False)}
     assert list(json_schema.faults({"kind": KIND, "maxPodz": 1}, rules, rules))[-1] == "$.maxPodz is not foreseen"

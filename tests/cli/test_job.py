@@ -138,13 +138,20 @@ def test_what_is_not_quiet_is_said_before_the_command() -> None:
 
     with answer_jobs(remember) as socket:
         done = run(socket, "--quiet", "--", "sh", "-c", "echo command >&2")
+        other = run(socket, "--quiet=fast", "--idle-latency", "2us", "--no-boost", "--", "true")
+        none = run(socket, "--governor=powersave", "--min-frequency=1GHz", "--max-frequency", "2GHz", "--", "true")
+    assert (other.returncode, none.returncode) == (0, 0)
     assert done.returncode == 0
     assert done.stderr == "nodeagent: not quiet: idle latency of CPU 2, idle latency of CPU 3: no such file\ncommand\n"
-    assert [one["quiet"] for one in asked] == ["cores"]
+    assert [one["quiet"] for one in asked] == [
+        "quiet",
+        "fast,idleLatency=2us,boost=false",
+        "governor=powersave,minFrequency=1GHz,maxFrequency=2GHz",
+    ]
     with answer_jobs(admit_job) as socket:
         older = run(socket, "--quiet", "--", "true")
     assert older.returncode == 125
-    assert "the agent doesn't support --quiet\nhint: is the agent older" in older.stderr
+    assert "the agent doesn't support --quiet and settings of cores\nhint: is the agent older" in older.stderr
 
 
 def test_a_job_without_cpus_of_its_own_is_not_quiet() -> None:
@@ -155,7 +162,7 @@ def test_a_job_without_cpus_of_its_own_is_not_quiet() -> None:
     with answer_jobs(share) as socket:
         done = run(socket, "--quiet", "--", "true")
     assert done.returncode == 125
-    assert "has no CPUs of its own, whose settings --quiet could change\nhint: ask for whole CPUs" in done.stderr
+    assert "has no CPUs of its own, whose settings could be changed\nhint: ask for whole CPUs" in done.stderr
 
 
 def test_devices_of_its_own_are_amounts() -> None:

@@ -175,6 +175,7 @@ def test_a_task_that_never_left_a_cpu_is_noticed_although_the_scheduler_has_not_
 def test_what_was_quiet_and_what_could_not_be_is_in_the_report(tree: RunTree) -> None:
     assert tree.report(tree.run)["quiet"] is None, "nobody asked"
     quiet = {
+        "profile": "",
         "applied": {"idle latency of CPU 2": "5"},
         "missing": {"idle latency of CPU 3": "this kernel doesn't have it"},
     }
@@ -182,6 +183,7 @@ def test_what_was_quiet_and_what_could_not_be_is_in_the_report(tree: RunTree) ->
     found = tree.report(tree.run)
     check_schema(found)
     assert found["quiet"] == {
+        "profile": None,
         "applied": [{"setting": "idle latency of CPU 2", "value": "5"}],
         "missing": [{"setting": "idle latency of CPU 3", "reason": "this kernel doesn't have it"}],
     }

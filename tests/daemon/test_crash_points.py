@@ -19,6 +19,7 @@ from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.device_selection import DeviceSelection, DeviceSelector
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.quiet import QuietRequest, QuietSettings
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, exclusive_cpus
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
@@ -74,8 +75,10 @@ HAS_ONE = pod("card", app("app", "2", devices={NIC: 1}))
 WANTS_TWO = pod("other", app("app", "1", devices={NIC: 2}))
 WANTS_ONE = pod("one", app("app", "1", devices={NIC: 1}))
 HANDS_ON = pod("after", init("first", "1", devices={NIC: 2}), app("app", "1", devices={NIC: 2}))
-STILL = pod("still", app("app", "2"), is_quiet=True)
-ALSO_STILL = pod("calm", app("app", "1"), is_quiet=True)
+STILL = pod("still", app("app", "2"), quiet=QuietRequest("quiet"))
+STEADY = QuietSettings(idle_latency_us=2, min_frequency_mhz=2400, max_frequency_mhz=2400, boost=False)
+ALSO_STILL = pod("calm", app("app", "1"), quiet=QuietRequest("", STEADY))
+ONE_BOOST = node(two_nodes(), config={"machine_wide_boost": True}, **MEMORY)
 LARGE = pod("large", app("app", "7"))
 RESIZED = frozenset({"poduid-a/app", "poduid-two/x", "poduid-two/y"})
 ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
@@ -196,6 +199,9 @@ SCENARIOS = {
     "a quiet pod comes": Scenario(after=(A, B, STILL), of=QUIET),
     "a quiet pod goes": Scenario(before=(A, B, STILL), after=(A, B), restarts=True),
     "a quiet pod goes and another comes": Scenario(before=(A, STILL), after=(A, ALSO_STILL)),
+    "a pod of one frequency goes and another comes": Scenario(before=(A, ALSO_STILL), after=(A, STILL), restarts=True),
+    "a quiet pod ends the boost of all": Scenario(before=(A,), after=(A, ALSO_STILL), of=ONE_BOOST),
+    "a quiet pod gives the boost of all back": Scenario(before=(A, ALSO_STILL), after=(A,), of=ONE_BOOST, restarts=True),
     "a unit of its own comes": Scenario(before=(B,), after=(B, DB), units=UNITS),
     "a unit that shares makes room, and comes back": Scenario(before=(A, WEB), after=(WEB, DB, B), units=UNITS),
     "units are given back, and a pod has their CPUs": Scenario(

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptRequest
-from nodeagent.core.host.quiet import QUIET as QUIET_SETTINGS
 from nodeagent.core.host.settings import NEW_IRQS, Cpus, Facts, Setting, SettingKind
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.quiet import Profile, QuietRequest, QuietSettings
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import (
@@ -98,7 +98,8 @@ def test_they_leave_and_come_back(life: Life) -> None:
     assert not life.record.exists(), "irqbalance shows that it has its CPUs back"
 
 
-STILL = pod("still", app(cpu="2"), is_quiet=True)
+STILL = pod("still", app(cpu="2"), quiet=QuietRequest("quiet"))
+QUIET_SETTINGS = {SettingKind.IDLE_LATENCY: "5", SettingKind.GOVERNOR: "performance"}
 
 
 def quiet_cpus(life: Life) -> CpuSet:
@@ -122,6 +123,73 @@ def test_the_cores_of_a_quiet_pod_are_quiet_while_it_runs(life: Life) -> None:
     assert quiet_cpus(life) == CpuSet.from_ids(c for core in cores.values() if core & own for c in core)
     life.remove()
     assert life.machine.values == before, "also the limit that someone had set"
+
+
+def test_a_stricter_limit_of_another_program_stays(life: Life) -> None:
+    life.start()
+    life.machine.values |= {Setting(SettingKind.IDLE_LATENCY, str(cpu)): "2" for cpu in QUIET.managers.topology.online}
+    life.machine.values |= {
+        Setting(SettingKind.MAX_FREQUENCY, str(cpu)): "2000000" for cpu in QUIET.managers.topology.online
+    }
+    before = dict(life.machine.values)
+    asked = QuietSettings(idle_latency_us=5, min_frequency_mhz=900, max_frequency_mhz=2400)
+    life.daemon.files.pods = (pod("still", app(cpu="2"), quiet=QuietRequest("", asked)),)
+    life.daemon.rest()
+    changed = {s.kind: value for s, value in life.machine.values.items() if value != before[s]}
+    assert changed == {SettingKind.MIN_FREQUENCY: "900000"}
+    assert set(life.daemon.agent.edges.host_settings.in_effect.values()) == {"2", "900000", "2000000"}
+    life.remove()
+    assert life.machine.values == before
+
+
+def test_a_limit_that_the_kernel_lowers_by_itself_is_no_foreign_change(life: Life) -> None:
+    """The file shows the lowest of all limits, such as that of a machine without boost."""
+    before = dict(life.machine.values)
+    asked = QuietSettings(max_frequency_mhz=3000)
+    life.start(pod("fast", app(cpu="2"), quiet=QuietRequest("", asked)))
+    limited = [s for s, value in life.machine.values.items() if value == "3000000"]
+    assert limited
+    life.machine.values |= dict.fromkeys(limited, "2400000")
+    life.steps.done.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert [step for step in life.steps.done if "frequency" in step] == []
+    assert set(life.daemon.agent.edges.host_settings.in_effect.values()) == {"2400000"}
+    life.remove()
+    assert life.said("host_setting_changed_by_others") == []
+    assert life.machine.values == before
+
+
+@pytest.mark.parametrize(("file", "off"), [("cpufreq/boost", "0"), ("intel_pstate/no_turbo", "1")])
+def test_boost_of_the_whole_machine_is_switched_only_where_the_node_agrees(life: Life, file: str, off: str) -> None:
+    of_machine = Setting(SettingKind.MACHINE_BOOST, file)
+    life.machine.values = {s: v for s, v in life.machine.values.items() if "boost" not in s.kind}
+    life.machine.values[of_machine] = "1" if off == "0" else "0"
+    before = dict(life.machine.values)
+    life.start(pod("steady", app(cpu="2"), quiet=QuietRequest("", QuietSettings(boost=False))))
+    host = life.daemon.agent.edges.host_settings
+    assert life.machine.values == before
+    assert {setting.kind for setting in host.unavailable} == {SettingKind.BOOST}
+    life.configure(machine_wide_boost=True)
+    assert life.machine.values[of_machine] == off
+    assert (host.unavailable, host.in_effect) == ({}, {of_machine: off})
+    del life.machine.values[of_machine]
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert list(host.unavailable.values()) == ["this machine or kernel doesn't have it"]
+    life.machine.values[of_machine] = off
+    life.remove()
+    assert life.machine.values == before
+
+
+def test_a_pod_follows_its_profile(life: Life) -> None:
+    before = dict(life.machine.values)
+    life.start(pod("steady", app(cpu="2"), quiet=QuietRequest("fast")))
+    assert life.machine.values == before
+    assert "steady have no settings: there is no profile fast" in " ".join(life.daemon.agent.view.problems)
+    life.configure(profiles=(("fast", Profile(QuietSettings(governor="schedutil"))),))
+    assert "schedutil" in life.machine.values.values()
+    assert life.daemon.agent.view.problems == ()
+    life.remove()
+    assert life.machine.values == before
 
 
 def test_without_an_agent_quiet_cores_are_put_back(life: Life) -> None:

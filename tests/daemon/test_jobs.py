@@ -23,6 +23,7 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import Profile, QuietSettings
 from nodeagent.core.model.state import JOBS
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn import admit as admit_stage
@@ -789,7 +790,7 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
     def quiet(name: str, cpus: str) -> Any:
         amounts = {"cpu": cpus, "memory": "64Mi"}
         socket = f"{served.directory}/{JOB_SOCKET}"
-        return answered(served, lambda: call(socket, "job", name=name, amounts=amounts, quiet="cores"))
+        return answered(served, lambda: call(socket, "job", name=name, amounts=amounts, quiet="quiet"))
 
     def core_of(answer: Any) -> CpuSet:
         own = CpuSet.parse(answer["exclusiveCPUs"])
@@ -799,12 +800,13 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
     core = core_of(first)
     applied = {f"idle latency of CPU {cpu}": "5" for cpu in core}
     applied |= {f"frequency governor of CPU {cpu}": "performance" for cpu in core}
-    assert first["quiet"] == {"applied": applied, "missing": {}}
+    assert first["quiet"] == {"profile": "quiet", "applied": applied, "missing": {}}
     assert {served.machine.values[Setting(SettingKind.IDLE_LATENCY, str(cpu))] for cpu in core} == {"5"}
     served.machine.values.clear()  # another kernel
     served.turn(WakeUpReason.TIMER)
     second = quiet("second", "1")
     assert second["quiet"] == {
+        "profile": "quiet",
         "applied": {},
         "missing": {
             f"{what} of CPU {cpu}": "this machine or kernel doesn't have it for one CPU"
@@ -812,7 +814,7 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
             for cpu in core_of(second)
         },
     }
-    assert quiet("shared", "500m")["quiet"] == {"applied": {}, "missing": {}}
+    assert quiet("shared", "500m")["quiet"] == {"profile": "quiet", "applied": {}, "missing": {}}
     assert "quiet" not in asked(served, "loud", cpu="1")
 
 
@@ -882,6 +884,34 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
         asked_as_user(served, "two", cpu="1")
     with pytest.raises(JobRequestError, match=r"only root's jobs may have devices of their own: it asks for \S+/nic"):
         asked_as_user(served, "three", cpu="1", **{"example.com/nic": "1"})
+
+
+def test_a_job_keeps_the_settings_of_its_profile(served: Daemon) -> None:
+    def configure(profile: Profile) -> None:
+        config = replace(served.agent.node.config, profiles=(("fast", profile),), run_thresholds=(("steal", 50),))
+        served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=config))
+
+    def ask(name: str, quiet: str) -> Any:
+        socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "2", "memory": "64Mi"}
+        return answered(served, lambda: call(socket, "job", name=name, amounts=amounts, report=True, quiet=quiet))
+
+    configure(Profile(QuietSettings(governor="schedutil"), (("sibling", 5),)))
+    answer = ask("one", "fast, idleLatency=2us")
+    assert set(answer["quiet"]["applied"].values()) == {"schedutil", "2"}
+    assert answer["quiet"]["profile"] == "fast"
+    assert answer["runThresholds"] == {"steal": 50, "sibling": 5}
+    configure(Profile(QuietSettings(governor="conservative")))
+    served.turn(WakeUpReason.TIMER)
+    assert {"2", "schedutil"} <= set(served.machine.values.values())
+    assert "conservative" not in served.machine.values.values()
+    with pytest.raises(ApiError, match="--quiet: there is no profile slow"):
+        ask("two", "slow")
+    with pytest.raises(ApiError, match=r"--quiet or a setting of its cores: .*boost must be true or false"):
+        ask("two", "boost=off")
+    configure(Profile(run_thresholds=(("sibling", 5),)))
+    answer = ask("three", "fast")
+    assert answer["quiet"] == {"profile": "fast", "applied": {}, "missing": {}}
+    assert answer["runThresholds"] == {"steal": 50, "sibling": 5}
 
 
 def test_who_writes_a_report_is_told_the_rules_for_it(served: Daemon) -> None:

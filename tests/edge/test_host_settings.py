@@ -23,6 +23,11 @@ FILES = {
     "sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "powersave\n",
     "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "schedutil\n",
     "sys/devices/system/cpu/cpu1/cpufreq/related_cpus": "1\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/scaling_min_freq": "800000\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq": "3500000\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/boost": "1\n",
+    "sys/devices/system/cpu/cpu2/cpufreq/scaling_max_freq": "3500000\n",
+    "sys/devices/system/cpu/intel_pstate/no_turbo": "0\n",
     "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor": "schedutil\n",
     "sys/devices/system/cpu/cpu2/cpufreq/related_cpus": "2 3\n",
 }
@@ -52,6 +57,10 @@ def test_all_are_found(root: Path) -> None:
         (SettingKind.WORKQUEUE, ""): "0-3",
         (SettingKind.IDLE_LATENCY, "1"): "n/a",
         (SettingKind.GOVERNOR, "1"): "schedutil",
+        (SettingKind.MIN_FREQUENCY, "1"): "800000",
+        (SettingKind.MAX_FREQUENCY, "1"): "3500000",
+        (SettingKind.BOOST, "1"): "1",
+        (SettingKind.MACHINE_BOOST, "intel_pstate/no_turbo"): "0",
     }
 
 

@@ -130,6 +130,15 @@ class CrashError(Exception):
     """The agent died here."""
 
 
+_OF_ONE_CPU = {
+    SettingKind.IDLE_LATENCY: "0",
+    SettingKind.GOVERNOR: "powersave",
+    SettingKind.MIN_FREQUENCY: "800000",
+    SettingKind.MAX_FREQUENCY: "3500000",
+    SettingKind.BOOST: "1",
+}
+
+
 class Machine:
     """Launcher, kernel and clock. Everything here outlives the agent."""
 
@@ -181,8 +190,8 @@ class Machine:
             Setting(SettingKind.BALANCING, "25"): online,
         }
         """Those of the host that name CPUs."""
-        self.values = {Setting(SettingKind.IDLE_LATENCY, str(cpu)): "0" for cpu in online}
-        self.values |= {Setting(SettingKind.GOVERNOR, str(cpu)): "powersave" for cpu in online}
+        self.values = {Setting(kind, str(cpu)): value for cpu in online for kind, value in _OF_ONE_CPU.items()}
+        self.values |= {Setting(SettingKind.MACHINE_BOOST, "cpufreq/boost"): "1"}
         """Settings of one CPU."""
         self.facts: dict[Setting, Facts] = {}
         """What else the kernel says of them."""

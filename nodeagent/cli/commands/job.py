@@ -57,7 +57,8 @@ class PlainOptions:
     name: str = ""
     socket: str | None = None
     core_class: None = None
-    quiet = False
+    quiet: str | None = None
+    settings: tuple[str, ...] = ()
     wait: None = None
     max_time: None = None
     report: str | None = None
@@ -110,11 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     from nodeagent.cli.support.named_files import named_path
     from nodeagent.cli.support.numeric_arguments import whole_number
+    from nodeagent.core.model.quiet import DEFAULT_PROFILE
 
     parser.usage = """\
 nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--hugepages-1Gi AMOUNT] [--numa N]
-                     [--core-class CLASS] [--near DEVICES] [--quiet]
+                     [--core-class CLASS] [--near DEVICES]
+                     [--quiet [PROFILE]] [--idle-latency TIME]
+                     [--governor NAME] [--min-frequency FREQUENCY]
+                     [--max-frequency FREQUENCY] [--no-boost]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
@@ -123,9 +128,33 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     add_amount_arguments(parser)
     parser.add_argument(
         "--quiet",
-        action="store_true",
-        help="while it runs, keep the cores of its own CPUs out of idle states that take more than 5 microseconds to leave, and "
-        "their frequency governors at performance; what this machine can't do is said before the command starts",
+        nargs="?",
+        const=DEFAULT_PROFILE,
+        metavar="PROFILE",
+        help="while it runs, give the cores of its own CPUs the settings of this profile (`profiles:` in the configuration); the default, "
+        "quiet, keeps them out of idle states that take more than 5 microseconds to leave, and their frequency governors at "
+        "performance; what this machine can't do is said before the command starts",
+    )
+    for option, metavar, name, meaning in (
+        ("--idle-latency", "TIME", "idleLatency", "longest time to leave an idle state of its cores, such as 2us"),
+        ("--governor", "NAME", "governor", "frequency governor of its cores"),
+        ("--min-frequency", "FREQUENCY", "minFrequency", "lowest frequency of its cores, such as 2400MHz"),
+        ("--max-frequency", "FREQUENCY", "maxFrequency", "highest frequency of its cores"),
+    ):
+        parser.add_argument(
+            option,
+            dest="settings",
+            action="append",
+            type=f"{name}={{}}".format,
+            metavar=metavar,
+            help=f"{meaning}, while it runs",
+        )
+    parser.add_argument(
+        "--no-boost",
+        dest="settings",
+        action="append_const",
+        const="boost=false",
+        help="no frequencies of its cores above the nominal one, while it runs",
     )
     parser.add_argument(
         "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"
@@ -197,6 +226,7 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --report -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --report run.json --require-clean -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --report run.json --repeat 10 --until-clean 3 -- ./benchmark
+  nodeagent job --cpus 2 --memory 1Gi --quiet --max-frequency 2400MHz -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --until-free -- make
   nodeagent job --cpus 8 --memory 1Gi --wait=30m --max-time 1h -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
@@ -226,7 +256,7 @@ def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namesp
     """Explain a refusal on stderr, and return the error that the command ends with: of wrong arguments, if that is what they are."""
     if isinstance(err, JobRefusedError):
         sys.stderr.write(_explain_refusal(options))
-    elif wrong := find_wrong_option(options, options.name or "job"):
+    elif wrong := find_wrong_option(options, options.name or "job", _list_quiet_words(options)):
         from nodeagent.cli.support.exit_status import UsageError
 
         return UsageError(wrong, hint="`nodeagent job --help` describes the options")
@@ -377,7 +407,8 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     asked = {"name": options.name, "amounts": amounts} | ({} if options.numa is None else {"numa": options.numa})
     asked |= {} if options.core_class is None else {"coreClass": options.core_class}
     asked |= {} if options.near is None else {"near": options.near}
-    asked |= {"quiet": "cores"} if options.quiet else {}
+    quiet = _list_quiet_words(options)
+    asked |= {"quiet": quiet} if quiet else {}
     asked |= {} if options.report is None else {"report": True}
     asked |= {} if options.max_time is None else {"maxMs": round(options.max_time * 1000)}
     try:
@@ -415,10 +446,15 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise JobError("the agent doesn't support --until-free", hint=_OLD_AGENT_HINT)
     if options.max_time is not None and not answer.get("endsAtMs"):
         raise JobError("the agent doesn't support --max-time", hint=_OLD_AGENT_HINT)
-    if options.quiet:
+    if quiet:
         _tell_quiet(answer)
     found: Mapping[str, Any] = answer
     return found
+
+
+def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
+    """Return the requested profile and settings of cores as in the annotation. Empty means none."""
+    return ",".join(([options.quiet] if options.quiet else []) + list(options.settings or ()))
 
 
 def _tell_quiet(answer: Mapping[str, Any]) -> None:
@@ -428,10 +464,10 @@ def _tell_quiet(answer: Mapping[str, Any]) -> None:
         JobError: the agent doesn't know the option, or the job has no cores of its own.
     """
     if "quiet" not in answer:
-        raise JobError("the agent doesn't support --quiet", hint=_OLD_AGENT_HINT)
+        raise JobError("the agent doesn't support --quiet and settings of cores", hint=_OLD_AGENT_HINT)
     if not answer["exclusiveCPUs"]:
         hint = "ask for whole CPUs, where the configuration's cpuManagerPolicy is static"
-        raise JobError("the job has no CPUs of its own, whose settings --quiet could change", hint=hint)
+        raise JobError("the job has no CPUs of its own, whose settings could be changed", hint=hint)
     for reason in sorted(set(answer["quiet"]["missing"].values())):
         names = [name for name, why in answer["quiet"]["missing"].items() if why == reason]
         sys.stderr.write(f"nodeagent: not quiet: {', '.join(names)}: {reason}\n")

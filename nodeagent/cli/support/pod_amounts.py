@@ -69,12 +69,12 @@ def read_amounts(options: Any) -> dict[str, str]:
     )
 
 
-def find_wrong_option(options: Any, name: str) -> str | None:
+def find_wrong_option(options: Any, name: str, quiet: str = "") -> str | None:
     """Return the error of the first option whose value has the wrong form. None means that a pod of this name can be made of them."""
     from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 
     try:
-        job_pod(name, name, read_amounts(options), options.numa, options.core_class, options.near)
+        job_pod(name, name, read_amounts(options), options.numa, options.core_class, options.near, quiet or None)
     except PodOptionError as err:
         return err.message
     return None

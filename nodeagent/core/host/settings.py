@@ -47,6 +47,13 @@ class SettingKind(enum.StrEnum):
     """
     GOVERNOR = "governor"
     """Frequency governor of one CPU. The name is the CPU's number. CPUs that share one governor don't have the setting."""
+    MIN_FREQUENCY = "min-frequency"
+    """Lowest frequency of one CPU in kHz. The name is the CPU's number. CPUs with a common frequency don't have the setting."""
+    MAX_FREQUENCY = "max-frequency"
+    BOOST = "boost"
+    """Whether one CPU may exceed its nominal frequency, `1` or `0`. The name is the CPU's number."""
+    MACHINE_BOOST = "machine-boost"
+    """The same for all CPUs. The name is the file's: `cpufreq/boost`, or `intel_pstate/no_turbo`, whose `1` means no boost."""
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -57,16 +64,24 @@ class Setting(Struct, frozen=True, order=True):
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
 """Settings that a service applies, possibly even after a failed call. For all other settings, a failed write has no effect."""
 
-OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, SettingKind.GOVERNOR})
-"""Settings whose values are texts of the kernel's. They name no CPUs, and are requested for the CPU that they belong to."""
+OF_POLICY = frozenset({SettingKind.GOVERNOR, SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY, SettingKind.BOOST})
+"""Settings of a frequency policy, which may belong to several CPUs."""
+OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, *OF_POLICY})
+"""Settings that belong to one CPU, and are requested for it."""
+OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
+"""Settings whose file shows the limit in effect: the nearest frequency that the CPU has, or a stricter limit of the kernel's own, such as
+one against heat. So the file doesn't tell whether another program has written it.
+"""
+WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
+"""Settings whose values are texts of the kernel's. They name no CPUs."""
 
-_SEEN_AGAIN = OF_ONE_CPU | {SettingKind.UNIT}
+_SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
 """Settings that may be missing for a while, such as those of an offline CPU, and keep their values."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
 Value = CpuSet | str
-"""Value of a setting. It is a text for the kinds in `OF_ONE_CPU`."""
+"""Value of a setting. It is a text for the kinds in `WITH_TEXT`."""
 _V = TypeVar("_V", bound=Value)
 
 
@@ -234,7 +249,7 @@ def plan_settings(
         avoided = to_avoid.get(setting.kind, CpuSet()) - spared.get(setting, CpuSet())
         found: _Decision[Any]
         if isinstance(now, str):
-            found = _decide_value(known, now, values.get(setting))
+            found = _decide_value(setting.kind, known, now, values.get(setting))
         elif setting.kind is SettingKind.THREAD:
             if known is None and not (keeps_threads and now):
                 continue
@@ -272,14 +287,33 @@ class _Decision(Struct, Generic[_V], frozen=True):
     is_others: bool
 
 
-def _decide_value(known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
-    """Decide on a setting of one CPU. Without a request, it is restored."""
+def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
+    """Decide on a setting with a text. Without a request, it is restored. A stricter limit of another program stays."""
+    if known is not None and kind in OF_FREQUENCY:
+        wanted = known.before if requested is None else _select_stricter(kind, known.before, requested)
+        is_set = known.ours == (wanted,)
+        ours = known.ours if is_set else _put_last((wanted, *known.ours), known.last)
+        return _Decision(known.before, ours, None if is_set else wanted, is_others=False)
     is_ours = known is not None and known.is_ours(now)
     before = known.before if known is not None and is_ours else now
-    wanted = before if requested is None else requested
+    wanted = before if requested is None else _select_stricter(kind, before, requested)
     ours = (now,) if wanted == now else (wanted, now)
     is_others = known is not None and known.differs and not is_ours
     return _Decision(before, ours, None if wanted == now else wanted, is_others)
+
+
+def _select_stricter(kind: SettingKind, before: str, requested: str) -> str:
+    """Return the stricter one of two limits. A setting that is no limit has the requested value."""
+    match kind:
+        case SettingKind.IDLE_LATENCY:
+            is_stricter = before == "n/a" or (before.isdecimal() and 0 < int(before) < int(requested))
+        case SettingKind.MIN_FREQUENCY:
+            is_stricter = before.isdecimal() and int(before) > int(requested)
+        case SettingKind.MAX_FREQUENCY:
+            is_stricter = before.isdecimal() and int(before) < int(requested)
+        case _:
+            is_stricter = False
+    return before if is_stricter else requested
 
 
 def _decide_setting(

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Resources
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import SHIPPED_PROFILES, Profile
 from nodeagent.core.model.topology import CORE_CLASSES
 
 if TYPE_CHECKING:
@@ -251,6 +252,10 @@ class Config(Struct, frozen=True):
     """Users who may run jobs, and their limits. None means that only root may run jobs."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
     """Largest rates of a clean run by disturbance, in the disturbance's own unit, where they aren't the defaults."""
+    profiles: tuple[tuple[str, Profile], ...] = SHIPPED_PROFILES
+    """Profiles of quiet settings, by name."""
+    machine_wide_boost: bool = False
+    """Whether a pod that requests no boost may switch it off for all CPUs, as on machines without a setting for each CPU."""
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known but unused. Each is logged once."""
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.claims import ContainerClaim, PodClaim
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import QuietRequest
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -143,8 +144,8 @@ class Pod(Struct, frozen=True, dict=True):
     termination_grace_seconds: int = 30
     is_isolated: bool = False
     """Annotation: the kernel balances no load over the pod's exclusive CPUs, provided that they are isolated from the host."""
-    is_quiet: bool = False
-    """Annotation: while the pod runs, the cores of its exclusive CPUs have the settings of quiet cores."""
+    quiet: QuietRequest | None = None
+    """Annotation: settings of the cores of the pod's exclusive CPUs while it runs."""
     gives_back: bool = False
     """Annotation: while none of the pod's systemd units is active, other pods may get its CPUs and memory."""
     numa_node: int | None = None

@@ -9,9 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.host.irq_owners import InterruptOwners, InterruptRequest, assign_interrupts
+from nodeagent.core.host.quiet import select_boost_file
 from nodeagent.core.host.settings import (
+    OF_FREQUENCY,
     OF_ONE_CPU,
     OF_SERVICES,
+    WITH_TEXT,
     Cpus,
     Record,
     Setting,
@@ -89,7 +92,7 @@ class WantedSettings(Struct, frozen=True):
     pinned: Mapping[str, CpuSet] = {}
     """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there leave them."""
     values: Mapping[Setting, str] = {}
-    """Requested values of settings of one CPU."""
+    """Requested values of settings with texts."""
 
 
 def cpus_to_avoid(
@@ -140,6 +143,10 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         *(f"{describe_setting(setting)}: {why}" for setting, why in refused.items()),
         *(err.message for err in reading.failed.values()),
     )
+
+
+def _describe_missing(setting: Setting) -> str:
+    return f"this machine or kernel doesn't have it{' for one CPU' if setting.kind in OF_ONE_CPU else ''}"
 
 
 def _cpus_to_spare(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
@@ -254,7 +261,9 @@ class HostSettings:
         self.interrupt_owners = InterruptOwners({})
         """Containers that have a device's interrupts on their own CPUs."""
         self.unavailable: Mapping[Setting, str] = {}
-        """Requested settings of one CPU that don't have the requested value, with the reason."""
+        """Requested settings that don't have the requested value, with the reason."""
+        self.in_effect: Mapping[Setting, str] = {}
+        """Values of the other requested settings, as the kernel shows them."""
 
     @property
     def is_settling(self) -> bool:
@@ -288,7 +297,7 @@ class HostSettings:
                 self._refusals = _Refusals(wanted)
             problems = self._apply(record, wanted, rescan=rescan) if wanted.to_avoid or wanted.values or record else ()
         except (StateFileError, HostFileError, LauncherError) as err:
-            self.unavailable = dict.fromkeys(wanted.values, err.message)
+            self.unavailable, self.in_effect = dict.fromkeys(wanted.values, err.message), {}
             return (Problem.from_error(err),)
         self._applied = _Applied(wanted, problems)
         return problems
@@ -309,6 +318,7 @@ class HostSettings:
             cpus = self._places.cpus(wanted.host)
             if seen.uevents == cpus.uevents:
                 break
+        values = select_boost_file(wanted.values, reading.settings)
         was_put_back, before = self._record.was_put_back(), self._partitions
         cpus = replace(cpus, partitioned=wanted.partitioned, was_hidden=before.hidden | seen.hidden)
         ending = (before.closed - wanted.partitioned) & (cpus.hidden - cpus.offline)
@@ -321,7 +331,7 @@ class HostSettings:
             to_avoid=wanted.to_avoid,
             cpus=cpus,
             requested=claims,
-            values=wanted.values,
+            values=values,
             spared=_cpus_to_spare(wanted.pinned) | dict.fromkeys(reading.released, cpus.possible),
             facts=reading.facts,
             unread=reading.failed.keys() | deferred,
@@ -346,13 +356,17 @@ class HostSettings:
             self._record.forget_put_back()
         refused = self._write(planned.writes)
         self._record.save(planned.after(refused.keys()))
-        missing = {setting for setting in wanted.values if setting not in reading.settings}
+        missing = {setting for setting in values if setting not in reading.settings}
         self.unavailable = {
-            **dict.fromkeys(missing, "this machine or kernel doesn't have it for one CPU"),
-            **dict.fromkeys(again & wanted.values.keys(), "the kernel has refused it"),
-            **{setting: why for setting, why in refused.items() if setting in wanted.values},
+            **{s: _describe_missing(s) for s in missing},
+            **dict.fromkeys(again & values.keys(), "the kernel has refused it"),
+            **{setting: why for setting, why in refused.items() if setting in values},
             **{s: reading.failed[s.kind].message for s in missing if s.kind in reading.failed},
         }
+        shown = {**reading.settings, **planned.writes}
+        if written := {setting.kind for setting in planned.writes} & OF_FREQUENCY:
+            shown |= self._places.read(written).settings
+        self.in_effect = {s: str(shown[s]) for s in values if s not in self.unavailable}
         self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
         waiting = [f"{describe_setting(setting)}: {why}" for setting, why in self._waiting.items()]
         problems = [Problem.from_error(err) for err in reading.failed.values()]
@@ -368,7 +382,7 @@ class HostSettings:
         final = {setting: writes[setting] for setting in refused if setting.kind not in _MAY_DO_LATER}
         self._refusals = replace(self._refusals, values={**self._refusals.values, **final})
         stay = {
-            setting: why for setting, why in refused.items() if setting.kind in (_INTERRUPTS | OF_ONE_CPU) - OF_SERVICES
+            setting: why for setting, why in refused.items() if setting.kind in (_INTERRUPTS | WITH_TEXT) - OF_SERVICES
         }
         for why in sorted(set(stay.values())):
             names = [describe_setting(setting) for setting, answer in stay.items() if answer == why]

@@ -154,6 +154,14 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
     )
 
 
+def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
+    """Describe the pods whose cores have no settings, because there is no such profile. Empty if there are none."""
+    return "; ".join(
+        f"the cores of {pod} have no settings: there is no profile {profile} (define it: `profiles:` in the configuration)"
+        for pod, profile in unknown
+    )
+
+
 def describe_withheld(kept: Withheld, online: CpuSet) -> str:
     """Describe CPUs that a cgroup above keeps from the pods. systemd takes no CPUs back if AllowedCPUs= is only cleared (#43846)."""
     return (

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
-from nodeagent.core.host.quiet import list_requested_settings
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
@@ -17,7 +16,11 @@ from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.domains.all import DomainWriter, take_back_all
 from nodeagent.daemon.host.host_settings import WantedSettings, cpus_to_avoid
-from nodeagent.daemon.reports.problems import describe_refused_partitions, describe_unserved_interrupts
+from nodeagent.daemon.reports.problems import (
+    describe_refused_partitions,
+    describe_unknown_profiles,
+    describe_unserved_interrupts,
+)
 from nodeagent.daemon.turn.drift import cgroups_in_sync
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.execution import ExecutionResult, execute, respond, uncreated_partitions
@@ -47,6 +50,8 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     """Carry out the plan of a saved state."""
     assert not isinstance(seen.domains, Problem)
     memory = planned.memory
+    quiet = memory.quiet_cores.follow(memory.state, memory.full_topology, memory.node.config)
+    memory = replace(memory, quiet_cores=quiet)
     state, wanted, observed = memory.state, planned.wanted, seen.domains.cgroups
     refused = memory.refused_partitions
     if refused is None:
@@ -111,11 +116,12 @@ def _update_host_settings(
         if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
     }
     host = memory.full_topology.online - exclusive
-    quiet = list_requested_settings(memory.state, memory.full_topology)
-    wanted_settings = WantedSettings(to_avoid, host, interrupts, partitioned - refused, pinned, quiet)
+    quiet = memory.quiet_cores
+    wanted_settings = WantedSettings(to_avoid, host, interrupts, partitioned - refused, pinned, quiet.values)
     problems = edges.host_settings.keep(wanted_settings, rescan=rescan)
     conditions = (
         edges.host_settings.lost_record or "",
+        describe_unknown_profiles(quiet.unknown),
         describe_refused_partitions(refused) if refused else "",
         describe_unserved_interrupts(interrupts, edges.host_settings.interrupt_owners)
         if node.config.interrupt_isolation != "none"

@@ -13,6 +13,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacements
 from nodeagent.core.cgroups.desired_cgroups import PodCgroups
 from nodeagent.core.cgroups.write_order import InPlace
 from nodeagent.core.domains.domain import DomainView
+from nodeagent.core.host.quiet import QuietCores
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -95,6 +96,8 @@ class TurnMemory(Struct, frozen=True):
     """Cgroups that needed no change in the last turn."""
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
+    quiet_cores: QuietCores = QuietCores()
+    """Settings that pods request for their cores."""
     refused_partitions: CpuSet | None = None
     """CPUs of partitions that could not be created. None means that no turn has tried yet."""
     failures: FailureResponse = FailureResponse()

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
-from nodeagent.core.host.settings import NEW_IRQS, Facts, Setting, SettingKind, Value
+from nodeagent.core.host.quiet import BOOST_FILES
+from nodeagent.core.host.settings import NEW_IRQS, OF_POLICY, Facts, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.host_files import (
     CPUMASK,
@@ -174,10 +175,12 @@ class HostSettingsFiles:
         if SettingKind.IDLE_LATENCY in kinds:
             for cpu in _parse_numbers(self._list_names(CPUS), "cpu"):
                 yield Setting(SettingKind.IDLE_LATENCY, str(cpu))
-        if SettingKind.GOVERNOR in kinds:
+        if of_policy := sorted(kinds & OF_POLICY):
             for cpu in _parse_numbers(self._list_names(CPUS), "cpu"):
                 if self._has_own_frequency(cpu):
-                    yield Setting(SettingKind.GOVERNOR, str(cpu))
+                    yield from (Setting(kind, str(cpu)) for kind in of_policy)
+        if SettingKind.MACHINE_BOOST in kinds:
+            yield from (Setting(SettingKind.MACHINE_BOOST, file) for file in BOOST_FILES)
 
     def _has_own_frequency(self, cpu: int) -> bool:
         """Return whether no other CPU has the same governor."""

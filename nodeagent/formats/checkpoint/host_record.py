@@ -6,7 +6,7 @@ The file is sealed (`sealed.py`) and contains the record as JSON with sorted key
 import json
 from typing import Any
 
-from nodeagent.core.host.settings import OF_ONE_CPU, Change, Record, Setting, SettingKind
+from nodeagent.core.host.settings import WITH_TEXT, Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
@@ -50,7 +50,7 @@ def decode_record(content: bytes) -> tuple[str, Record]:
         for kind, name, before, ours in document.field("settings").each(lambda row: row.row(4)):
             setting = Setting(kind.one_of(SettingKind), name.text())
             instance = instances.get(setting.name) if setting.kind in _WITH_INSTANCE else None
-            if setting.kind in OF_ONE_CPU:
+            if setting.kind in WITH_TEXT:
                 changes[setting] = Change(before.text(), ours.each(JsonValue.text))
             else:
                 changes[setting] = Change(before.cpus(), ours.each(JsonValue.cpus), instance)

@@ -5,7 +5,9 @@ from typing import Any
 
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.pod import Resources
+from nodeagent.core.model.quiet import SHIPPED_PROFILES
 from nodeagent.formats.config.configuration_sources import AGENT_KIND
+from nodeagent.formats.syntax.quiet_settings import format_settings
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
 KIND = AGENT_KIND
@@ -82,6 +84,14 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         places["jobs"] = {"group": jobs.group, **limits, "maxPerUser": jobs.max_per_user}
     if config.run_thresholds:
         places["runThresholds"] = dict(config.run_thresholds)
+    own = [one for one in config.profiles if one not in SHIPPED_PROFILES]
+    if own:
+        places["profiles"] = {
+            name: format_settings(profile.settings)
+            | ({"runThresholds": dict(profile.run_thresholds)} if profile.run_thresholds else {})
+            for name, profile in own
+        }
+    places["machineWideBoost"] = config.machine_wide_boost
     return fields | places
 
 

@@ -35,6 +35,7 @@ from nodeagent.core.model.config import (
 )
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.core.model.quiet import Profile
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.topology_manager import options_without_effect
 from nodeagent.formats.config import config_schema
@@ -45,6 +46,7 @@ from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_durati
 from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.quantity_words import explain_no_quantity
+from nodeagent.formats.syntax.quiet_settings import PROFILE_NAME, PROFILE_RULE, read_settings
 from nodeagent.formats.syntax.tree import MapNode, line_at
 
 _HINT = "fix these lines, then start or reload again; examples/config.yaml (see `nodeagent --help`) has every field of the agent"
@@ -63,6 +65,7 @@ _JUDGED_BY_MANAGERS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions"
 _MAX_TASKS = 2**22
 """The kernel's limit on process IDs (PID_MAX_LIMIT)."""
 _MAX_INT32 = 2**31 - 1
+_MAX_PROFILES = 32
 Judge = Callable[[Config], Iterable[StartRefused]]
 
 
@@ -185,7 +188,9 @@ class _ConfigReader:
             pod_pids_limit=default.pod_pids_limit if tasks is None else tasks,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
             jobs=self._read_jobs(),
-            run_thresholds=self._read_run_thresholds(),
+            run_thresholds=_read_run_thresholds(fields),
+            profiles=self._read_profiles(default.profiles),
+            machine_wide_boost=self._read_flag("machineWideBoost", default.machine_wide_boost),
             state_recovery=fields.one_of("stateRecovery", ("recover", "strict")) or default.state_recovery,
         )
         self._check_cgroups(placement)
@@ -222,15 +227,22 @@ class _ConfigReader:
             max_per_user = JobBounds("").max_per_user
         return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], max_per_user)
 
-    def _read_run_thresholds(self) -> tuple[tuple[str, int], ...]:
-        fields = self._fields.object("runThresholds")
-        if fields is None:
-            return ()
-        from nodeagent.core.certificate.disturbances import THRESHOLDS  # noqa: PLC0415 - few nodes change them
-
-        found = {name: fields.integer(name, 0, _MAX_INT32) for name in sorted(THRESHOLDS)}
-        fields.close()
-        return tuple((name, most) for name, most in found.items() if most is not None)
+    def _read_profiles(self, shipped: tuple[tuple[str, Profile], ...]) -> tuple[tuple[str, Profile], ...]:
+        """Read the profiles. One with the name of a shipped profile replaces it."""
+        listed = self._fields.object("profiles", keyed=True)
+        if listed is None:
+            return shipped
+        found = dict(shipped)
+        for name in listed.present()[:_MAX_PROFILES]:
+            fields = listed.object(name)
+            if not PROFILE_NAME.fullmatch(name):
+                listed.report(name, PROFILE_RULE, name)
+            if fields is not None:
+                found[name] = Profile(read_settings(fields), _read_run_thresholds(fields))
+                fields.close()
+        if len(listed.present()) > _MAX_PROFILES:
+            self._report("profiles", f"has more than {_MAX_PROFILES} entries")
+        return tuple(sorted(found.items()))
 
     def _read_flag(self, key: str, default: bool) -> bool:
         value = self._fields.boolean(key)
@@ -519,3 +531,15 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _read_run_thresholds(fields: Fields) -> tuple[tuple[str, int], ...]:
+    """Read the thresholds of a node or a profile."""
+    given = fields.object("runThresholds")
+    if given is None:
+        return ()
+    from nodeagent.core.certificate.disturbances import THRESHOLDS  # noqa: PLC0415 - few nodes change them
+
+    found = {name: given.integer(name, 0, _MAX_INT32) for name in sorted(THRESHOLDS)}
+    given.close()
+    return tuple((name, most) for name, most in found.items() if most is not None)

@@ -1,6 +1,6 @@
 """Paths and notation of host settings that name CPUs or belong to one."""
 
-from nodeagent.core.host.settings import OF_ONE_CPU, Setting, SettingKind, Value
+from nodeagent.core.host.settings import WITH_TEXT, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs_sample import format_cpu_mask, parse_cpu_mask
@@ -47,6 +47,14 @@ def path_of(setting: Setting) -> str:
             return f"{CPUS}/cpu{setting.name}/power/pm_qos_resume_latency_us"
         case SettingKind.GOVERNOR:
             return f"{CPUS}/cpu{setting.name}/cpufreq/scaling_governor"
+        case SettingKind.MIN_FREQUENCY:
+            return f"{CPUS}/cpu{setting.name}/cpufreq/scaling_min_freq"
+        case SettingKind.MAX_FREQUENCY:
+            return f"{CPUS}/cpu{setting.name}/cpufreq/scaling_max_freq"
+        case SettingKind.BOOST:
+            return f"{CPUS}/cpu{setting.name}/cpufreq/boost"
+        case SettingKind.MACHINE_BOOST:
+            return f"{CPUS}/{setting.name}"
         case _:
             raise ValueError(f"{setting.kind} has no file")
 
@@ -69,7 +77,7 @@ def read_value(setting: Setting, text: str) -> Value:
     Raises:
         HostFileError: the content is not a set of CPUs, or not a word.
     """
-    if setting.kind in OF_ONE_CPU:
+    if setting.kind in WITH_TEXT:
         word = text.strip()
         if not word or len(word.split()) > 1 or len(word) > _LONGEST_TEXT:
             raise _format_error(setting, "a word", text)
@@ -108,6 +116,14 @@ def describe_setting(setting: Setting) -> str:
             return f"idle latency of CPU {setting.name}"
         case SettingKind.GOVERNOR:
             return f"frequency governor of CPU {setting.name}"
+        case SettingKind.MIN_FREQUENCY:
+            return f"lowest frequency of CPU {setting.name}"
+        case SettingKind.MAX_FREQUENCY:
+            return f"highest frequency of CPU {setting.name}"
+        case SettingKind.BOOST:
+            return f"boost of CPU {setting.name}"
+        case SettingKind.MACHINE_BOOST:
+            return f"boost of all CPUs ({setting.name})"
 
 
 def _format_error(setting: Setting, expected: str, text: str) -> HostFileError:

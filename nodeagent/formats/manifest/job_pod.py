@@ -22,6 +22,7 @@ _OPTIONS = {
     NUMA_NODE: "--numa",
     CORE_CLASS: "--core-class",
     NEAR: "--near",
+    QUIET: "--quiet or a setting of its cores:",
 }
 """Option of `nodeagent job` and `pin` by a part of the field of the pod. The first part that is there counts."""
 
@@ -48,7 +49,7 @@ def job_pod(
         numa_node: the number of the required NUMA node. None means any.
         core_class: the required class of the pod's exclusive CPUs. None means any.
         near: the devices whose NUMA nodes are preferred. None means no preference.
-        quiet: which cores get the settings of quiet cores. None means none.
+        quiet: the profile and settings of its cores, as in the annotation. None means none.
 
     Raises:
         PodOptionError: the API server would not accept such a pod, an amount is 0, or no process runs in so little memory. The error names

@@ -57,10 +57,6 @@ def read_numa_node(annotations: Fields) -> int | None:
     return None
 
 
-def read_is_quiet(annotations: Fields) -> bool:
-    return annotations.one_of(pod_schema.QUIET, pod_schema.QUIET_CHOICES) == pod_schema.QUIET_CORES
-
-
 def read_gives_back(annotations: Fields) -> bool:
     chosen = annotations.one_of(pod_schema.WHILE_INACTIVE, pod_schema.WHILE_INACTIVE_CHOICES)
     return chosen == pod_schema.GIVE_BACK

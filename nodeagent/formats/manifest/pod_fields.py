@@ -31,12 +31,12 @@ from nodeagent.formats.manifest.pod_annotations import (
     read_gives_back,
     read_interrupts,
     read_is_isolated,
-    read_is_quiet,
     read_near,
     read_numa_node,
     read_unit,
 )
 from nodeagent.formats.syntax.fields import Fields, suggest_nearest
+from nodeagent.formats.syntax.quiet_settings import format_request, read_request
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
@@ -189,7 +189,7 @@ class PodReader:
             pod,
             is_isolated=is_isolated,
             numa_node=numa_node,
-            is_quiet=read_is_quiet(annotations),
+            quiet=read_request(annotations, pod_schema.QUIET),
             gives_back=read_gives_back(annotations),
             core_class=core_class,
             preferred_core_class=preferred_core_class,
@@ -362,7 +362,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {pod_schema.WHILE_INACTIVE: pod_schema.GIVE_BACK} if pod.gives_back else {}
-    annotations |= {pod_schema.QUIET: pod_schema.QUIET_CORES} if pod.is_quiet else {}
+    annotations |= {} if pod.quiet is None else {pod_schema.QUIET: format_request(pod.quiet)}
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
     classes = {pod_schema.CORE_CLASS: pod.core_class, pod_schema.PREFERRED_CORE_CLASS: pod.preferred_core_class}
     annotations |= {key: name for key, name in classes.items() if name is not None}

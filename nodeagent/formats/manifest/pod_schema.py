@@ -48,9 +48,7 @@ DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
 """A PCI address or the name of a network interface."""
 
 QUIET = f"{ANNOTATION_DOMAIN}/quiet"
-"""Whether the cores of the pod's exclusive CPUs have the settings of quiet cores, one of QUIET_CHOICES."""
-QUIET_CORES, NOT_QUIET = "cores", "none"
-QUIET_CHOICES = (QUIET_CORES, NOT_QUIET)
+"""Settings of the cores of the pod's exclusive CPUs while it runs: a profile's name, settings such as `boost=false`, or `none`."""
 
 UNIT = f"unit.{ANNOTATION_DOMAIN}"
 """Systemd unit that the container named in the key pins."""

@@ -81,9 +81,9 @@ class RunObservation(Struct, frozen=True):
     own_interrupts: frozenset[str]
     """Labels of the interrupts of the job's own devices."""
     configuration_hash: str | None
-    quiet: Mapping[str, Mapping[str, str]] | None = None
-    """Quiet settings of the job's cores by name: those applied with their values, and those missing with reasons. None means that none
-    were requested.
+    quiet: Mapping[str, Any] | None = None
+    """Quiet settings of the job: the profile's name, and by their names those applied with their values, and those missing with reasons.
+    None means that none were requested.
     """
     thresholds: Mapping[str, Threshold] = THRESHOLDS
     is_first_run: bool = True
@@ -203,6 +203,7 @@ def describe_run(seen: RunObservation) -> Document:
         "quiet": None
         if seen.quiet is None
         else {
+            "profile": seen.quiet["profile"] or None,
             "applied": [{"setting": name, "value": value} for name, value in seen.quiet["applied"].items()],
             "missing": [{"setting": name, "reason": reason} for name, reason in seen.quiet["missing"].items()],
         },

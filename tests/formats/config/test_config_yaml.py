@@ -13,9 +13,10 @@ from nodeagent.core.model.config import DEFAULT_GATES, Config, Errata, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import SHIPPED_PROFILES, Profile, QuietSettings
 from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
-from nodeagent.formats.config.config_text import config_fields
+from nodeagent.formats.config.config_text import config_fields, config_text
 from nodeagent.formats.config.config_yaml import judge_config, known_fields, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.scenario.scenario import placement_from_scenario
@@ -575,6 +576,37 @@ def test_all_gates_of_a_stage_but_those_set_on_their_own(text: str, on: set[str]
     config = parse_config(f"featureGates: {{{text}}}".encode(), "config.yaml")
     assert {name for name in DEFAULT_GATES if config.placement.gate(name)} == on
     assert not config.reported_fields
+
+
+def test_profiles_are_settings_of_cores_and_thresholds_by_name() -> None:
+    fast = {"idleLatency": "2us", "minFrequency": "2400MHz", "maxFrequency": "2400MHz", "boost": False}
+    config = read(f"profiles: {{fast: {json.dumps(fast | {'runThresholds': {'steal': 5}})}}}")
+    settings = QuietSettings(idle_latency_us=2, min_frequency_mhz=2400, max_frequency_mhz=2400, boost=False)
+    assert config.profiles == (("fast", Profile(settings, (("steal", 5),))), *SHIPPED_PROFILES)
+    assert config_fields(config)["profiles"] == {"fast": fast | {"runThresholds": {"steal": 5}}}
+    assert read("\n".join(config_text(config_fields(config)).splitlines())) == config
+    assert read("{}").profiles == SHIPPED_PROFILES
+    assert "profiles" not in config_fields(read("{}"))
+    assert dict(read("profiles: {quiet: {governor: powersave}}").profiles) == {
+        "quiet": Profile(QuietSettings(governor="powersave"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{none: {}}", "other than none"),
+        ("{A: {}}", "lower-case letters"),
+        ("{a: {idleLatency: 5}}", "a time such as 5us"),
+        ("{a: {boots: false}}", "did you mean boost?"),
+        ("{a: {runThresholds: {sleep: 1}}}", "sleep"),
+        ("{a: 3}", "must be an object"),
+        ("{" + ", ".join(f"a{n}: {{}}" for n in range(33)) + "}", "more than 32 entries"),
+    ],
+)
+def test_a_profile_that_is_wrong_is_refused(text: str, why: str) -> None:
+    (found,) = refused(f"profiles: {text}")
+    assert why in found
 
 
 def test_thresholds_of_a_clean_run_can_be_changed_one_by_one() -> None:

@@ -62,6 +62,17 @@ def test_a_setting_of_one_cpu_is_a_word() -> None:
     assert place_of(governor) == "/sys/devices/system/cpu/cpu12/cpufreq/scaling_governor"
     assert CPU_FILE.fullmatch(place_of(governor))
     assert describe_setting(governor) == "frequency governor of CPU 12"
+    paths = {
+        SettingKind.MIN_FREQUENCY: ("12", "cpu12/cpufreq/scaling_min_freq"),
+        SettingKind.MAX_FREQUENCY: ("12", "cpu12/cpufreq/scaling_max_freq"),
+        SettingKind.BOOST: ("12", "cpu12/cpufreq/boost"),
+        SettingKind.MACHINE_BOOST: ("intel_pstate/no_turbo", "intel_pstate/no_turbo"),
+    }
+    for kind, (name, path) in paths.items():
+        assert place_of(Setting(kind, name)) == f"/sys/devices/system/cpu/{path}"
+        assert CPU_FILE.fullmatch(place_of(Setting(kind, name)))
+        assert name in describe_setting(Setting(kind, name))
+    assert not CPU_FILE.fullmatch("/sys/devices/system/cpu/intel_pstate/status")
     for word in ("0", "5", "n/a", "performance", "schedutil"):
         assert read_value(latency, f"{word}\n") == word == format_value(latency, word)
         assert CPU_VALUE.fullmatch(word)

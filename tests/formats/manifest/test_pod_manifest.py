@@ -22,6 +22,7 @@ from nodeagent.core.model.pod import (
     qos_class,
 )
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import QuietRequest, QuietSettings
 from nodeagent.formats.manifest.pod_manifest import (
     ManifestPod,
     RefusedPod,
@@ -552,15 +553,44 @@ def test_a_pod_asks_to_be_near_devices_and_a_container_to_be_near_others() -> No
     assert pod_from_document(pod_to_document(pod)) == pod
 
 
-@pytest.mark.parametrize(("value", "expected"), [("cores", True), ("none", False)])
-def test_a_pod_asks_for_quiet_cores(value: str, *, expected: bool) -> None:
-    assert accepted(annotated(f"nodeagent.io/quiet: {value}")).pod.is_quiet is expected
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("none", None),
+        ("quiet", QuietRequest("quiet")),
+        ("fast, idleLatency=2us, boost=false", QuietRequest("fast", QuietSettings(idle_latency_us=2, boost=False))),
+        (
+            "governor=schedutil,minFrequency=800MHz, maxFrequency=2.4GHz",
+            QuietRequest("", QuietSettings(governor="schedutil", min_frequency_mhz=800, max_frequency_mhz=2400)),
+        ),
+    ],
+)
+def test_a_pod_asks_for_quiet_cores(value: str, expected: QuietRequest | None) -> None:
+    pod = accepted(annotated(f'nodeagent.io/quiet: "{value}"')).pod
+    assert pod.quiet == expected
+    assert pod_from_document(pod_to_document(pod)) == pod
 
 
-def test_nothing_else_is_quiet() -> None:
-    (found,) = refused(annotated("nodeagent.io/quiet: very"))
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("Very", "the profile must be a name of at most 32 lower-case letters"),
+        ("quiet, fast", "must be a profile, and settings such as idleLatency=5us, each once"),
+        ("boost=false, boost=false", "each once"),
+        ("boost=off", "boost must be true or false"),
+        ("idleLatency=5", "idleLatency must be a time in whole microseconds"),
+        ("idleLatency=2s", "from 1us to 1s"),
+        ("governor=/etc", "governor must be the name of a governor"),
+        ("maxFrequency=2.4MHz", "maxFrequency must be a frequency in whole MHz"),
+        ("minFrequency=3GHz, maxFrequency=2GHz", "minFrequency must not be above maxFrequency, 2000MHz"),
+        ("governer=powersave", "governer unknown field, did you mean governor?"),
+        ("quiet" * 300, "must be a name"),
+    ],
+)
+def test_nothing_else_is_quiet(value: str, why: str) -> None:
+    (found, *_) = refused(annotated(f'nodeagent.io/quiet: "{value}"'))
     assert "nodeagent.io/quiet" in found
-    assert "cores" in found
+    assert why in found
 
 
 @pytest.mark.parametrize("key", ["nodeagent.io/near", "near.nodeagent.io/web"])
@@ -638,7 +668,7 @@ def pods(draw: st.DrawFn) -> Pod:
         termination_grace_seconds=draw(st.integers(0, 100)),
         given_qos=draw(st.none() | st.sampled_from(QosClass)),
         numa_node=draw(st.none() | st.integers(0, 9999)),
-        is_quiet=draw(st.booleans()),
+        quiet=draw(st.sampled_from([None, QuietRequest("quiet"), QuietRequest("", QuietSettings(3, boost=False))])),
         gives_back=draw(st.booleans()),
         core_class=(core_class := draw(st.sampled_from([None, "performance", "efficiency"]))),
         preferred_core_class=draw(st.sampled_from([None, "any", "performance"])) if core_class is None else None,

@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
 from nodeagent.core.host.quiet import list_quiet_settings
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.quiet import Profile, QuietRequest, QuietSettings
 from nodeagent.core.model.state import JOBS, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
@@ -93,6 +95,7 @@ class JobRequests:
         if wait_seconds and not ticket:
             raise JobRequestError("malformed request for a job: the ticket is empty", hint="ask with `nodeagent job`")
         pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near, quiet)
+        request, pod = pod.quiet, self._resolve_profile(pod)
         self._check_room(peer, is_queued=bool(ticket))
         waiting = self._queued if ticket else self._waiting
         owner = open_caller(peer.pid, peer.uid)
@@ -143,22 +146,52 @@ class JobRequests:
             "cgroup": f"{self._agent.edges.tree.root}/{entry.container_path(JOB_CONTAINER)}",
             "endsAtMs": self._jobs.find_end_ms(pod.uid),
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
-            **({"quiet": self._describe_quiet(placement.exclusive_cpus)} if pod.is_quiet else {}),
-            **({} if asked.optional("report") is None else self._describe_for_report()),
+            **({} if request is None else {"quiet": self._describe_quiet(pod, request, placement.exclusive_cpus)}),
+            **({} if asked.optional("report") is None else self._describe_for_report(request)),
         }
 
-    def _describe_quiet(self, exclusive: CpuSet) -> dict[str, object]:
+    def _resolve_profile(self, pod: Pod) -> Pod:
+        """Replace the profile of a job by its settings, which a later change of the configuration then leaves as they are.
+
+        Raises:
+            JobRequestError: the configuration has no such profile.
+        """
+        if pod.quiet is None:
+            return pod
+        profiles = self._agent.node.config.profiles
+        settings = pod.quiet.resolve(profiles)
+        if settings is None:
+            names = ", ".join(name for name, _ in profiles)
+            raise JobRequestError(
+                f"--quiet: there is no profile {pod.quiet.profile}",
+                hint=f"`profiles:` in the configuration has {names}",
+            )
+        return replace(pod, quiet=None if settings == QuietSettings() else QuietRequest(settings=settings))
+
+    def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
         """Describe the settings of a quiet job's cores: those in effect, and the others with reasons."""
-        unavailable = self._agent.edges.host_settings.unavailable
-        settings = list_quiet_settings(self._agent.node.topology, exclusive)
+        node, host = self._agent.node, self._agent.edges.host_settings
+        settings = (
+            {}
+            if pod.quiet is None
+            else list_quiet_settings(
+                node.topology,
+                exclusive,
+                pod.quiet.settings,
+                machine_wide_boost=node.config.machine_wide_boost,
+            )
+        )
         return {
-            "applied": {describe_setting(s): value for s, value in sorted(settings.items()) if s not in unavailable},
-            "missing": {describe_setting(s): unavailable[s] for s in sorted(settings) if s in unavailable},
+            "profile": request.profile,
+            "applied": {describe_setting(s): host.in_effect[s] for s in sorted(settings) if s in host.in_effect},
+            "missing": {describe_setting(s): host.unavailable[s] for s in sorted(settings) if s in host.unavailable},
         }
 
-    def _describe_for_report(self) -> dict[str, object]:
+    def _describe_for_report(self, request: QuietRequest | None) -> dict[str, object]:
         config = self._agent.node.config
-        return {"configurationHash": hash_config(config), "runThresholds": dict(config.run_thresholds)}
+        profile = Profile() if request is None else dict(config.profiles).get(request.profile, Profile())
+        thresholds = {**dict(config.run_thresholds), **dict(profile.run_thresholds)}
+        return {"configurationHash": hash_config(config), "runThresholds": thresholds}
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
         """Wait until a job holds nothing, and other programs can use its CPUs. The answer says whether that is so after a minute.

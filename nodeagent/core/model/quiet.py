@@ -1,0 +1,49 @@
+"""Quiet settings, which the cores of a pod have while it runs, and the named profiles of a node."""
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+DEFAULT_PROFILE = "quiet"
+"""Name of the profile that every node has."""
+
+
+class QuietSettings(Struct, frozen=True):
+    """Settings by name. None leaves a setting as it is."""
+
+    idle_latency_us: int | None = None
+    """Longest time to leave an idle state."""
+    governor: str | None = None
+    """Frequency governor."""
+    min_frequency_mhz: int | None = None
+    max_frequency_mhz: int | None = None
+    boost: bool | None = None
+    """Whether the cores may exceed their nominal frequency. True means the same as None, and takes a profile's False back."""
+
+    def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
+        """Return these settings, with the other ones where they are set."""
+        return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
+
+
+class QuietRequest(Struct, frozen=True):
+    """Request of a pod: a profile, and settings that replace the profile's."""
+
+    profile: str = ""
+    """Empty means no profile."""
+    settings: QuietSettings = QuietSettings()
+
+    def resolve(self, profiles: "tuple[tuple[str, Profile], ...]") -> QuietSettings | None:
+        """Return all settings, or None if there is no such profile."""
+        if not self.profile:
+            return self.settings
+        profile = dict(profiles).get(self.profile)
+        return None if profile is None else profile.settings.overridden_by(self.settings)
+
+
+class Profile(Struct, frozen=True):
+    settings: QuietSettings = QuietSettings()
+    run_thresholds: tuple[tuple[str, int], ...] = ()
+    """Largest rates of a clean run by disturbance, where they differ from the node's."""
+
+
+SHIPPED_PROFILES = ((DEFAULT_PROFILE, Profile(QuietSettings(idle_latency_us=5, governor="performance"))),)
+"""Profiles of a node whose configuration defines none. Only the lightest idle states can be left within 5 microseconds."""
