@@ -14,7 +14,8 @@ VERSION = 1
 Document = dict[str, Any]
 _SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
 WIDTH = 80
-_INDENT = 26
+_LEVEL_WIDTH, _NAME_WIDTH = 8, 16
+"""Widths of the first two columns. A longer name widens the second one."""
 _FIX_INDENT = 9
 
 
@@ -80,12 +81,14 @@ def describe_checks(found: tuple[CheckResult, ...]) -> Document:
 def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
     """Format one line per check, or more for a long reason. Fixes stay on one line, however long, for pasting."""
     lines = []
+    names = max(_NAME_WIDTH, *(len(check["check"]) for check in document["checks"]))
+    indent = _LEVEL_WIDTH + 1 + names + 1
     for check in document["checks"]:
         level = Level(check["level"])
-        first, *rest = break_text(check["reason"], width - _INDENT)
-        word = f"{level.value:<8}"
-        lines.append(f"{_paint(level, word, coloured)} {check['check']:<16} {first}")
-        lines += [" " * _INDENT + line for line in rest]
+        first, *rest = break_text(check["reason"], width - indent)
+        word = f"{level.value:<{_LEVEL_WIDTH}}"
+        lines.append(f"{_paint(level, word, coloured)} {check['check']:<{names}} {first}")
+        lines += [" " * indent + line for line in rest]
         if check["fix"]:
             lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
     counts = [

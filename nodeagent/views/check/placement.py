@@ -175,13 +175,14 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
     memory = [node for node in nodes if node.memory_bytes]
     ids, with_memory = (str(NumaSet.from_ids(node.id for node in some)) for some in (nodes, memory))
     size = sum(node.memory_bytes for node in memory)
-    why = f"NUMA nodes {ids} have no CPUs, as memory of CXL or GPUs"
+    has = f"node {ids} has" if len(nodes) == 1 else f"nodes {ids} have"
+    why = f"NUMA {has} no CPUs, as memory of CXL or GPUs"
     if not memory:
         yield CheckResult(name, Level.OK, f"{why}, and no memory now")
         return
     why += f" ({Quantity.of_bytes(size)}{'' if ids == with_memory else f' on {with_memory}'})"
     if facts.config is None:
-        yield CheckResult(name, Level.UNKNOWN, f"{why}; unknown who gets their memory: {facts.why_unconfigured}")
+        yield CheckResult(name, Level.UNKNOWN, f"{why}; unknown who gets that memory: {facts.why_unconfigured}")
         return
     placement = facts.config.placement
     is_static = placement.memory_manager_policy == "Static"
@@ -189,16 +190,18 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
     free = [
         node for node in memory if not is_static or _count_bytes(reserved.get(node.id)) < _find_reservable_bytes(node)
     ]
-    others = "other containers' memory may come from there once nearer nodes are full"
+    once = "memory may come from there once nearer nodes are full"
     if not free:
-        yield CheckResult(name, Level.OK, f"{why}; reservedMemory keeps Guaranteed pods off, and {others}")
+        yield CheckResult(
+            name, Level.OK, f"{why}; reservedMemory keeps Guaranteed pods off, and other containers' {once}"
+        )
         return
     gets = (
-        "the memory manager allocates their memory to Guaranteed pods, as any node's"
+        f"the memory manager allocates that memory to Guaranteed pods, as any node's, and other containers' {once}"
         if is_static
-        else ("memoryManagerPolicy None allocates no memory")
+        else f"memoryManagerPolicy None allocates no memory, so the containers' {once}"
     )
-    yield CheckResult(name, Level.NOTE, f"{why}; {gets}, and {others}", _format_reservation(facts, free))
+    yield CheckResult(name, Level.NOTE, f"{why}; {gets}", _format_reservation(facts, free))
 
 
 def _count_bytes(amount: Quantity | None) -> int:

@@ -221,8 +221,8 @@ CASES = [
     Case("cpus", "ok", "9 are offline because SMT is forced off: nothing is to be done", facts({"sys/devices/system/cpu/smt/control": "forceoff\n"}, topology=changed(offline=CpuSet.of(9)))),
     Case("cpus", "note", "9 offline", facts({"sys/devices/system/cpu/smt/control": "on\n"}, topology=changed(offline=CpuSet.of(9))), "cpu9/online"),
     Case("memory-only-nodes", "ok", "NUMA nodes 2-9 have no CPUs, as memory of CXL or GPUs, and no memory now", facts(topology=with_nodes(*[0] * 8))),
-    Case("memory-only-nodes", "note", f"NUMA nodes 2-4 have no CPUs, as memory of CXL or GPUs (192Gi on 2,4); memoryManagerPolicy None allocates no memory, and {FALLS_BACK}", facts(topology=with_nodes(96, 0, 96)), "memoryManagerPolicy: Static"),
-    Case("memory-only-nodes", "note", f"NUMA nodes 2 have no CPUs, as memory of CXL or GPUs (96Gi); the memory manager allocates their memory to Guaranteed pods, as any node's, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi"), topology=with_nodes(96)), "{numaNode: 2, limits: {memory: 98240Mi}}"),
+    Case("memory-only-nodes", "note", "NUMA nodes 2-4 have no CPUs, as memory of CXL or GPUs (192Gi on 2,4); memoryManagerPolicy None allocates no memory, so the containers' memory may come from there once nearer nodes are full", facts(topology=with_nodes(96, 0, 96)), "memoryManagerPolicy: Static"),
+    Case("memory-only-nodes", "note", f"NUMA node 2 has no CPUs, as memory of CXL or GPUs (96Gi); the memory manager allocates that memory to Guaranteed pods, as any node's, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi"), topology=with_nodes(96)), "{numaNode: 2, limits: {memory: 98240Mi}}"),
     Case("memory-only-nodes", "ok", f"reservedMemory keeps Guaranteed pods off, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi", n2="98240Mi"), topology=with_nodes(96))),
     Case("memory-only-nodes", "unknown", "the configuration is missing", facts(placement=None, topology=with_nodes(96))),
     Case("cpus", "note", "9 offline, 11 of unknown core", facts(topology=changed(offline=CpuSet.of(9), skipped=CpuSet.of(11))), "cpu9/online"),
@@ -824,3 +824,11 @@ def test_the_line_that_is_advised_for_containerd_mends_it(case: Case) -> None:
     mended = replace(case.facts.runtime, config=replace(case.facts.runtime.config or NriConfig(), **fields))
     after = verdict(replace(case.facts, runtime=mended), case.check)
     assert (after.level, after.fix) == (Level.OK, ""), after.reason
+
+
+def test_the_reasons_begin_in_one_column_however_long_a_check_is_called() -> None:
+    verdicts = run_checks(facts(topology=with_nodes(96, 0, 96)))
+    lines = render_node_check(describe_checks(verdicts), width=400).splitlines()
+    of_checks = [line for line in lines if line[:1].strip() and ": " not in line[:9]]
+    starts = {line.index(verdict.reason) for verdict in verdicts for line in of_checks if verdict.reason in line}
+    assert starts == {len("note     memory-only-nodes ")}

@@ -68,6 +68,13 @@ def _fewest(amount: int, sizes: list[int]) -> int:
             ["NUMA 1: 3 CPUs free of 4, 1 short", "NUMA 0: 1 CPU free of 4, 3 short"],
         ),
         (
+            4,
+            0,
+            [headroom(0, free=1, of=4), *(headroom(node, free=0, of=0) for node in range(1, 12))],
+            "on a single NUMA node",
+            ["NUMA 0: 1 CPU free of 4, 3 short", "NUMA 1-11: no CPUs"],
+        ),
+        (
             9,
             0,
             [headroom(0, free=4, of=4), headroom(1, free=2, of=4)],
@@ -104,11 +111,16 @@ def _fewest(amount: int, sizes: list[int]) -> int:
             3,
             [headroom(0, free=0, of=4), headroom(1, free=0, of=4, memory=(2, 8))],
             "on a single NUMA node",
-            ["NUMA 0: 0 CPUs free of 4, 1 short", "NUMA 1: 0 CPUs free of 4, 1 short; 2Gi of memory free, 1Gi short"],
+            [
+                "NUMA 0: 0 CPUs free of 4, 1 short",
+                "NUMA 1: 0 CPUs free of 4, 1 short; 2Gi of memory free, 1Gi short",
+                "NUMA 0: no memory",
+            ],
         ),
     ],
     ids=[
         "on one",
+        "on one beside many without CPUs",
         "more than all have",
         "on two of unlike nodes",
         "memory of two",

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from nodeagent.core.explain.numa_headroom import NodeHeadroom
 from nodeagent.core.explain.trace import ResourceStep
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.resources.explainer import AllocationStep, ResourceEvent
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
@@ -79,6 +80,10 @@ def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHe
     more = len(described) - MOST_NODES
     if more > 0:
         yield f"and {format_count(more, 'NUMA node')} that {'have' if more > 1 else 'has'} less"
+    for demand in demands:
+        without = [node for node in nodes if not demand.capacity_of(node) and not demand.describe_on(node)]
+        if without:
+            yield f"NUMA {NumaSet.from_ids(node.id for node in without)}: no {demand.name}"
 
 
 def _describe_node(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:

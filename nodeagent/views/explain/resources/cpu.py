@@ -57,6 +57,8 @@ class CpuDemand(Struct, frozen=True):
 
     def describe_on(self, node: NodeHeadroom) -> str:
         free, has, split = self.free_on(node), self.capacity_of(node), node.of(CpuHeadroom).split
+        if not has:
+            return ""
         found = f"{self.format_free(free)} free of {has}"
         if self.whole_cores and split:
             found += f" ({split} are in partly used cores)"
