@@ -80,10 +80,14 @@ class PlainTree(CgroupTree):
         for name, text in _FILES.items():
             if not name.startswith("cpuset"):
                 (self.root / path / name).write_text(text)
-        if not path or "cpuset" in (self.root / path / ".." / SUBTREE_CONTROL).read_text():
-            self.give_cpuset(self.root / path)
+        self.give_controllers(
+            self.root / path, (self.root / path / ".." / SUBTREE_CONTROL).read_text() if path else _CONTROLLERS
+        )
 
-    def give_cpuset(self, directory: Path) -> None:
+    def give_controllers(self, directory: Path, controllers: str) -> None:
+        (directory / "cgroup.controllers").write_text(controllers)
+        if "cpuset" not in controllers:
+            return
         for name, text in _FILES.items():
             if name.startswith("cpuset"):
                 (directory / name).write_text(text)
@@ -108,9 +112,8 @@ class PlainTree(CgroupTree):
                 shutil.rmtree(self.root / path)
             case EnableControllers(path, controllers):
                 (self.root / path / SUBTREE_CONTROL).write_text(" ".join(controllers))
-                for child in (self.root / path).iterdir() if "cpuset" in controllers else ():
-                    if child.is_dir():
-                        self.give_cpuset(child)
+                for child in filter(Path.is_dir, (self.root / path).iterdir()):
+                    self.give_controllers(child, " ".join(controllers))
             case SetAttribute(path, attribute, value):
                 if attribute is Attribute.CPUSET_CPUS:
                     (self.root / path / EFFECTIVE_CPUS).write_text(f"{value}\n")

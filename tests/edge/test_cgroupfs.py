@@ -214,6 +214,20 @@ def test_a_process_killed_for_memory_counts_once(tmp_path, events, kills):
     assert CgroupTree(str(tmp_path)).read(frozenset())[""].oom_kills == kills
 
 
+def test_files_of_controllers_that_a_cgroup_does_not_have_are_not_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    opened, opens = [], os.open
+
+    def open_file(path, *args, **more):
+        opened.append(str(path).rpartition("/")[2])
+        return opens(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", open_file)
+    CgroupTree(str(tmp_path)).read(frozenset())
+    controllers = {name.partition(".")[0] for name in opened if "." in name}
+    assert controllers == {"cgroup", "cpu", "memory"}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
     with tempfile.TemporaryDirectory() as directory:  # nobody else may enter it

@@ -261,7 +261,7 @@ def watch_without_file_descriptors(watch: ManifestWatch | CgroupWatch) -> None:
 
 
 def cgroup_with(directory: Path, name: str, text: str) -> CgroupTree:
-    (directory / "cgroup.controllers").write_text("cpu cpuset\n")
+    (directory / "cgroup.controllers").write_text("cpu cpuset memory\n")
     (directory / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     (directory / name).write_text(text)
     return CgroupTree(str(directory))

@@ -136,14 +136,14 @@ def start_state(
     """
     begin_turn(node, alive)
     problems: list[str] = []
-    saved = _read_saved_state(str(Path(node.config.state_directory) / STATE_FILE), problems)
+    saved = _read_saved_state(str(Path(node.config.state_directory) / STATE_FILE), manifests, problems)
     if saved is not None:
         return _adapt_state(node, saved, look, now_ms, devices)
     evidence = look()
     return None if evidence is None else _rebuild_state(node, manifests, now_ms, evidence, problems, devices)
 
 
-def _read_saved_state(path: str, problems: list[str]) -> SavedState | None:
+def _read_saved_state(path: str, manifests: tuple[Manifest, ...], problems: list[str]) -> SavedState | None:
     try:
         content = state_files.read(path, max_bytes=MAX_BYTES)
     except state_files.StateFileError as err:
@@ -152,7 +152,7 @@ def _read_saved_state(path: str, problems: list[str]) -> SavedState | None:
     if content is None:
         return None
     try:
-        return decode_state(content)
+        return decode_state(content, pods=(manifest.pod for manifest in manifests))
     except NodeStateError as err:
         problems.append(f"cannot use {path}: {err}")
         return None

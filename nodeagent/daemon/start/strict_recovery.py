@@ -50,7 +50,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
     if content is None:
         return _import_kubelet_state(node, manifests, now_ms)
     try:
-        saved = decode_state(content)
+        saved = decode_state(content, pods=(manifest.pod for manifest in manifests))
     except NodeStateError as err:
         hint = "install the nodeagent that wrote it, or " + way_out if err.is_newer else way_out
         raise StartError(f"cannot use {path}: {err}", hint=hint) from err

@@ -5,7 +5,8 @@ reader of version N reads all lower versions and refuses higher ones by name.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -118,8 +119,8 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
     return document
 
 
-def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
-    """Decode a state file. Without `judge`, a wrong checksum is accepted.
+def decode_state(content: bytes, *, judge: bool = True, pods: Iterable[Pod] = ()) -> SavedState:
+    """Decode a state file. Without `judge`, a wrong checksum is accepted. Of the given pods, those that the state has are not read again.
 
     Raises:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.
@@ -128,7 +129,7 @@ def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
         document = unseal(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
     except SealError as err:
         raise NodeStateError(err.message, is_newer=err.is_newer) from err
-    return _decode_saved_state(document)
+    return _decode_saved_state(document, {pod.uid: pod for pod in pods})
 
 
 def _format_json(document: object) -> str:
@@ -141,10 +142,10 @@ def state_from_document(document: object) -> SavedState:
     Raises:
         NodeStateError: a value is missing or has the wrong type.
     """
-    return _decode_saved_state(JsonValue(document))
+    return _decode_saved_state(JsonValue(document), {})
 
 
-def _decode_saved_state(document: JsonValue) -> SavedState:
+def _decode_saved_state(document: JsonValue, known: Mapping[str, Pod]) -> SavedState:
     try:
         runtime = document.optional("runtime")
         registry = Registry()
@@ -156,7 +157,7 @@ def _decode_saved_state(document: JsonValue) -> SavedState:
             registry = registry_from_document(runtime)
         state = NodeState(
             promises=_decode_promises(document.field("promises")),
-            entries=document.field("entries").each(_decode_entry),
+            entries=document.field("entries").each(partial(_decode_entry, known=known)),
             generation=document.field("generation").whole(),
             runtime=registry,
             units_boot_id=document.read_optional("unitsBootID", JsonValue.text, ""),
@@ -243,8 +244,8 @@ def _encode_entry(entry: PodEntry) -> Document:
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _decode_entry(document: JsonValue) -> PodEntry:
-    pod, containers = _decode_manifest_pod(document.field("pod")), document.field("containers")
+def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
+    pod, containers = _decode_manifest_pod(document.field("pod"), known), document.field("containers")
     source = document.read_optional("podSource", JsonValue.text, MANIFEST_DIRECTORY)
     domain = document.read_optional("domain", JsonValue.text, _domain_of_source(source))
     entry = PodEntry(
@@ -259,7 +260,7 @@ def _decode_entry(document: JsonValue) -> PodEntry:
         refused_change=document.read_optional(
             "refusedChange",
             lambda change: RefusedChange(
-                _decode_manifest_pod(change.field("pod")), _decode_refusal(change.field("refusal"))
+                _decode_manifest_pod(change.field("pod"), known), _decode_refusal(change.field("refusal"))
             ),
             None,
         ),
@@ -289,9 +290,13 @@ def _domain_of_source(source: str) -> str:
     return source if source == "containerd" else OWN
 
 
-def _decode_manifest_pod(document: JsonValue) -> Pod:
+def _decode_manifest_pod(document: JsonValue, known: Mapping[str, Pod]) -> Pod:
+    found = document.object()
+    match found:
+        case {"metadata": {"uid": str(uid)}} if uid in known and found == pod_to_document(known[uid]):
+            return known[uid]
     try:
-        return named_pod_from_document(document.object())
+        return named_pod_from_document(found)
     except DocumentError as err:
         raise MisfitError(f"{document.path}: {err}") from err
 

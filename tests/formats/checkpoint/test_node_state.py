@@ -225,6 +225,19 @@ def test_what_is_written_is_read_back(state: NodeState) -> None:
     assert saved.state == state
     assert saved.policies == POLICIES
     assert encode_state(saved.state, saved.policies) == content, "equal states are equal bytes"
+    pods = [entry.pod for entry in state.entries]
+    again = decode_state(content, pods=pods)
+    assert again == saved
+    assert all(any(entry.pod is known for known in pods) for entry in again.state.entries), (
+        "known pods are not read again"
+    )
+
+
+def test_a_manifest_that_has_changed_meanwhile_is_not_taken_for_the_pod_of_the_state() -> None:
+    entry = PodEntry(pod("a"), QosClass.BURSTABLE, Origin("a"), 1, containers=(ContainerStatus("app"),))
+    content = encode_state(NodeState(Promises(), (entry,)), POLICIES)
+    changed = replace(entry.pod, termination_grace_seconds=entry.pod.termination_grace_seconds + 1)
+    assert decode_state(content, pods=[changed]).state.entries == (entry,)
 
 
 @pytest.mark.parametrize(("source", "written"), [(MANIFEST_DIRECTORY, None), ("units", "units")])

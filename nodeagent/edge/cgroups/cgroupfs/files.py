@@ -122,8 +122,12 @@ class CgroupFiles:
             raise make_error(f"read {file}", file, err) from err
 
     def read_all(self, path: str, names: Iterable[str]) -> dict[str, str]:
-        """Read some small files of one cgroup. Files that don't exist are left out."""
+        """Read some small files of one cgroup. Files that don't exist are left out.
+
+        If `cgroup.controllers` is the first name, the files of controllers that the cgroup doesn't have are not looked for.
+        """
         found: dict[str, str] = {}
+        controllers: list[str] | None = None
         directory = os.path.join(self.root, path)  # noqa: PTH118 - as below
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -133,6 +137,8 @@ class CgroupFiles:
             raise make_error(f"open {directory}", directory, err) from err
         try:
             for name in names:
+                if controllers is not None and name[name.rfind("/") + 1 : name.find(".")] not in controllers:
+                    continue
                 try:
                     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
                     try:
@@ -146,6 +152,8 @@ class CgroupFiles:
                         raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
                 else:
                     found[name] = sys.intern(text.decode())  # most cgroups have the same texts
+                    if name == "cgroup.controllers":
+                        controllers = ["cgroup", *found[name].split()]
         finally:
             os.close(place)
         return found
