@@ -119,6 +119,29 @@ def test_a_manifest_is_put_in_place_as_it_is_and_said_with_where_its_pod_lands(n
     assert node.files() == [file], "and nothing else is left there"
 
 
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("words", [("diff", "many.yaml"), ("apply", "--force", "many.yaml"), ("delete", "many.yaml")])
+def test_the_screens_of_manifests_have_the_terminals_width(
+    node: Node, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], count: int
+) -> None:
+    pods = [pod(f"{'a-long-name-of-a-pod-' * 3}{number}", container("app", "4", "1Gi")) for number in range(count)]
+    written("many.yaml", *pods)
+    if words[0] == "delete":
+        node("apply", "--force", "many.yaml")
+    piped = node(words[0], *words[1:])[1]
+    node("delete", "many.yaml")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns in (80, 200):
+        if words[0] == "delete":
+            node("apply", "--force", "many.yaml")
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown = node(words[0], *words[1:])[1]
+        node("delete", "many.yaml")
+        assert max(map(len, shown.splitlines())) <= columns
+        assert "".join(shown.split()) == "".join(piped.split()), "nothing is left out"
+
+
 @pytest.mark.parametrize(
     ("mode", "kept"), [(0o666, 0o644), (0o664, 0o644), (0o640, 0o640), (0o600, 0o600), (0o755, 0o644)]
 )

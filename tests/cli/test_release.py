@@ -593,6 +593,19 @@ default/web: ends
 """
 
 
+def test_the_steps_have_the_terminals_width(
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for columns in (60, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["release", "--all", "--dry-run", "--root", str(copied)]) == 0
+        shown = capsys.readouterr().out
+        assert max(map(len, shown.splitlines())) <= columns
+        assert shown.split() == PLANNED.split(), "nothing is left out"
+    assert shown == PLANNED
+
+
 def test_of_a_copied_node_it_is_reported_what_would_be_given_back(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

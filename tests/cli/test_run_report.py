@@ -426,6 +426,21 @@ def test_differences_are_ranked_in_words(reports: Mapping[str, str], capsys: pyt
     )
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_comparison_has_the_terminals_width(
+    reports: Mapping[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    words = ["report", "compare", reports["good"], *[reports["bad"], reports["other"]] * 100]
+    main(words)
+    piped = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    main(words)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "".join(shown.split()) == "".join(piped.split()), "nothing is left out"
+
+
 def test_a_cause_is_ranked_before_its_bigger_effects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = RunTree(tmp_path)
     (tmp_path / "good.json").write_text(json.dumps(tree.report(tree.run)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.colour import text_width
+from nodeagent.cli.support.colour import find_terminal_width, text_width
 from nodeagent.cli.support.documents import format_document, render_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, EXIT_WRONG, PodRefusedError
 from nodeagent.cli.support.manifest_changes import (
@@ -35,6 +35,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import lock_manifests
 from nodeagent.views.apply.document import VERSION, add_decision, describe_applied
 from nodeagent.views.apply.text import format_applied, format_decision, format_differences, format_refused, full_name
+from nodeagent.views.wording.columns import fit_lines
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
@@ -77,11 +78,12 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     if not document["applied"]:
         return _report_refusal(options, document, refused, words[0])
     if options.output == "text":
-        sys.stdout.write(format_applied(document))
+        sys.stdout.write(fit_lines(format_applied(document), find_terminal_width()))
         sys.stdout.flush()
     pods = _wait_for_decisions(options, place, changes, document["pods"]) if options.wait else document["pods"]
     if options.output == "text" and not place.is_live:
-        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
+        note = "note: the agent is not running; it will act on this once started: systemctl start nodeagent"
+        sys.stdout.write(fit_lines(note, find_terminal_width()))
     if options.output != "text":
         sys.stdout.write(format_document(document | {"pods": pods}, options.output))
     return _find_exit_status(options, pods)
@@ -159,7 +161,10 @@ def _wait_for_decisions(
             sys.stdout.write(
                 ""
                 if entry is None
-                else format_decision(entry, state.promises, restarts=change.restarts or change.resizes)
+                else fit_lines(
+                    format_decision(entry, state.promises, restarts=change.restarts or change.resizes),
+                    find_terminal_width(),
+                )
             )
         late = [change.pod.full_name for change in awaited if not _has_effect(found[change.pod.uid])]
         if late:
@@ -200,6 +205,12 @@ def diff_manifests(options: argparse.Namespace) -> int:
     files: tuple[PodFile, ...] = read_pod_files(options.files)
     place, node = read_manifest_node(options)
     _, document = _try_changes("Diff", files, place, node)
-    sys.stdout.write(render_document(document, options.output, lambda one: format_differences(one, text_width())))
+    sys.stdout.write(
+        render_document(
+            document,
+            options.output,
+            lambda one: fit_lines(format_differences(one, text_width()), find_terminal_width()),
+        )
+    )
     differs = any(one["change"] != "unchanged" for one in (*document["pods"], *document.get("documents", ())))
     return EXIT_WRONG if differs else 0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import format_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR
@@ -29,6 +30,7 @@ from nodeagent.edge.files.manifests import SUFFIXES, lock_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import format_deleted, full_name
 from nodeagent.views.release_text import find_longest_end_seconds
+from nodeagent.views.wording.columns import fit_lines
 
 Document = dict[str, Any]
 
@@ -72,14 +74,15 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     if options.wait:
         document["left"] = left = _wait_for_pods(options, place, ending)
     if options.output == "text":
-        sys.stdout.write(format_deleted(document))
+        sys.stdout.write(fit_lines(format_deleted(document), find_terminal_width()))
         sys.stdout.flush()
     else:
         document["left"] = left
         sys.stdout.write(format_document(document, options.output))
         return EXIT_ERROR if left else 0
     if not place.is_live:
-        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
+        note = "note: the agent is not running; it will act on this once started: systemctl start nodeagent"
+        sys.stdout.write(fit_lines(note, find_terminal_width()))
     if left:
         raise WaitError(
             f"removed, but still there: {', '.join(left)}",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, format_document
 from nodeagent.cli.support.manifest_arguments import DAY_SECONDS, SPARE_SECONDS
 from nodeagent.cli.support.node.arguments import add_node_arguments, format_inspect_command, is_elsewhere
@@ -30,6 +31,7 @@ from nodeagent.views.release_text import (
     format_events,
     format_plan,
 )
+from nodeagent.views.wording.columns import fit_lines
 from nodeagent.views.wording.words import format_count
 
 if TYPE_CHECKING:
@@ -171,9 +173,8 @@ class _ReleaseReport:
         self._problem: NodeAgentError | None = None
 
     def say(self, *lines: str) -> None:
-        stream = sys.stdout if self._output == "text" else sys.stderr
-        for line in lines:
-            print(line, file=stream)
+        stream, width = (sys.stdout, find_terminal_width()) if self._output == "text" else (sys.stderr, None)
+        stream.writelines(fit_lines(line, width) for line in lines)
         stream.flush()
 
     def plan(self, state: NodeState, entries: Sequence[PodEntry]) -> None:

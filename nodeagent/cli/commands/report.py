@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 from nodeagent.cli.support.actions import add_actions
+from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, render_document, write_out
 from nodeagent.cli.support.named_files import NamedFile, named_path
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.json_values import MisfitError
 from nodeagent.views.certificate.comparison import ReadReport, describe_comparison, read_report, render_comparison
 from nodeagent.views.certificate.page import render_page
+from nodeagent.views.wording.columns import fit_lines
 
 _MOST_BYTES = 16 * 2**20
 _EPILOG = """\
@@ -52,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
     """
     reports = [read_file(path) for path in (options.good, *options.bad)]
     document = describe_comparison(reports[0], reports[1:])
-    sys.stdout.write(render_document(document, options.output, render_comparison))
+    sys.stdout.write(
+        render_document(
+            document, options.output, lambda found: fit_lines(render_comparison(found), find_terminal_width())
+        )
+    )
     if options.html is not None:
         write_out(options.html, render_page(reports, document).encode(), mode=0o644, option="--html")
     return 0

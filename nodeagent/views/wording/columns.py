@@ -46,6 +46,11 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
     return laid
 
 
+def fit_lines(text: str, width: int | None) -> str:
+    """Break each line of a text that is longer than the width. Without a width, the text stays as it is."""
+    return "".join(f"{part}\n" for line in text.splitlines() for part in break_text(line, width))
+
+
 def break_text(text: str, width: int | None) -> list[str]:
     """Break a text at line ends, and after commas, spaces, slashes and hyphens, or else in the middle of a word.
 
