@@ -84,7 +84,7 @@ def render_queue(document: Document, width: int | None, name_user: Callable[[int
     if not document["jobs"]:
         return "no job runs, and none waits\n"
     at_ms, position = document["atMs"], 0
-    rows, lines = [("", "JOB", "USER", "PID", "CPUS", "MEMORY", "STATE")], []
+    rows, unknown = [("", "JOB", "USER", "PID", "CPUS", "MEMORY", "STATE")], dict[str, list[str]]()
     for job in document["jobs"]:
         is_waiting = job["state"] == "waiting"
         position += is_waiting
@@ -93,11 +93,15 @@ def render_queue(document: Document, width: int | None, name_user: Callable[[int
             state += f", starts at the latest {format_time_until(job['startsByMs'] - at_ms)}"
         elif is_waiting:
             state += ", start unknown"
-            lines += break_text(f"{position}. {job['name']}: its start is unknown: {job['startUnknown']}", width)
+            unknown.setdefault(job["startUnknown"], []).append(f"{position}. {job['name']}")
         elif job["endsByMs"] is not None:
             state += f", ends at the latest {format_time_until(job['endsByMs'] - at_ms)}"
         else:
             state += ", no time limit"
         number, user = f"{position}." if is_waiting else "", name_user(job["user"])
         rows.append((number, job["name"], user, str(job["pid"]), job["cpus"], job["memory"], state))
-    return "\n".join([*format_table(rows, width), *lines, ""])
+    lines = format_table(rows, width)
+    for why, (first, *more) in unknown.items():
+        whose = f"{first} and {len(more)} more: their" if more else f"{first}: its"
+        lines += break_text(f"{whose} start is unknown: {why}", width)
+    return "\n".join([*lines, ""])

@@ -10,7 +10,7 @@ from typing import Any
 
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.wire.exchange import Peer
-from nodeagent.views.job_queue import ShownJob, describe_queue
+from nodeagent.views.job_queue import ShownJob, describe_queue, render_queue
 from tests.support import json_schema
 from tests.support.described_nodes import golden
 from tests.support.job_agent import admit_job, answer_jobs
@@ -64,3 +64,13 @@ def test_a_job_behind_those_whose_starts_are_worked_out_says_so() -> None:
     first = shown("first", waits=True, max_ms=MINUTE_MS, starts_by_ms=NOW_MS + MINUTE_MS)
     _, job = describe_queue((first, shown("far", waits=True, is_behind_limit=True)), NOW_MS)["jobs"]
     assert job["startUnknown"] == "it is worked out only for the first waiting jobs"
+
+
+def test_the_same_reason_is_told_once_and_the_table_has_the_terminals_width() -> None:
+    jobs = (shown("endless"), *(shown(f"never-{'long-' * 9}{n}", waits=True, max_ms=MINUTE_MS) for n in range(200)))
+    for width in (80, 200):
+        lines = render_queue(describe_queue(jobs, NOW_MS), width, str).splitlines()
+        assert max(map(len, lines)) <= width
+        told = " ".join(line.strip() for line in lines if "start is unknown" in line or lines[-1] == line)
+        assert told.count("PID 4711's job has no time limit") == 1
+        assert "and 199 more: their start is unknown" in " ".join(" ".join(lines[-3:]).split())

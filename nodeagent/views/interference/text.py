@@ -18,22 +18,29 @@ _NOT_ALONE = "NOT ALONE"
 
 
 def render_interference(document: Document, width: int | None = WIDTH, *, coloured: bool = False) -> str:
-    """Format a table for each owner, in the order of the document."""
+    """Format a table for each owner, in the order of the document, or a line if nothing else ran there."""
     if not document["cpus"] and not document["changed"]:
         return "No pod has exclusive CPUs.\n"
-    lines = []
+    paragraphs: list[list[str]] = []
+    has_table = True
     for owner in document["cpus"]:
-        lines += [*_format_owner(owner, width), ""]
+        had_table, has_table = has_table, any(owner[kind] for kind in ("tasks", "interrupts", "softirqs"))
+        lines = _format_owner(owner, width)
+        if had_table or has_table:
+            paragraphs.append(lines)
+        else:  # without a gap, as hundreds may be alone
+            paragraphs[-1] += lines
     for one in document["changed"]:
         why = "allocated or released during the measurement, so their tasks are unknown"
-        lines += [*break_text(f"{one['pod']}: CPUs {one['cpus']}: {why}", width), ""]
+        paragraphs.append(break_text(f"{one['pod']}: CPUs {one['cpus']}: {why}", width))
     total = f"counted for {document['microseconds'] / 1_000_000:.1f} s" + (
         ", ended early" if document["endedEarly"] else ""
     )
     if document["dropped"]:
         lost = format_count(document["dropped"], "event")
         total += f"; {lost} did not fit into the kernel's tables, so the numbers are too low: count for less time"
-    text = "\n".join([*lines, *break_text(total, width)]) + "\n"
+    paragraphs.append(break_text(total, width))
+    text = "\n\n".join("\n".join(lines) for lines in paragraphs) + "\n"
     return text.replace(_NOT_ALONE, f"\x1b[1;93m{_NOT_ALONE}\x1b[0m") if coloured else text
 
 

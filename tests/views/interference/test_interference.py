@@ -241,3 +241,11 @@ def test_a_node_without_exclusive_cpus() -> None:
     json_schema.check(describe_idle_node(), "interference")
     assert is_alone(describe_idle_node())
     assert render_interference(describe_idle_node()) == "No pod has exclusive CPUs.\n"
+
+
+def test_owners_that_nothing_disturbs_take_a_line_each() -> None:
+    quiet = {"containers": ["app"], "tasks": [], "interrupts": [], "softirqs": [], "alone": True}
+    document = describe_idle_node() | {"cpus": [{**quiet, "pod": f"a/{n}", "cpus": str(n)} for n in range(200)]}
+    *lines, gap, counted = render_interference(document).splitlines()
+    assert lines == [f"a/{n} app: CPUs {n}: alone" for n in range(200)]
+    assert (gap, counted) == ("", "counted for 0.0 s")
