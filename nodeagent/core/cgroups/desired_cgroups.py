@@ -5,7 +5,6 @@ This module knows neither the kernel's file formats nor the order of writes (see
 
 from collections.abc import Iterable, Iterator, Set as AbstractSet
 from itertools import chain
-from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -99,8 +98,8 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool, and for
-    a pooled pod only whether they leave any.
+    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool or
+    none.
 
     Args:
         config: the configuration.
@@ -121,12 +120,26 @@ def pod_cgroups(
             return _make_pooled_cgroups(config, kernel, entry, controllers, is_starved=not pool)
         return _make_pod_cgroups(config, node, kernel, state, entry, controllers)
 
+    def find_inputs(entry: PodEntry) -> tuple[PodEntry, PodPromises, object]:
+        held = state.promises.of_pod(entry.pod.uid)
+        return entry, held, default if _uses_pool(entry, held, kernel.online) else None
+
     return (last or PodCgroups()).follow(
         (config, node, kernel, bool(pool)),
         [(entry.pod.uid, entry) for entry in state.own_entries() if entry.is_active],
-        lambda entry: (entry, state.promises.of_pod(entry.pod.uid), None if entry.is_pooled else default),
+        find_inputs,
         make,
         quiet - {entry.pod.uid for entry in state.entries if not entry.is_pooled},
+    )
+
+
+def _uses_pool(entry: PodEntry, held: PodPromises, online: CpuSet) -> bool:
+    """Whether the values of a pod's cgroups name CPUs of the shared pool. The cgroups of a pooled pod have no cpuset."""
+    if entry.is_pooled or entry.pins_units:
+        return entry.pins_units
+    own = dict(held.of(CpuHoldings).cpus)
+    return any(
+        container.is_mixed or not own.get(container.name, CpuSet()) & online for container in entry.pod.containers
     )
 
 
@@ -147,15 +160,12 @@ def desired_cgroups(
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
     gate = config.placement.gate("PodLevelResources")
-    burstable_milli, key = {True: 0, False: 0}, ("pod_cgroup_request", gate)
+    burstable_milli = {True: 0, False: 0}
     for inputs, _ in pods.kept.values():
         entry = inputs[0]
         if entry.qos is QosClass.BURSTABLE:
-            milli = cast("int | None", entry.pod.derived.get(key))
-            if milli is None:
-                milli = pod_cgroup_amounts(entry.pod, pod_level_resources=gate).cpu_request_milli
-                entry.pod.derived[key] = milli
-            burstable_milli[entry.is_pooled] += milli
+            amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
+            burstable_milli[entry.is_pooled] += amounts.cpu_request_milli
     of_pods = tuple(chain.from_iterable([wants for _, wants in pods.kept.values()]))
     unpooled = chain.from_iterable([wants for inputs, wants in pods.kept.values() if not inputs[0].is_pooled])
     return (

@@ -5,6 +5,7 @@ module knows no policy and no cgroup file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -152,8 +153,16 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
     """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
 
     A CPU or memory limit applies only if every container (init containers included) or the pod itself declares it. The caller decides
-    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs).
+    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs). The pod keeps the values.
     """
+    key = ("pod_cgroup_amounts", pod_level_resources)
+    known = cast("CgroupAmounts | None", pod.derived.get(key))
+    if known is None:
+        known = pod.derived[key] = _compute_pod_amounts(pod, pod_level_resources)
+    return known
+
+
+def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
     requests = effective_requests(pod, pod_level_resources=pod_level_resources)
     limits = effective_limits(pod, pod_level_resources=pod_level_resources)
     own = pod.resources.limits if pod_level_resources and pod.resources is not None else Resources()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, usable_cpus
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, pod_cgroups, usable_cpus
 from nodeagent.core.cgroups.write_order import GatherThreads
 from nodeagent.core.model.cgroup import (
     Attribute,
@@ -22,7 +22,7 @@ from nodeagent.core.model.cgroup_layout import POOL, is_pooled
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
 from nodeagent.core.model.state import Phase
-from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
+from nodeagent.core.resources.cpu.holdings import default_set, own_set_of, with_default_set
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
@@ -218,6 +218,17 @@ def test_a_mixed_container_follows_the_pool_and_nobody_else_is_on_its_cpus() -> 
         assert machine.effective("poduid-m/app") == CpuSet.parse("1,5") | pool
         assert agent.plan().changes == ()
     assert pool == CpuSet.parse("0,2-4,6-7")
+
+
+def test_only_the_cgroups_of_pods_that_use_the_pool_are_made_anew_when_it_changes() -> None:
+    _, agent = started(
+        node(), pod("x", app(cpu="2")), pod("m", mixed()), pod("both", app(cpu="1"), app("b", cpu="1500m"))
+    )
+    of, state = agent.machine.node, agent.state
+    before = pod_cgroups(of.config, of.managers, of.kernel, state)
+    smaller = replace(state, promises=with_default_set(state.promises, default_set(state.promises) - CpuSet.of(15)))
+    after = pod_cgroups(of.config, of.managers, of.kernel, smaller, before)
+    assert {uid for uid, (_, value) in after.kept.items() if value is not before.kept[uid][1]} == {"uid-m", "uid-both"}
 
 
 def test_with_an_empty_pool_a_mixed_container_has_its_own_cpus_and_is_not_frozen() -> None:
