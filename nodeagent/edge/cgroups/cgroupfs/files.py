@@ -98,13 +98,14 @@ class CgroupFiles:
         return above[-1] if above else self.root
 
     def list_children(self, path: str) -> list[str]:
+        directory = os.path.join(self.root, path)  # noqa: PTH118 - as below
         try:
-            with os.scandir(self.root / path) as entries:
-                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+            with os.scandir(directory) as entries:
+                return sorted([e.name for e in entries if e.is_dir(follow_symlinks=False)])
         except FileNotFoundError:
             return []  # the cgroup is gone
         except OSError as err:
-            raise make_error(f"list {self.root / path}", self.root / path, err) from err
+            raise make_error(f"list {directory}", directory, err) from err
 
     def read(self, path: str, name: str) -> str | None:
         """Read a file. None means that the file doesn't exist, because its controller is off or the cgroup is gone."""
