@@ -74,8 +74,11 @@ OF_ACCESS = {
     "nodeagent.formats.kernel.device_files",
 }
 """What is needed where somebody is given a device's files."""
-MOST_MIB = 44
+MOST_MIB = 40
 OF_OTHERS = {
+    "prometheus_client",
+    "http.server",
+    "ssl",
     "rich",
     "pygments",
     "typing_extensions",

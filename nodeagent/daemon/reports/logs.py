@@ -17,7 +17,10 @@ from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
 from nodeagent.lean_imports import without
 from nodeagent.views.holdings.by_resource import promised_fields
 
-with without("rich"):  # which structlog would draw tracebacks with, and which takes 4 MiB
+with (
+    without("rich"),
+    without("ssl"),
+):  # of 4 and 2 MiB: for tracebacks in colour, and for connections that asyncio could encrypt
     import structlog
 
 AgentEvent = Literal[
