@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all demo test test-all test-unit test-vectors test-guests soak guest guest-packages install uninstall
 .PHONY: format reference shown docs screens
-.PHONY: bench bench-costs bench-guest bench-matrix bench-docs figures
+.PHONY: bench bench-churn bench-costs bench-guest bench-matrix bench-docs figures
 .PHONY: dist deb clean
 
 all: test
@@ -100,6 +100,10 @@ bench-costs: $(VENV)/.ready
 # What an agent costs in a guest beside 0, 100 and 400 pods, in half an hour; benchmarks/results/guest.json.
 bench-guest: $(VENV)/.ready
 	$(BIN)/python -m integration.guest_costs
+
+# An hour of 1,000 pods that come and go beside an agent that is restarted; benchmarks/results/churn.json.
+bench-churn: $(VENV)/.ready
+	$(BIN)/python -m benchmarks --churn
 
 # One more admission on every machine, with every number of pods and every set of options; benchmarks/results/matrix.json.
 bench-matrix: $(VENV)/.ready

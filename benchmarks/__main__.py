@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from benchmarks import RESULTS, ROOT
+from benchmarks.churn import churn
 from benchmarks.costs import costs
 from benchmarks.goals import Row, rows
 from benchmarks.matrix import cells
@@ -28,14 +29,25 @@ def main() -> int:
         help="what an agent and its commands cost, instead of the goals of decisions: all rows, or those of one generator",
     )
     parser.add_argument(
+        "--churn",
+        nargs="?",
+        const=60.0,
+        type=float,
+        metavar="MINUTES",
+        help="1,000 pods that come and go at random, beside an agent that is restarted, instead of the goals",
+    )
+    parser.add_argument(
         "--docs", action="store_true", help="measure nothing: write the kept figures into docs/performance.md"
     )
     args = parser.parse_args()
     if args.docs:
-        DOCS.write_text(rewritten(DOCS.read_text(), *map(kept, ("goals", "costs", "guest", "matrix"))))
+        DOCS.write_text(rewritten(DOCS.read_text(), *map(kept, ("goals", "costs", "churn", "guest", "matrix"))))
         return 0
     if args.long:
         measure_matrix()
+        return 0
+    if args.churn is not None:
+        measure_churn(args.churn)
         return 0
     if args.costs is None:
         measure_goals()
@@ -61,6 +73,15 @@ def measure_costs(only: str) -> None:
         new = {row["name"]: row for row in found["rows"]}
         found["rows"] = [new.pop(row["name"], row) for row in kept("costs")["rows"]] + list(new.values())
     keep("costs", found)
+    print(introduction(found), "", *aligned(table(found, "before")), sep="\n")
+    print("", f"missed: {', '.join(missed(found)) or 'no goal'}", sep="\n")
+
+
+def measure_churn(minutes: float) -> None:
+    clock = Clock()
+    clock.calibrate()
+    found = document(clock, tuple(told(churn(clock, minutes))), ())
+    keep("churn", found)
     print(introduction(found), "", *aligned(table(found, "before")), sep="\n")
     print("", f"missed: {', '.join(missed(found)) or 'no goal'}", sep="\n")
 

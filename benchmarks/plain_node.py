@@ -1,15 +1,17 @@
 """A node on plain files: the agent's whole turn, with real state files, a real manifest directory, and directories in the place of cgroups.
 
 A plain file takes what is written to it. This kernel adds what a real one does by itself: the files of a new cgroup, and effective values.
-`spent_seconds` is the processor time of that, which no figure contains.
+`agent_ms` leaves the processor time of that out.
 """
 
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,6 @@ from tests.support.world import Node
 
 _CONTROLLERS = "cpuset cpu io memory pids\n"
 _FILES = {
-    "cgroup.controllers": _CONTROLLERS,
     "cgroup.subtree_control": "",
     "cgroup.events": "populated 0\nfrozen 0\n",
     "cgroup.procs": "",
@@ -50,7 +51,8 @@ _FILES = {
 }
 
 
-_spent: list[float] = []
+_spent = [0.0]
+"""Seconds."""
 
 
 @contextmanager
@@ -58,12 +60,19 @@ def spending() -> Iterator[None]:
     """Count the processor time of what isn't the agent's."""
     began = time.process_time()
     yield
-    _spent.append(time.process_time() - began)
+    _spent[0] += time.process_time() - began
 
 
-def spent_seconds() -> float:
-    """Return the processor time of this kernel so far."""
-    return sum(_spent)
+def agent_ms() -> float:
+    """Return the processor time of this process without that of this kernel, in ms."""
+    return (time.process_time() - _spent[0]) * 1000
+
+
+def measure(run: Callable[[], object]) -> float:
+    """Return the processor time of the agent's part of a run, in ms."""
+    began_ms = agent_ms()
+    run()
+    return agent_ms() - began_ms
 
 
 class PlainTree(CgroupTree):
@@ -73,7 +82,8 @@ class PlainTree(CgroupTree):
         self.events = CgroupWatch(str(root), wake)
         super().__init__(str(root), watch=self.events)
         self._granted = {EFFECTIVE_CPUS: cpus, EFFECTIVE_MEMS: mems}
-        self.make("")
+        if not root.exists():
+            self.make("")
 
     def make(self, path: str) -> None:
         (self.root / path).mkdir(parents=True, exist_ok=True)
@@ -126,56 +136,74 @@ class PlainTree(CgroupTree):
 
 @dataclass
 class PlainLauncher:
-    """A launcher whose processes are lines in `cgroup.procs`."""
+    """A launcher whose processes are what `cgroup.events` says of them. It outlives the agent."""
 
     root: Path
     runs: dict[str, RunStatus] = field(default_factory=dict)
+    requests: dict[str, StartRequest] = field(default_factory=dict)
+    """Requests of the runs."""
 
     changed: list[str] = field(default_factory=list)
     """IDs of the runs that have changed, in order. A token counts how many of them the agent knows."""
+    _pids: Iterator[int] = field(default_factory=lambda: count(4_000_000))
+    _processes: Counter[Path] = field(default_factory=Counter)
+    """Number of processes at and below each cgroup."""
 
     def list_changes(self, since: str) -> Changes:
-        changed = dict.fromkeys(self.changed[int(since or 0) :])
+        if not since:
+            self.changed.clear()
+            return Changes(tuple(self.runs.values()), (), "0", is_whole=True)
+        changed = dict.fromkeys(self.changed[int(since) :])
         statuses = tuple(self.runs[run_id] for run_id in changed if run_id in self.runs)
         gone = tuple(run_id for run_id in changed if run_id not in self.runs)
-        return Changes(statuses, gone, str(len(self.changed)), is_whole=not since)
+        return Changes(statuses, gone, str(len(self.changed)), is_whole=False)
 
     def start(self, request: StartRequest) -> RunStatus:
-        run = self.runs[request.id] = Running(request.id, 4_000_000 + len(self.runs), 1, "boot", None, 1)
+        run = self.runs[request.id] = Running(request.id, next(self._pids), 1, "boot", None, 1)
+        self.requests[request.id] = request
         self.changed.append(request.id)
-        with spending():
-            self._populate(Path(str(request.cgroup)), populated=True)
+        self._count(request, 1)
         return run
 
     def signal(self, run_id: str, _number: int) -> bool:
-        self.runs[run_id] = Exited(run_id, 1, None, 1, 2, Returned(0))
-        self.changed.append(run_id)
+        if isinstance(self.runs[run_id], Running):
+            self.runs[run_id] = Exited(run_id, 1, None, 1, 2, Returned(0))
+            self.changed.append(run_id)
+            self._count(self.requests[run_id], -1)
         return True
 
     def ack(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         for run_id in ids:
-            del self.runs[run_id]
+            del self.runs[run_id], self.requests[run_id]
             self.changed.append(run_id)
         return ids
 
-    def _populate(self, directory: Path, *, populated: bool) -> None:
-        while directory != self.root:
-            (directory / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
-            directory = directory.parent
+    def _count(self, request: StartRequest, processes: int) -> None:
+        with spending():
+            directory = Path(str(request.cgroup))
+            while directory != self.root:
+                before = bool(self._processes[directory])
+                self._processes[directory] += processes
+                if bool(self._processes[directory]) != before:
+                    (directory / "cgroup.events").write_text(f"populated {int(not before)}\nfrozen 0\n")
+                if not self._processes[directory]:
+                    del self._processes[directory]
+                directory = directory.parent
 
 
 @dataclass
 class PlainDaemon(Daemon):
     """The agent's process over plain files."""
 
+    launcher: PlainLauncher = field(init=False)
+
     def make_tree(self) -> Any:
         topology = self.machine.node.managers.topology
         mems = str(topology.memory_nodes)
-        self.tree = PlainTree(self.directory / "cgroup", str(topology.online), mems, lambda: None)
+        self.tree = PlainTree(self.launcher.root, str(topology.online), mems, lambda: None)
         return self.tree
 
     def make_client(self) -> Any:
-        self.launcher = PlainLauncher(self.tree.root)
         return self.launcher
 
 
@@ -188,13 +216,13 @@ def manifest(number: int, resources: str) -> str:
 
 
 @contextmanager
-def plain_agent(of: Node, directory: Path) -> Iterator[PlainDaemon]:
-    """Run an agent on plain files below a directory."""
+def plain_agent(of: Node, directory: Path, launcher: PlainLauncher | None = None) -> Iterator[PlainDaemon]:
+    """Run an agent on plain files below a directory. With the launcher of an earlier agent there, this is a restart."""
     made: list[PlainDaemon] = []
     manifests = directory / "manifests"
-    manifests.mkdir()
+    manifests.mkdir(exist_ok=True)
     state = directory / "state"
-    state.mkdir()
+    state.mkdir(exist_ok=True)
 
     def wake() -> None:
         made[0].agent.wakeups.wake(WakeUpReason.MANIFESTS)
@@ -202,6 +230,7 @@ def plain_agent(of: Node, directory: Path) -> Iterator[PlainDaemon]:
     with closing(ManifestList(str(manifests), ManifestWatch(str(manifests), wake), 20.0)) as files:
         listed: Any = files
         daemon = PlainDaemon(Machine(of), state, listed)
+        daemon.launcher = launcher or PlainLauncher(state / "cgroup")
         made.append(daemon)
         daemon.start()
         daemon.tree.events.renew()

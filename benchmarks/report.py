@@ -109,11 +109,12 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
-def rewritten(text: str, short: Document, costs: Document, guest: Document, long: Document) -> str:
+def rewritten(text: str, short: Document, costs: Document, churn: Document, guest: Document, long: Document) -> str:
     """Put the tables into docs/performance.md, between their markers."""
     parts = {
         "goals": f"{introduction(short)}\n\n{markdown(table(short))}",
         "costs": f"{introduction(costs)}\n\n{markdown(table(costs, 'before'))}",
+        "churn": f"{introduction(churn)}\n\n{markdown([[row[0], *row[2:]] for row in table(churn)])}",
         "guest": markdown([[*row[:4], *row[5:]] for row in table(guest, "before")]),
         "matrix": f"{introduction(long)}\n\n{markdown(matrix(long))}",
     }

@@ -1,14 +1,13 @@
 """Costs of a turn beside many pods: at rest, and for one pod more, by the agent's whole turn on plain files (plain_node.py)."""
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.agent_costs import calls
 from benchmarks.goals import Row, timed
-from benchmarks.plain_node import PlainDaemon, manifest, plain_agent, settle, spent_seconds
+from benchmarks.plain_node import PlainDaemon, manifest, measure, plain_agent, settle
 from benchmarks.timing import Clock
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -81,13 +80,6 @@ def turns(clock: Clock) -> Iterator[Row]:
 
             name = f"one exclusive pod more beside {pods} pods, all its turns"
             yield timed("turns", name, clock.time_runs(add), goal, one_more)
-
-
-def measure(run: Callable[[], object]) -> float:
-    """Return the processor time of the agent's part of a run, in ms."""
-    began, kernel = time.process_time(), spent_seconds()
-    run()
-    return (time.process_time() - began - (spent_seconds() - kernel)) * 1000
 
 
 def counted(name: str, count: int, compared: str) -> Row:

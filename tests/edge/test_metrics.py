@@ -13,7 +13,7 @@ from nodeagent.core.metrics.agent_metrics import METRICS, find_old_name
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import ALIGNED, ASSIGNMENTS, TOPOLOGY_DURATION, aligned, assignments
 from nodeagent.core.metrics.totals import MetricTotals
-from nodeagent.edge.observability.metrics import CONTENT_TYPE, Exposition
+from nodeagent.daemon.reports.exposition import CONTENT_TYPE, Exposition
 from nodeagent.edge.observability.metrics_http import MetricsPages
 from nodeagent.edge.transport.listening import ListenError, listen
 from nodeagent.edge.transport.serving import Server, ServingThread

@@ -20,7 +20,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
-from nodeagent.edge.observability.metrics import Exposition
+from nodeagent.daemon.reports.exposition import Exposition
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
 from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.inspect.document import inspect_node

@@ -623,10 +623,10 @@ class Daemon:
     def turn(self, *reasons: WakeUpReason) -> float:
         self.steps.granted = CpuSet()
         pause = self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}), self.standing)
-        self._check_derived()
+        self.check_derived()
         return pause
 
-    def _check_derived(self) -> None:
+    def check_derived(self) -> None:
         """Compare what is kept from turn to turn with the same made from scratch."""
         memory = self.agent.memory
         inputs: Any = memory.pod_cgroups.common

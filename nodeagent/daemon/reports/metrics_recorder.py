@@ -27,8 +27,8 @@ from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.core.turn.world import EventKind, Turn
 from nodeagent.daemon.reports.container_pressure import ContainerPressure
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
+from nodeagent.daemon.reports.exposition import Exposition
 from nodeagent.daemon.turn.execution import ExecutionResult
-from nodeagent.edge.observability.metrics import Exposition
 from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import promised_fields

@@ -13,11 +13,11 @@ from nodeagent.daemon.domains.jobs.job_queue import JobQueue
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.reports.api_operations import ApiOperations
+from nodeagent.daemon.reports.exposition import CONTENT_TYPE
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.reports.status import report_readiness
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.problem import Problem
-from nodeagent.edge.observability.metrics import CONTENT_TYPE
 from nodeagent.edge.observability.metrics_http import MetricsPages
 from nodeagent.edge.processes.user_database import find_group_id
 from nodeagent.edge.transport.listening import ListenError, listen
