@@ -21,10 +21,10 @@ is_made() {
     [ -f /etc/systemd/system/nodeagent.service ]
 }
 
-# Give a directory what an agent is configured with, and take the sample given where nothing is yet.
+# Give a directory what an agent is configured with, and take the sample given where nothing is yet: whole, or not at all.
 ensure_configuration() {
     install -d -m 755 "$1" "$1/manifests"
-    [ -e "$1/config.yaml" ] || install -m 644 "$2" "$1/config.yaml"
+    [ -e "$1/config.yaml" ] || { install -m 644 "$2" "$1/.config.yaml.new" && mv "$1/.config.yaml.new" "$1/config.yaml"; }
 }
 
 # Its members may ask the agent's socket.

@@ -148,6 +148,57 @@ def test_only_a_purge_takes_configuration_and_state(tmp_path: Path) -> None:
     assert not any(path.exists() for path in kept)
 
 
+KILL = "kill -9 $PPID; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "killed_at"),
+    [
+        *(("prerm", ("remove",), order) for order in ("stop nodeagent.service", "stop nodeagent-pods", "clean ")),
+        *(("postinst", ("configure", ""), order) for order in ("daemon-reload", "is-active", "start nodeagent")),
+        ("postrm", ("purge",), "groupdel"),
+    ],
+)
+def test_a_script_that_was_killed_finishes_when_dpkg_runs_it_again(
+    tmp_path: Path, script: str, arguments: tuple[str, ...], killed_at: str
+) -> None:
+    hosts = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        hosts.append(used(tmp_path / name, populated=False))
+    whole, killed = hosts
+    assert whole.run(script, *arguments) == (0, "")
+    commands = tmp_path / "killed/commands"
+    for command in ("systemctl", "deb-systemd-invoke", "groupdel", "getent"):
+        stub, kept = commands / command, (commands / command).read_text()
+        if command == "getent" and killed_at == "groupdel":
+            stub.write_text("#!/bin/sh\n")  # the group is there
+        elif command != "getent":
+            stub.write_text(f'#!/bin/sh\ncase "{command} $*" in *"{killed_at}"*) {KILL};; esac\n{kept}')
+    assert killed.run(script, *arguments)[0] == -9
+    for command in ("systemctl", "deb-systemd-invoke", "groupdel"):
+        stub = commands / command
+        stub.write_text(stub.read_text().replace(KILL, ":"))
+    assert killed.run(script, *arguments) == (0, "")
+    last = len(whole.orders())
+    assert [order for order in killed.orders()[-last:] if "group" not in order] == [
+        order for order in whole.orders() if "group" not in order
+    ]
+
+
+def test_a_copy_that_was_cut_off_is_not_taken_for_the_configuration(tmp_path: Path) -> None:
+    host = Host(tmp_path, active=False, populated=False)
+    stub = tmp_path / "commands/install"
+    stub.write_text(f'#!/bin/sh\nif [ "$1" = -d ]; then mkdir -p "$4" "$5"; else printf sam >"$4"; {KILL}; fi\n')
+    stub.chmod(0o755)
+    assert host.run("postinst", "configure", "")[0] == -9
+    stub.unlink()
+    assert host.run("postinst", "configure", "") == (0, "")
+    assert {path.name: path.read_text() for path in (tmp_path / "etc/nodeagent").iterdir() if path.is_file()} == {
+        "config.yaml": "sample\n"
+    }
+
+
 def files_of(host: Host) -> dict[str, str]:
     found = (path for path in host.directory.rglob("*") if path.is_file() and path.parent.name != "commands")
     return {str(path.relative_to(host.directory)): path.read_text() for path in found}
