@@ -78,7 +78,7 @@ def configuration() -> str:
 
 The configuration is a YAML file, `/etc/nodeagent/config.yaml`. Field names are the KubeletConfiguration's, and the configuration file of a
 kubelet works as it is. `nodeagent config validate` reports all errors at once, with line numbers. `nodeagent config show` prints the
-resulting values. `systemctl reload nodeagent` applies the file, or fails and says why.
+resulting values. `systemctl reload nodeagent` applies the file. If it fails, `systemctl status nodeagent` says why.
 
 ## Fields
 

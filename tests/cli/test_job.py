@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from nodeagent.cli.commands import job
 from nodeagent.cli.commands.job import read_plain_words
+from nodeagent.cli.main import main
 from nodeagent.cli.parser import build_parser
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.errors import NodeAgentError
@@ -291,6 +293,20 @@ def test_a_refusal_is_told_and_nothing_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (125, "")
     assert "nodeagent: jobs/one: OutOfcpu: not enough\nhint: " in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_explained"), [("OutOfcpu", True), ("StateNotSaved", False), ("WaitingForJobs", False)]
+)
+def test_a_job_that_fits_is_not_explained_as_if_it_did_not(
+    reason: str, is_explained: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "_explain_refusal", lambda _: "step by step\n")
+    with answer_jobs(lambda *_: {"refused": {"reason": reason, "message": "so it is"}}) as path:
+        words = ["job", "--cpus", "2", "--memory", "1Gi", "--name", "one", "--socket", path, "--", "true"]
+        assert main(words) == 125
+    before, found, _ = capsys.readouterr().err.partition(f"nodeagent: jobs/one: {reason}: so it is\nhint: ")
+    assert (before, bool(found)) == ("step by step\n" if is_explained else "", True)
 
 
 def test_a_waiting_job_asks_a_restarted_agent_again_with_the_same_ticket(tmp_path: Path) -> None:

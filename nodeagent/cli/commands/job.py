@@ -424,8 +424,8 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     if "refused" in answer:
         refused = answer["refused"]
         message = f"jobs/{options.name}: {refused['reason']}: {refused['message']}"
-        if refused["reason"] == "WaitingForJobs":  # it may fit, so no explanation is about it
-            raise JobError(message, hint=_QUEUE_HINT)
+        if refused["reason"] in _UNEXPLAINED_HINTS:
+            raise JobError(message, hint=_UNEXPLAINED_HINTS[refused["reason"]])
         raise JobRefusedError(message, hint=_REFUSED_HINT)
     own = read_own_cpus()
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
@@ -474,7 +474,11 @@ def _tell_quiet(answer: Mapping[str, Any]) -> None:
 
 
 _REFUSED_HINT = "request less, or wait for room with `--wait=30m`; `nodeagent inspect` shows which pods have which CPUs"
-_QUEUE_HINT = "wait for your turn with `--wait=30m`; `nodeagent queue` shows who waits"
+_UNEXPLAINED_HINTS = {
+    "WaitingForJobs": "wait for your turn with `--wait=30m`; `nodeagent queue` shows who waits",
+    "StateNotSaved": "have root mend what the message says of the state file (`df` shows full file systems), and ask again",
+}
+"""Hints by reason for refusals of jobs that fit, which an explanation would show as admitted."""
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and ask again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"
