@@ -214,7 +214,12 @@ def format_remaining(document: Document, width: int) -> Iterator[str]:
                 str(node["wholeCores"]),
                 f"{count_cpus(node['splitCpus'])} ({node['fragmentationPercent']}%)",
                 *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
-                *(f"{format_readable_bytes(a['free'])} of {format_readable_bytes(a['allocatable'])}" for a in amounts),
+                *(
+                    f"{format_readable_bytes(a['free'])} of {format_readable_bytes(a['allocatable'])}"
+                    if a["allocatable"]
+                    else "none"
+                    for a in amounts
+                ),
             ]
         )
     yield "Free for exclusive use (SPLIT: free CPUs of partly used cores)"
