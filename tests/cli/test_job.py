@@ -131,7 +131,11 @@ def test_devices_are_asked_for_and_answered() -> None:
 
 def test_what_is_not_quiet_is_said_before_the_command() -> None:
     asked: list[Mapping[str, Any]] = []
-    missing = {"idle latency of CPU 2": "no such file", "idle latency of CPU 3": "no such file"}
+    missing = {
+        **{f"idle latency of CPU {cpu}": "no such file" for cpu in range(2, 130)},
+        "boost of CPU 2": "no such file",
+        "boost of all CPUs (intel_pstate)": "no such file",
+    }
 
     def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         asked.append(arguments)
@@ -144,7 +148,10 @@ def test_what_is_not_quiet_is_said_before_the_command() -> None:
         none = run(socket, "--governor=powersave", "--min-frequency=1GHz", "--max-frequency", "2GHz", "--", "true")
     assert (other.returncode, none.returncode) == (0, 0)
     assert done.returncode == 0
-    assert done.stderr == "nodeagent: not quiet: idle latency of CPU 2, idle latency of CPU 3: no such file\ncommand\n"
+    assert done.stderr == (
+        "nodeagent: not quiet: boost of CPU 2, boost of all CPUs (intel_pstate), idle latency of CPUs 2-129: no such file\n"
+        "command\n"
+    )
     assert [one["quiet"] for one in asked] == [
         "quiet",
         "fast,idleLatency=2us,boost=false",

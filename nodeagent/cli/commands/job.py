@@ -470,7 +470,21 @@ def _tell_quiet(answer: Mapping[str, Any]) -> None:
         raise JobError("the job has no CPUs of its own, whose settings could be changed", hint=hint)
     for reason in sorted(set(answer["quiet"]["missing"].values())):
         names = [name for name, why in answer["quiet"]["missing"].items() if why == reason]
-        sys.stderr.write(f"nodeagent: not quiet: {', '.join(names)}: {reason}\n")
+        sys.stderr.write(f"nodeagent: not quiet: {_join_settings(names)}: {reason}\n")
+
+
+def _join_settings(names: Sequence[str]) -> str:
+    """Join names of settings. Those of the same setting of several CPUs become one name, as there may be hundreds."""
+    from nodeagent.core.model.idset import CpuSet
+
+    cpus: dict[str, list[int]] = {}
+    for name in names:
+        setting, _, number = name.partition(" of CPU ")
+        cpus.setdefault(setting, []).extend([int(number)] if number else [])
+    return ", ".join(
+        f"{setting} of CPU{'s' if len(found) > 1 else ''} {CpuSet.from_ids(found)}" if found else setting
+        for setting, found in cpus.items()
+    )
 
 
 _REFUSED_HINT = "request less, or wait for room with `--wait=30m`; `nodeagent inspect` shows which pods have which CPUs"
