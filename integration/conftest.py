@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from integration.guest.guest import Guest
 from integration.guests import KINDS, GivenUpError, Guests
-from integration.lanes import lane_of
+from integration.lanes import GUESTS, guest_of, lane_of
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,14 +18,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _kind_of(item):
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=GivenUpError))
-    stray = [item.nodeid for item in items if lane_of(item.nodeid) == 1 and _kind_of(item) not in {"", "two_sockets"}]
-    if stray:
-        raise pytest.UsageError(f"these need another guest than their lane has, see integration/lanes.py: {stray}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Name the guest in the IDs of tests that ask for it by name. A fixture that asks for it has its name as a parameter."""
+    kinds = [kind for kind in KINDS if kind in metafunc.fixturenames]
+    if kinds:
+        metafunc.parametrize("guest_kind", kinds)
+
+
+@pytest.fixture(autouse=True)
+def guest_kind() -> str:
+    """The kind of guest in the test's ID. Empty if another parameter names it, or if there is none."""
+    return ""
 
 
 def _place(item: pytest.Item) -> tuple[int, bool]:
     """Assign it to a lane so that no kind of guest is booted twice in one lane."""
-    return _ORDER.index(_kind_of(item)), _reinstalls(item)
+    kind = _kind_of(item)
+    return GUESTS.index(kind) if kind else -1, _reinstalls(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,17 +69,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _GUESTS = pytest.StashKey[Guests]()
-_ORDER = ("", "four_nodes", "two_cards", "four_caches", "two_sockets")
-"""Debian 13 first: its image is built while the other lane builds that of Debian 12."""
 
 
 def _kind_of(item: pytest.Item) -> str:
     """The guest that a test needs, empty for none."""
-    if lane_of(item.nodeid) is None:
-        return ""
-    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
-    named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
-    return next((kind for kind in KINDS if kind in named), "")
+    return "" if lane_of(item.nodeid) is None else guest_of(item.nodeid)
 
 
 def _reinstalls(item: pytest.Item) -> bool:
@@ -76,6 +81,7 @@ def _reinstalls(item: pytest.Item) -> bool:
 
 
 def _guest(request: pytest.FixtureRequest, kind: str) -> Guest:
+    assert kind == _kind_of(request.node), "the ID of a test names its guest, by which the lanes are made"
     configured = request.node.get_closest_marker("configures") is None
     return request.config.stash[_GUESTS].of(kind, configured=configured)
 

@@ -256,10 +256,10 @@ def test_each_failure_takes_a_guest_with_it_and_what_reinstalls_comes_last(proje
 
 
 FLAKY = {
-    "integration/test_pinning.py::test_leaves_badly": "left badly",
-    "integration/test_pinning.py::test_meets_a_processor_that_stops": "nothing runs any more",
-    "integration/test_policies.py::test_is_late[0]": "0 is late",
-    "integration/test_policies.py::test_is_late[1]": "1 is late",
+    "integration/test_pinning.py::test_leaves_badly[two_sockets]": "left badly",
+    "integration/test_pinning.py::test_meets_a_processor_that_stops[two_sockets]": "nothing runs any more",
+    "integration/test_policies.py::test_is_late[four_nodes-0]": "0 is late",
+    "integration/test_policies.py::test_is_late[four_nodes-1]": "1 is late",
 }
 
 

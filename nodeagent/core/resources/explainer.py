@@ -23,7 +23,7 @@ MAX_AMOUNT = 2**62
 
 
 class ResourceEvent(Protocol):
-    """ResourceEvent in a resource while a pod is decided."""
+    """What a resource has done while a pod is decided, for an observer."""
 
     @property
     def is_for_hints(self) -> bool:
