@@ -144,7 +144,9 @@ def test_what_is_not_quiet_is_said_before_the_command() -> None:
 
     with answer_jobs(remember) as socket:
         done = run(socket, "--quiet", "--", "sh", "-c", "echo command >&2")
-        other = run(socket, "--quiet=fast", "--idle-latency", "2us", "--no-boost", "--", "true")
+        other = run(
+            socket, "--quiet=fast", "--idle-latency", "2us", "--no-boost", "--threads-per-core=all", "--", "true"
+        )
         none = run(socket, "--governor=powersave", "--min-frequency=1GHz", "--max-frequency", "2GHz", "--", "true")
     assert (other.returncode, none.returncode) == (0, 0)
     assert done.returncode == 0
@@ -154,7 +156,7 @@ def test_what_is_not_quiet_is_said_before_the_command() -> None:
     )
     assert [one["quiet"] for one in asked] == [
         "quiet",
-        "fast,idleLatency=2us,boost=false",
+        "fast,idleLatency=2us,boost=false,idleSiblings=false",
         "governor=powersave,minFrequency=1GHz,maxFrequency=2GHz",
     ]
     with answer_jobs(admit_job) as socket:

@@ -68,7 +68,8 @@ SWEEP = {
             for wrong in ("--near a/b", "--device =2", "--device example.com/nic=two")
         ),
         "job --cpus 2 --memory 1Gi --name One --socket s -- true",
-        "job --cpus 2 --memory 1Gi --idle-latency 5 -- true", "job --cpus 2 --memory 1Gi --max-frequency 2400 -- true",
+        "job --cpus 2 --memory 1Gi --idle-latency 5 --socket s -- true", "job --cpus 2 --memory 1Gi --threads-per-core 2 -- true",
+        "job --cpus 2 --memory 1Gi --max-frequency 2400 --socket s -- true",
         f"pin x@.service --cpus 2 --memory 1Gi {HERE}", f"pin a/b --cpus 2 --memory 1Gi {HERE}",
     ),
 }  # fmt: skip

@@ -77,7 +77,7 @@ WANTS_ONE = pod("one", app("app", "1", devices={NIC: 1}))
 HANDS_ON = pod("after", init("first", "1", devices={NIC: 2}), app("app", "1", devices={NIC: 2}))
 STILL = pod("still", app("app", "2"), quiet=QuietRequest("quiet"))
 STEADY = QuietSettings(idle_latency_us=2, min_frequency_mhz=2400, max_frequency_mhz=2400, boost=False)
-ALSO_STILL = pod("calm", app("app", "1"), quiet=QuietRequest("", STEADY))
+ALSO_STILL = pod("calm", app("app", "2"), quiet=QuietRequest("", STEADY))
 ONE_BOOST = node(two_nodes(), config={"machine_wide_boost": True}, **MEMORY)
 LARGE = pod("large", app("app", "7"))
 RESIZED = frozenset({"poduid-a/app", "poduid-two/x", "poduid-two/y"})
@@ -200,6 +200,9 @@ SCENARIOS = {
     "a quiet pod goes": Scenario(before=(A, B, STILL), after=(A, B), restarts=True),
     "a quiet pod goes and another comes": Scenario(before=(A, STILL), after=(A, ALSO_STILL)),
     "a pod of one frequency goes and another comes": Scenario(before=(A, ALSO_STILL), after=(A, STILL), restarts=True),
+    "recovery of a quiet pod": Scenario(
+        before=(A, STILL), after=(A, STILL), meddle=lose, restarts=True, unusable=ALL_FILES
+    ),
     "a quiet pod ends the boost of all": Scenario(before=(A,), after=(A, ALSO_STILL), of=ONE_BOOST),
     "a quiet pod gives the boost of all back": Scenario(before=(A, ALSO_STILL), after=(A,), of=ONE_BOOST, restarts=True),
     "a unit of its own comes": Scenario(before=(B,), after=(B, DB), units=UNITS),

@@ -25,6 +25,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.quiet import Profile, QuietSettings
 from nodeagent.core.model.state import JOBS
+from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn import admit as admit_stage
 from nodeagent.core.turn.pod_sources import PodSource
@@ -912,6 +913,37 @@ def test_a_job_keeps_the_settings_of_its_profile(served: Daemon) -> None:
     answer = ask("three", "fast")
     assert answer["quiet"] == {"profile": "fast", "applied": {}, "missing": {}}
     assert answer["runThresholds"] == {"steal": 50, "sibling": 5}
+
+
+def test_with_idle_siblings_a_job_has_the_cpus_that_it_asks_for_and_takes_whole_cores(served: Daemon) -> None:
+    def ask(name: str, cpus: str, quiet: str) -> Any:
+        socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": cpus, "memory": "64Mi"}
+        return answered(served, lambda: call(socket, "job", name=name, amounts=amounts, quiet=quiet))
+
+    cores = served.agent.node.topology.cores.values()
+    assert {len(core) for core in cores} == {2}
+    answer = ask("one", "2", "idleSiblings=true")
+    runs = CpuSet.parse(answer["exclusiveCPUs"])
+    assert [len(core & runs) for core in cores if core & runs] == [1, 1]
+    held = own_set_of(served.agent.state.promises, answer["uid"], "main")
+    assert held == CpuSet.from_ids(cpu for core in cores if core & runs for cpu in core)
+    whole = CpuSet.parse(ask("two", "2", "quiet, idleSiblings=false")["exclusiveCPUs"])
+    assert whole in cores
+    assert ask("three", "1", "governor=performance, idleSiblings=false")["refused"] == {
+        "reason": "SMTAlignmentError",
+        "message": "SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2 (settings of cores need whole cores)",
+        "cpus": "1",
+    }
+    assert ask("four", "64", "idleSiblings=true")["refused"]["cpus"] == "128"
+
+
+def test_cores_of_several_sizes_leave_open_how_many_siblings_are_idle(served: Daemon) -> None:
+    odd = served.agent.node.topology
+    odd = Topology.of(odd.cpus[:-1], odd.numa)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, topology=odd))
+    socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "2", "memory": "64Mi"}
+    with pytest.raises(ApiError, match="the cores have 1 or 2 threads, so it is open how many are to be idle"):
+        answered(served, lambda: call(socket, "job", name="one", amounts=amounts, quiet="idleSiblings=true"))
 
 
 def test_who_writes_a_report_is_told_the_rules_for_it(served: Daemon) -> None:

@@ -120,6 +120,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--quiet [PROFILE]] [--idle-latency TIME]
                      [--governor NAME] [--min-frequency FREQUENCY]
                      [--max-frequency FREQUENCY] [--no-boost]
+                     [--threads-per-core N]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
@@ -132,8 +133,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         const=DEFAULT_PROFILE,
         metavar="PROFILE",
         help="while it runs, give the cores of its own CPUs the settings of this profile (`profiles:` in the configuration); the default, "
-        "quiet, keeps them out of idle states that take more than 5 microseconds to leave, and their frequency governors at "
-        "performance; what this machine can't do is said before the command starts",
+        "quiet, takes whole cores with idle siblings, and keeps them out of idle states that take more than 5 microseconds to leave, and "
+        "their frequency governors at performance; what this machine can't do is said before the command starts",
     )
     for option, metavar, name, meaning in (
         ("--idle-latency", "TIME", "idleLatency", "longest time to leave an idle state of its cores, such as 2us"),
@@ -155,6 +156,15 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         action="append_const",
         const="boost=false",
         help="no frequencies of its cores above the nominal one, while it runs",
+    )
+    parser.add_argument(
+        "--threads-per-core",
+        dest="settings",
+        action="append",
+        type=_read_threads,
+        metavar="N",
+        help="1: run on one thread of each of its cores, whose siblings stay idle, so --cpus 4 takes 4 whole cores; all: run on all "
+        "threads, also with --quiet",
     )
     parser.add_argument(
         "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"
@@ -346,6 +356,20 @@ def _check_report_files(path: str, repeats: int) -> None:
         raise JobError(f"cannot write {path}: {why}", hint="name another file with --report")
 
 
+def _read_threads(text: str) -> str:
+    """Return the setting for the number of threads.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is neither 1 nor all.
+    """
+    import argparse
+
+    settings = {"1": "idleSiblings=true", "all": "idleSiblings=false"}
+    if text not in settings:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor all")
+    return settings[text]
+
+
 def _read_time(text: str) -> float:
     """Parse the time of --wait or --max-time. Returns seconds.
 
@@ -423,6 +447,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise
     if "refused" in answer:
         refused = answer["refused"]
+        options.cpus = refused.get("cpus", options.cpus)  # with idle siblings, these count, too
         message = f"jobs/{options.name}: {refused['reason']}: {refused['message']}"
         if refused["reason"] in _UNEXPLAINED_HINTS:
             raise JobError(message, hint=_UNEXPLAINED_HINTS[refused["reason"]])
@@ -515,7 +540,10 @@ def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
         known = read_this_node(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = create_what_if_node(known)
         amounts = read_amounts(options)
-        pod = job_pod(options.name, options.name, amounts, options.numa, options.core_class, options.near)
+        quiet = _list_quiet_words(options)
+        pod = job_pod(
+            options.name, options.name, amounts, options.numa, options.core_class, options.near, quiet or None
+        )
         explained = (explain_with_progress(add_this_nodes_devices(node.what_if, (pod,)), pod),)
         document = describe_explanation(
             explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=False

@@ -33,6 +33,8 @@ def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
         one.name == pod.core_class for one in providers.of(CpuResource).manager.classes
     ):
         providers = providers.having(CpuResource(providers.of(CpuResource).manager.of_class(pod.core_class)))
+    if pod.has_whole_cores:
+        providers = providers.having(CpuResource(providers.of(CpuResource).manager.of_whole_cores()))
     if pod.near:
         from nodeagent.core.admission.near import hints_near  # noqa: PLC0415 - few pods name devices
 
@@ -118,8 +120,10 @@ def _refuse_affinity(message: str) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, message)
 
 
-def add_core_class(refusal: Refusal, pod: PodDemand) -> Refusal:
-    """Add the required class of cores to the message of a refusal."""
+def add_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
+    """Add to the message of a refusal what the pod requires of its cores."""
+    if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
+        refusal = replace(refusal, message=f"{refusal.message} (settings of cores need whole cores)")
     if pod.core_class is None or refusal.reason in _REASONS_WITHOUT_CORES:
         return refusal
     return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")

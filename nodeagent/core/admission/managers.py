@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.admission.asked_for import add_core_class, add_cpu_plugins, limit_to_pod, unfit
+from nodeagent.core.admission.asked_for import add_cores, add_cpu_plugins, limit_to_pod, unfit
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.node_rules import isolation
@@ -511,7 +511,7 @@ def _decide_resources(
         outcome = run_admission(limited, promises, demand, is_running=is_running, unfit=why)
     if outcome.refusal is None:
         return outcome
-    explained = add_cpu_plugins(add_core_class(outcome.refusal, demand), providers)
+    explained = add_cpu_plugins(add_cores(outcome.refusal, demand), providers)
     return replace(outcome, refusal=explained)
 
 

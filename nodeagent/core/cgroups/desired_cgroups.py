@@ -115,7 +115,7 @@ def pod_cgroups(
     def make(inputs: tuple[PodEntry, PodPromises, object]) -> tuple[DesiredCgroup, ...]:
         entry = inputs[0]
         if entry.pins_units:
-            return tuple(_make_unit_cgroups(node, kernel, state, entry))
+            return tuple(_make_unit_cgroups(config, node, kernel, state, entry))
         if entry.is_pooled:
             return _make_pooled_cgroups(config, kernel, entry, controllers, is_starved=not pool)
         return _make_pod_cgroups(config, node, kernel, state, entry, controllers)
@@ -297,9 +297,13 @@ def _make_pod_cgroups(
     if not kernel.path_to_partitions:
         return (pod, *containers)
     own = {
-        want.path: own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet()
+        want.path: held
         for container, want in zip(entry.pod.containers, containers, strict=True)
-        if want.is_exclusive and levels[container.name] is not Isolation.MIXED
+        for held in (own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet(),)
+        if want.is_exclusive
+        and levels[container.name] is not Isolation.MIXED
+        # A partition of a container's own would give it the siblings that are to be idle.
+        and (len(containers) == 1 or held & kernel.online == want.exclusive_cpus)
     }
     # The cgroups of the other QoS classes hand down no CPUs.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
@@ -312,7 +316,9 @@ def _make_pod_cgroups(
     )
 
 
-def _make_unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry) -> Iterator[DesiredCgroup]:
+def _make_unit_cgroups(
+    config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry
+) -> Iterator[DesiredCgroup]:
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides only a unit's CPUs and memory nodes. The unit's own file decides the rest. The units' cgroups aren't below the pod's
@@ -329,7 +335,8 @@ def _make_unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry:
             continue
         own = own_set_of(state.promises, entry.pod.uid, container.name)
         level = isolation(node, state.promises, entry.pod, container.name)
-        cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
+        alone = None if own is None else _find_own_threads(config, node, entry.pod, own & kernel.online)
+        cpus = usable_cpus(alone, pool, kernel.online, is_mixed=level is Isolation.MIXED)
         # If the unit's memory nodes were not decided, its own file applies.
         mems = _find_wanted_memory_nodes(kernel, state.promises, entry.pod, container)
         mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
@@ -339,7 +346,7 @@ def _make_unit_cgroups(node: NodeRules, kernel: Kernel, state: NodeState, entry:
                 *(((Attribute.CPUSET_CPUS, cpus),) if cpus else ()),
                 (Attribute.CPUSET_MEMS, mems or kernel.memory_nodes),
             ),
-            exclusive_cpus=CpuSet() if own is None else own & kernel.online,
+            exclusive_cpus=alone or CpuSet(),
             shares_with=entry.pod_path + "/",
             is_leaf=True,
             meanwhile=pool,
@@ -378,7 +385,8 @@ def _make_container_cgroup(
 ) -> DesiredCgroup:
     promises, uid = state.promises, entry.pod.uid
     own = own_set_of(promises, uid, container.name)
-    cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
+    alone = None if own is None else _find_own_threads(config, node, entry.pod, own & kernel.online)
+    cpus = usable_cpus(alone, pool, kernel.online, is_mixed=level is Isolation.MIXED)
     mems = _find_wanted_memory_nodes(kernel, promises, entry.pod, container) or kernel.memory_nodes
     # Exclusive CPUs stay listed while they are offline, so that no write is needed when they go offline and return.
     attributes: list[tuple[Attribute, Value]] = [
@@ -395,12 +403,20 @@ def _make_container_cgroup(
         entry.container_path(container.name),
         frozenset({"cpuset"}),
         attributes=tuple(attributes),
-        exclusive_cpus=CpuSet() if own is None else own & kernel.online,
+        exclusive_cpus=alone or CpuSet(),
         offline_cpus=CpuSet() if own is None else own - kernel.online,
         shares_with=entry.pod_path + "/",
         is_starved=not cpus,
         is_leaf=True,
     )
+
+
+def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) -> CpuSet:
+    """Return the CPUs that a container runs on of its own online CPUs: one thread of each core if its siblings are to be idle."""
+    settings = None if pod.quiet is None else pod.quiet.resolve(config.profiles)
+    if settings is None or not settings.idle_siblings:
+        return own
+    return CpuSet.from_ids(min(core & own) for core in node.topology.cores.values() if core & own)
 
 
 def _make_pod_limits(config: Config, kernel: Kernel, entry: PodEntry, limit_milli: int | None) -> Attributes:

@@ -106,6 +106,8 @@ class PodDemand(Struct, frozen=True):
     """NUMA node that the pod requires for all its CPUs and memory. None means any node."""
     core_class: str | None = None
     """Core class that the pod requires for all its exclusive CPUs. None means any class."""
+    has_whole_cores: bool = False
+    """Whether the pod requires whole cores for its exclusive CPUs, because it requests settings of its cores."""
 
     @property
     def near(self) -> tuple[str, ...]:
@@ -156,7 +158,18 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
         cpus = _find_peak(containers, [container.cpus for container in containers])
         memory = _find_peak_memory(containers) if guaranteed and rules.with_memory else ()
     skipped = pod.resources is not None and gates.is_skipped_pod(pod)
-    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory, pod.numa_node, pod.core_class)
+    return PodDemand(
+        pod.uid,
+        guaranteed,
+        managed,
+        skipped,
+        containers,
+        cpus,
+        memory,
+        pod.numa_node,
+        pod.core_class,
+        has_whole_cores=pod.quiet is not None,
+    )
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:

@@ -16,6 +16,8 @@ class QuietSettings(Struct, frozen=True):
     """Frequency governor."""
     min_frequency_mhz: int | None = None
     max_frequency_mhz: int | None = None
+    idle_siblings: bool | None = None
+    """Whether the pod runs on one thread of each of its cores. False means the same as None, and takes a profile's True back."""
     boost: bool | None = None
     """Whether the cores may exceed their nominal frequency. True means the same as None, and takes a profile's False back."""
 
@@ -45,5 +47,7 @@ class Profile(Struct, frozen=True):
     """Largest rates of a clean run by disturbance, where they differ from the node's."""
 
 
-SHIPPED_PROFILES = ((DEFAULT_PROFILE, Profile(QuietSettings(idle_latency_us=5, governor="performance"))),)
+SHIPPED_PROFILES = (
+    (DEFAULT_PROFILE, Profile(QuietSettings(idle_latency_us=5, governor="performance", idle_siblings=True))),
+)
 """Profiles of a node whose configuration defines none. Only the lightest idle states can be left within 5 microseconds."""

@@ -30,6 +30,7 @@ def read_settings(fields: Fields) -> QuietSettings:
         governor=_read_governor(fields, "governor"),
         min_frequency_mhz=low,
         max_frequency_mhz=high,
+        idle_siblings=fields.boolean("idleSiblings"),
         boost=fields.boolean("boost"),
     )
 
@@ -48,6 +49,7 @@ _FORMATS: Mapping[str, str] = {
     "governor": "",
     "minFrequency": "MHz",
     "maxFrequency": "MHz",
+    "idleSiblings": "",
     "boost": "",
 }
 """Unit of each setting, in the order of the attributes of `QuietSettings`."""

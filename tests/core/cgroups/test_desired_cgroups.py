@@ -21,6 +21,7 @@ from nodeagent.core.model.cgroup import (
 from nodeagent.core.model.cgroup_layout import POOL, is_pooled
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
+from nodeagent.core.model.quiet import QuietRequest, QuietSettings
 from nodeagent.core.model.state import Phase
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of, with_default_set
 from tests.support.builders import GIB
@@ -311,6 +312,26 @@ def test_a_starved_pod_can_be_ended() -> None:
     agent.settle()
     assert machine.running_containers() == ("poduid-x/app",)
     assert [e.pod.name for e in agent.state.entries] == ["x"]
+
+
+def test_of_whole_cores_one_thread_each_runs_and_the_siblings_are_nobodys() -> None:
+    alone = QuietRequest("", QuietSettings(idle_siblings=True))
+    machine, agent = started(node(SMALL), pod("one", app(cpu="4"), quiet=alone), pod("other", app()))
+    own = own_set_of(agent.state.promises, "uid-one", "app")
+    assert own is not None
+    runs = CpuSet.from_ids(min(core) for core in SMALL.cores.values() if core <= own)
+    assert len(runs) == 2
+    want = next(want for want in agent.desired_cgroups() if want.path == "poduid-one/app")
+    assert (want.cpus(), want.exclusive_cpus, want.fallback_cpus()) == (runs, runs, own | CpuSet.of(0))
+    assert machine.effective("poduid-one/app") == runs
+    assert agent.plan().changes == ()
+    assert machine.effective(POOL).isdisjoint(own)
+    first = min(runs)
+    (sibling,) = next(core for core in SMALL.cores.values() if first in core) - CpuSet.of(first)
+    online = machine.node.kernel.online - CpuSet.of(first)
+    machine.node = replace(machine.node, kernel=replace(machine.node.kernel, online=online))
+    agent.rest()
+    assert machine.effective("poduid-one/app") == runs - CpuSet.of(first) | CpuSet.of(sibling)
 
 
 def test_a_container_whose_last_cpu_goes_offline_runs_in_the_pool_until_it_returns() -> None:

@@ -10,6 +10,7 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, Partition, PartitionK
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.quiet import QuietRequest, QuietSettings
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
 from nodeagent.daemon.turn.execution import execute
@@ -52,6 +53,17 @@ def test_a_pod_with_one_container_is_a_partition() -> None:
     assert machine.partitions() == ("poduid-a",)
     assert [machine.handed_down(path) for path in (ABOVE, "", "poduid-a", "poduid-a/one")] == [own] * 3 + [CpuSet()]
     assert machine.left_to_host() == SMALL.online - own
+
+
+def test_siblings_that_are_to_be_idle_are_in_the_pods_partition_alone() -> None:
+    alone = QuietRequest("", QuietSettings(idle_siblings=True))
+    machine, agent = running(pod("a", app("one", cpu="2"), quiet=alone))
+    own = owned(agent, "a", "one")
+    assert (machine.partitions(), machine.left_to_host()) == (("poduid-a",), SMALL.online - own)
+    assert len(machine.effective("poduid-a/one")) == 1
+    machine, agent = running(pod("a", app("one", cpu="2"), app("two", cpu="2"), quiet=alone))
+    assert machine.partitions() == ()
+    assert [len(machine.effective(f"poduid-a/{name}")) for name in ("one", "two")] == [1, 1]
 
 
 def test_containers_with_cpus_of_their_own_are_partitions_each_so_that_none_ever_falls_back_on_another_ones() -> None:

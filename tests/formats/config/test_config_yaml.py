@@ -579,9 +579,17 @@ def test_all_gates_of_a_stage_but_those_set_on_their_own(text: str, on: set[str]
 
 
 def test_profiles_are_settings_of_cores_and_thresholds_by_name() -> None:
-    fast = {"idleLatency": "2us", "minFrequency": "2400MHz", "maxFrequency": "2400MHz", "boost": False}
+    fast = {
+        "idleLatency": "2us",
+        "minFrequency": "2400MHz",
+        "maxFrequency": "2400MHz",
+        "idleSiblings": True,
+        "boost": False,
+    }
     config = read(f"profiles: {{fast: {json.dumps(fast | {'runThresholds': {'steal': 5}})}}}")
-    settings = QuietSettings(idle_latency_us=2, min_frequency_mhz=2400, max_frequency_mhz=2400, boost=False)
+    settings = QuietSettings(
+        idle_latency_us=2, min_frequency_mhz=2400, max_frequency_mhz=2400, idle_siblings=True, boost=False
+    )
     assert config.profiles == (("fast", Profile(settings, (("steal", 5),))), *SHIPPED_PROFILES)
     assert config_fields(config)["profiles"] == {"fast": fast | {"runThresholds": {"steal": 5}}}
     assert read("\n".join(config_text(config_fields(config)).splitlines())) == config

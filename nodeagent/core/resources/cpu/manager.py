@@ -178,6 +178,15 @@ class CpuManager(Struct, frozen=True):
             node_sets=core_class.node_sets,
         )
 
+    def of_whole_cores(self) -> "CpuManager":
+        """Return the manager that allocates whole cores, as with full-pcpus-only."""
+        if self.options.full_pcpus_only:
+            return self
+        options = replace(self.options, full_pcpus_only=True, distribute_cpus_across_cores=False)
+        quirks = self.quirks - {Erratum.HALF_CORES_HANDED_OUT}
+        picking, distributing, filters = _build_pick_steps(options, self.layout, quirks, self.observer)
+        return replace(self, options=options, picking=picking, distributing=distributing, filters=filters)
+
     def observed_by(self, observer: PickObserver | None) -> "CpuManager":
         """Return the manager with another observer of its choices. None removes the observer."""
         distributing = self.distributing

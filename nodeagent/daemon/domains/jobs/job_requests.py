@@ -15,8 +15,9 @@ from nodeagent.core.admission.job_bounds import find_exceeded_bound
 from nodeagent.core.host.quiet import list_quiet_settings
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.quiet import Profile, QuietRequest, QuietSettings
+from nodeagent.core.model.pod import CPU, Pod
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import Profile, QuietRequest
 from nodeagent.core.model.state import JOBS, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
@@ -30,6 +31,7 @@ from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.syntax.quiet_settings import format_request
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 from nodeagent.formats.wire.exchange import Peer
 
@@ -94,8 +96,7 @@ class JobRequests:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         if wait_seconds and not ticket:
             raise JobRequestError("malformed request for a job: the ticket is empty", hint="ask with `nodeagent job`")
-        pod = job_pod(name, str(uuid.uuid4()), amounts, numa_node, core_class, near, quiet)
-        request, pod = pod.quiet, self._resolve_profile(pod)
+        pod, request = self._make_pod(name, amounts, (numa_node, core_class, near), quiet)
         self._check_room(peer, is_queued=bool(ticket))
         waiting = self._queued if ticket else self._waiting
         owner = open_caller(peer.pid, peer.uid)
@@ -132,7 +133,8 @@ class JobRequests:
         finally:
             waiting[peer.uid] -= 1
         if isinstance(placement, JobRefusal):
-            return {"refused": {"reason": placement.reason, "message": placement.message}}
+            cpus = {} if request is None else {"cpus": str(pod.containers[0].resources.limits.get(CPU))}
+            return {"refused": {"reason": placement.reason, "message": placement.message, **cpus}}
         entry = new_entry(Manifest(pod, Origin(pod.full_name, JOBS)), 0, pod_level_resources=False)
         file = placement_file(self._agent.node.config, entry, JOB_CONTAINER)
         return {
@@ -150,23 +152,47 @@ class JobRequests:
             **({} if asked.optional("report") is None else self._describe_for_report(request)),
         }
 
-    def _resolve_profile(self, pod: Pod) -> Pod:
-        """Replace the profile of a job by its settings, which a later change of the configuration then leaves as they are.
+    def _make_pod(
+        self, name: str, amounts: Mapping[str, str], where: tuple[str | None, str | None, str | None], quiet: str | None
+    ) -> tuple[Pod, QuietRequest | None]:
+        """Create the pod of a job. Return it with its quiet settings as requested.
+
+        The pod has the settings of the profile, so that a later change of the configuration leaves them as they are. If siblings are to be
+        idle, it requests all threads of as many cores as the job requests CPUs.
+
+        Args:
+            name: the pod's name.
+            amounts: the requested amounts.
+            where: the NUMA node, class of cores and devices that it requests.
+            quiet: the profile and settings of its cores.
 
         Raises:
-            JobRequestError: the configuration has no such profile.
+            PodOptionError: a value is invalid.
+            JobRequestError: the configuration has no such profile, or the cores have different sizes.
         """
+        uid = str(uuid.uuid4())
+        pod = job_pod(name, uid, amounts, *where, quiet)
         if pod.quiet is None:
-            return pod
-        profiles = self._agent.node.config.profiles
-        settings = pod.quiet.resolve(profiles)
+            return pod, None
+        config, topology = self._agent.node.config, self._agent.node.topology
+        settings = pod.quiet.resolve(config.profiles)
         if settings is None:
-            names = ", ".join(name for name, _ in profiles)
+            names = ", ".join(name for name, _ in config.profiles)
             raise JobRequestError(
                 f"--quiet: there is no profile {pod.quiet.profile}",
                 hint=f"`profiles:` in the configuration has {names}",
             )
-        return replace(pod, quiet=None if settings == QuietSettings() else QuietRequest(settings=settings))
+        cpus = Quantity.parse(amounts[CPU])
+        if settings.idle_siblings and config.placement.has_static_cpus and not cpus.nano % 10**9:
+            of_class = topology.core_classes.get(pod.core_class or "", topology.online)
+            sizes = {len(core) for core in topology.cores.values() if core & of_class}
+            if len(sizes) != 1:
+                raise JobRequestError(
+                    f"the cores have {' or '.join(map(str, sorted(sizes)))} threads, so it is open how many are to be idle",
+                    hint="name a class with `--core-class`, or use all threads with `--threads-per-core all`",
+                )
+            amounts = {**amounts, CPU: str(replace(cpus, nano=cpus.nano * sizes.pop()))}
+        return job_pod(name, uid, amounts, *where, format_request(QuietRequest(settings=settings))), pod.quiet
 
     def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
         """Describe the settings of a quiet job's cores: those in effect, and the others with reasons."""
