@@ -83,14 +83,13 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
             "env": all(type(text) is str for text in [*order.env, *order.env.values()]),
             "grace_seconds": type(order.grace_seconds) is int and 0 <= order.grace_seconds <= 2**31,
         }
-        plain = order.cgroup is None or is_plain(order.cgroup)
+        is_ours = order.cgroup is None if root is None else order.cgroup is not None and is_inside(order.cgroup, root)
     except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
         raise RefusedError("bad_request", f"start: {err}") from err
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
     if wrong:  # the message has no values, because arguments and variables may be secret
         raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
-    is_ours = order.cgroup is None if root is None else order.cgroup is not None and is_inside(order.cgroup, root)
-    if not plain or not is_ours:
+    if not is_ours:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
     return order
 

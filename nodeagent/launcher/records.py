@@ -98,9 +98,10 @@ class RecordStore:
         """Replace the file of each record atomically. With `durable`, the files are on disk when this method returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(run.as_document(), file)
-                file.flush()
+            with temporary.open("wb", buffering=0) as file:
+                content = memoryview(json.dumps(run.as_document()).encode())
+                while content:
+                    content = content[file.write(content) :]
                 if durable:
                     os.fsync(file.fileno())
             temporary.replace(self.path(run.id))
@@ -169,4 +170,8 @@ def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
 
 def read_stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from field 3 on (proc(5)). Field 2 may contain blanks and parentheses."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(stat, 4096).decode(errors="replace").rpartition(")")[2].split()
+    finally:
+        os.close(stat)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.launcher.clients import Clients
+from nodeagent.launcher.clone import fork_into
 from nodeagent.launcher.order import (
     MAX_CPU,
     MAX_ID,
@@ -41,7 +42,7 @@ from nodeagent.launcher.records import (
     read_stat_fields,
 )
 from nodeagent.launcher.report import log, notify
-from nodeagent.launcher.shim import become_process
+from nodeagent.launcher.shim import become_process, list_handled_signals
 
 VERSION = "1"
 PROTOCOL = 1
@@ -280,11 +281,17 @@ class Launcher:
 
     def fork(self, order: Order, link: int) -> int:
         # the child must not run the launcher's signal handlers
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
         try:
-            pid = os.fork()
+            pid = None
+            if order.cgroup is not None:
+                with contextlib.suppress(OSError):  # the child enters then by itself, and reports why it can't
+                    pid = fork_into(order.cgroup)
+            is_there = pid is not None
+            if pid is None:
+                pid = os.fork()
             if pid == 0:
-                become_process(order, self.root, self.journal, link)
+                become_process(order, self.root, self.journal, link, is_there=is_there)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import resource
@@ -19,8 +20,24 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
 
 
-def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
-    """Execute the container's command, or send the stage that failed through the link. All signals are blocked on entry."""
+@functools.cache
+def list_handled_signals() -> tuple[int, ...]:
+    """Return the signals that the launcher handles or ignores. The first call must come after the handlers have been set."""
+    usual = (signal.SIG_DFL, None)
+    return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
+
+
+def become_process(order: Order, root: Path | None, journal: str, link: int, *, is_there: bool = False) -> NoReturn:
+    """Execute the container's command, or send the stage that failed through the link. The signals that the launcher handles are blocked
+    on entry.
+
+    Args:
+        order: the request.
+        root: cgroup of all containers. None means that there are no cgroups.
+        journal: socket of the journal.
+        link: socket to the launcher.
+        is_there: whether the process is in the container's cgroup.
+    """
     stage = "cgroup"
     try:
         link = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -28,9 +45,10 @@ def become_process(order: Order, root: Path | None, journal: str, link: int) -> 
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
             os._exit(127)  # the launcher ended before it wrote the record, so nobody would know this process
-        if order.cgroup is not None:
-            with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
-                procs.write(b"%d" % os.getpid())
+        if order.cgroup is not None and not is_there:
+            procs = os.open(f"{order.cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(procs, b"%d" % os.getpid())
+            os.close(procs)
         stage = "session"
         reset_process()
         stage = "output"
@@ -56,16 +74,17 @@ def become_process(order: Order, root: Path | None, journal: str, link: int) -> 
 
 def reset_process() -> None:
     os.setsid()
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in list_handled_signals():
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     # the usual soft limit, because select() doesn't support higher descriptors; the launcher has raised its own limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
-    score = Path("/proc/self/oom_score_adj")
-    if int(score.read_text(encoding="ascii")) < 0:
-        score.write_text("0", encoding="ascii")
+    score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    if int(os.read(score, 16)) < 0:
+        os.write(score, b"0")
+    os.close(score)
 
 
 def connect_output(order: Order, root: Path | None, journal: str) -> None:

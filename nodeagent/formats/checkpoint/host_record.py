@@ -4,6 +4,7 @@ The file is sealed (`sealed.py`) and contains the record as JSON with sorted key
 """
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from nodeagent.core.host.settings import WITH_TEXT, Change, Record, Setting, SettingKind
@@ -26,8 +27,9 @@ def encode_record(boot: str, record: Record) -> bytes:
     """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. After a reboot, they
     don't need to be restored.
     """
+    text = lru_cache(maxsize=None)(str)  # many settings have the same few values
     settings = [
-        [setting.kind.value, setting.name, str(change.before), [str(value) for value in change.ours]]
+        [setting.kind.value, setting.name, text(change.before), [text(value) for value in change.ours]]
         for setting, change in sorted(record.items())
     ]
     instances = {s.name: change.instance for s, change in record.items() if change.instance is not None}
