@@ -128,6 +128,8 @@ def test_nodeagent_is_installed_and_used_and_uninstalled_as_it_is_written(
         assert traces(node) == []
         reader.has_wheels()
     node.run(f"cp -r /usr/src/nodeagent {CHECKOUT} && chown -R reader: {CHECKOUT}")
+    node.guest.put("/run/systemd/system/postgresql.service", "[Service]\nExecStart=sleep infinity\n")
+    node.run("systemctl daemon-reload")
     said = {}
     for block in shown:
         for line in block.text.splitlines():

@@ -481,6 +481,8 @@ def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytes
     assert "15.00 s</text>" in page, "the end of its timeline"
     assert "<td>other kernel: 6.1.0<td>6.12.0<td>" in page
     assert "No timeline shows a disturbance" in page
+    assert page.count("<table>") == 1, "none without rows"
+    assert "an even number of <code>--cpus</code>" in page
     capsys.readouterr()
 
 

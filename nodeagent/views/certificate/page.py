@@ -1,5 +1,6 @@
 """A page with the disturbances of several runs and their timelines, as HTML without scripts or other files."""
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from nodeagent.views.certificate.comparison import ReadReport, format_duration, format_fact
 from nodeagent.views.certificate.words import format_rate
 
+_COMMAND = re.compile("`([^`]+)`")
 _WIDTH, _ROW, _LABEL, _AXIS = 720, 36, 140, 20
 _STYLE = """body { font: 15px sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em }
 h2 { font-size: 1.15em; margin: 2em 0 0.5em } table { border-collapse: collapse; margin: 0.5em 0 1em }
@@ -39,19 +41,23 @@ def _render_run(report: ReadReport, run: Mapping[str, Any], longest_us: int) -> 
     verdict = escape(run["verdict"])
     duration = f", {format_duration(run['durationPerMille'])}" if "durationPerMille" in run else ", the good run"
     rows = [
-        f"<tr><td>{escape(one['sentence'])}<td>{format_rate(one['unit'], one['good'])}<td>{escape(one['remedy'])}"
+        f"<tr><td>{escape(one['sentence'])}<td>{format_rate(one['unit'], one['good'])}<td>{_format_remedy(one['remedy'])}"
         for one in run.get("differences", ())
     ]
     for fact in run.get("facts", ()):
         value, good = (escape(format_fact(fact["name"], fact[key])) for key in ("value", "good"))
         rows.append(f"<tr><td>other {escape(fact['name'])}{value and f': {value}'}<td>{good}<td>")
-    table = "\n".join(("<tr><th>this run<th>good run<th>remedy", *rows)) if rows else ""
+    table = "\n".join(("<table><tr><th>this run<th>good run<th>remedy", *rows)) + "</table>\n" if rows else ""
     unknown = f'<p class="aside">unknown: {escape(", ".join(run["unknown"]))}</p>\n' if run["unknown"] else ""
     return (
         f"<h2>{escape(run['file'])}: {run['microseconds'] / 1_000_000:.2f} s{duration}, "
-        f'<span class="{verdict}">{verdict}</span></h2>\n<table>{table}</table>\n{unknown}'
+        f'<span class="{verdict}">{verdict}</span></h2>\n{table}{unknown}'
         f"{_draw_timeline(report, longest_us)}\n"
     )
+
+
+def _format_remedy(text: str) -> str:
+    return _COMMAND.sub(r"<code>\1</code>", escape(text))
 
 
 def _draw_timeline(report: ReadReport, longest_us: int) -> str:
