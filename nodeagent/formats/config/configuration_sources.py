@@ -23,6 +23,7 @@ from nodeagent.formats.syntax.findings import Findings, list_names, shown
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Number, Scalar, TreeNode, kind_of
 
 _USER_DATA = re.compile(r"(MIME-Version|Content-Type):.*\n", re.IGNORECASE)
+_CONTENT_TYPE = re.compile("^Content-Type:", re.IGNORECASE | re.MULTILINE)
 _NODE_CONFIG_TYPE = "application/node.eks.aws"
 _MOST_PARTS = 64
 OWN_KINDS = KUBELET_KIND, AGENT_KIND = "KubeletConfiguration", "NodeAgentConfiguration"
@@ -109,7 +110,7 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
             return None
         return _join_parts(None, [_Part("kubelet's command line", flags=flags)], [], findings)
     if _USER_DATA.match(text):
-        text = _keep_node_configs(text.replace("\r\n", "\n"), findings)
+        text = _keep_node_configs(text.replace("\r\n", "\n").replace("\r", "\n"), findings)
         content = text.encode()
     documents = read_documents(content, findings)
     if documents is None:
@@ -136,7 +137,8 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
 
 def _keep_node_configs(text: str, findings: Findings) -> str:
     """Return the NodeConfigs in user data of EKS (MIME parts), each on the same lines, so that findings name the right ones."""
-    if text.lower().count("boundary=") + text.count(_NODE_CONFIG_TYPE) > _MOST_PARTS:
+    # The parser calls itself for a part within a part, and each has such a line.
+    if len(_CONTENT_TYPE.findall(text)) > _MOST_PARTS:
         findings.add(1, "", "", f"user data must have at most {_MOST_PARTS} parts")
         return ""
     parts = [part for part in message_from_string(text).walk() if part.get_content_type() == _NODE_CONFIG_TYPE]

@@ -204,6 +204,10 @@ def test_of_several_documents_the_lines_and_comments_of_one_are_migrated() -> No
         (f"{USER_DATA}\nContent-Transfer-Encoding: base64\n\na2luZA==\n--b--\n", "f:7: a part of type application/node.eks.aws must be plain text: decode it first"),
         (USER_DATA.replace("node", "other"), "f:1: user data must have a part of type application/node.eks.aws"),
         (USER_DATA + f"\n\n--b\n{EKS_TYPE}" * 64, "f:1: user data must have at most 64 parts"),
+        *(
+            (f"MIME-Version: 1.0\n{f'content-type:{end} message/rfc822{end}{end}' * 5000}", "f:1: user data must have at most 64 parts")
+            for end in ("\n", "\r", "\r\n")
+        ),
         (f"kind: List\nitems:\n- {OPENSHIFT}\n- {OPENSHIFT}\n", "f:4: a second spec.kubeletConfig of OpenShift's KubeletConfig: leave only the one"),
     ],
 )  # fmt: skip
