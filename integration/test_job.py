@@ -185,7 +185,7 @@ def test_a_job_ends_when_its_time_is_over_whatever_it_does_against_that(node: No
     said(node, waits, b"room", seconds=60)  # 10 of them are the grace period
     node.run("pkill -CONT -f 'nodeagent job .*--max-time'")
     assert (ended(node, job), ended(node, waits)) == (124, 0)
-    assert b"the time of --max-time was over" in bytes(job.stderr)
+    assert b"the job's time was over" in bytes(job.stderr)
     node.wait(gone, "both to be gone")
 
 

@@ -35,6 +35,7 @@ from nodeagent.core.model.errata import ASKED_OF_KUBELET, ERRATA, PROPOSALS, SIN
 from nodeagent.core.model.problem_kinds import EXPLAINED
 from nodeagent.core.model.refusals import OF_RUNTIMES, RELEASED, RESIZE_DEFERRED, STATE_NOT_SAVED, UNIT_TAKEN, Reason
 from nodeagent.core.resources.cpu.options import EXCLUSIONS, MATURITY
+from nodeagent.daemon.domains.jobs.reservations import FILE as RESERVATIONS
 from nodeagent.daemon.host.host_settings import HOST_SETTINGS
 from nodeagent.daemon.sources.kept_manifests import PARSED_MANIFESTS
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
@@ -197,6 +198,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "completion": "none: it writes a shell script",
     "job": ("run-report",),
     "queue": ("job-queue",),
+    "reserve": ("reservations",),
     "report compare": ("run-comparison",),
     "exec": "none: the output is that of the command",
     "cpus": ("cpus",),
@@ -578,6 +580,7 @@ def files() -> str:
             f"`{state}/last_config.yaml`",
             "the last valid configuration, which the agent and `inspect` use if the file is invalid",
         ),
+        (f"`{state}/{RESERVATIONS}`", "the [reservations](../how-to/job.md#reserve-a-time)"),
         (f"`{state}/{HOST_SETTINGS}`", "original values of the host's settings that the agent has changed"),
         (f"`{state}/….aside-N`", "files that the agent could not use when it started"),
         (
@@ -585,7 +588,7 @@ def files() -> str:
             "the launcher's records: processes, and exit codes that the agent hasn't read yet",
         ),
         (f"`{DEFAULT_SOCKET}`", "the agent's socket, for commands such as `inspect`"),
-        (f"`{runtime}/jobs.sock`", "the agent's socket for `nodeagent job`"),
+        (f"`{runtime}/jobs.sock`", "the agent's socket for `nodeagent job`, `queue` and `reserve`"),
         (f"`{default.launcher_socket}`", "the launcher's socket, for the agent"),
         (
             f"`{runtime}/{PARSED_MANIFESTS}`",

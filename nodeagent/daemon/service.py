@@ -18,6 +18,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.jobs.reservations import Reservations
 from nodeagent.daemon.host.host_edges import HostEdges
 from nodeagent.daemon.host.host_settings import HostSettings
 from nodeagent.daemon.reports.logs import Log, make_log
@@ -96,7 +97,8 @@ def _serve(config_file: ConfigFile, node: NodeSetup, *, log: Log, manager: Servi
         alive=heart.beat,
         kept=KeptManifests(config),
     )
-    jobs = Jobs(PlacementFiles(job_directory(config)), lambda: wakeups.wake(WakeUpReason.JOBS))
+    reservations = Reservations(config.state_directory, lambda: wakeups.wake(WakeUpReason.JOBS), log)
+    jobs = Jobs(PlacementFiles(job_directory(config)), reservations, reservations.wake)
     sources = (manifests, jobs)
     pods = tuple(pod for source in sources for pod in source.look(rescan=True).pods)
     now_ms = time.time_ns() // 1_000_000

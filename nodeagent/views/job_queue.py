@@ -1,4 +1,4 @@
-"""Document and text of `nodeagent queue`: the jobs that run, and those that wait, in order."""
+"""Document and text of `nodeagent queue`: the jobs that run, those that wait, in order, and the reservations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.model.pod import CPU, MEMORY, Pod
+from nodeagent.core.model.reservation import Reservation
 from nodeagent.views.wording.columns import break_text, format_table
 from nodeagent.views.wording.words import format_age, format_time_until
 
@@ -33,27 +34,67 @@ class ShownJob(Struct, frozen=True):
     """Latest expected start. None means unknown, or that it runs."""
     is_behind_limit: bool = False
     """Whether its start isn't worked out, as too many jobs wait before it."""
+    reservation: str = ""
+    """Name of the reservation that it runs in. Empty means none."""
 
 
-def describe_queue(jobs: Sequence[ShownJob], at_ms: int) -> Document:
-    """Return the document of all jobs, those that run first."""
+class ShownReservation(Struct, frozen=True):
+    reservation: Reservation
+    has_room: bool
+    """Whether the node has room for it when it begins, if no other pods come."""
+
+
+def describe_queue(
+    jobs: Sequence[ShownJob], endless: Sequence[ShownJob], reservations: Sequence[ShownReservation], at_ms: int
+) -> Document:
+    """Return the document of all jobs, those that run first, and of the reservations.
+
+    Args:
+        jobs: the jobs.
+        endless: the jobs without time limits that hold what the first job with an unknown start needs. Empty means that other pods do.
+        reservations: the reservations, in the order of their begins.
+        at_ms: the time of the answer, in milliseconds since the epoch.
+    """
     ordered = sorted(jobs, key=lambda job: job.is_waiting)
-    shown, endless = [], None
-    for job in ordered:
-        shown.append(_describe_job(job, endless))
-        endless = endless or (None if job.max_ms else job)
-    return {"kind": "JobQueue", "version": _VERSION, "atMs": at_ms, "jobs": shown}
+    return {
+        "kind": "JobQueue",
+        "version": _VERSION,
+        "atMs": at_ms,
+        "jobs": [_describe_job(job, endless) for job in ordered],
+        "reservations": [describe_reservation(one.reservation, has_room=one.has_room) for one in reservations],
+    }
 
 
-def _describe_job(job: ShownJob, endless: ShownJob | None) -> Document:
-    """Describe a job. `endless` is the first job before it that has no time limit."""
+def describe_reservations(reservations: Sequence[Document], at_ms: int) -> Document:
+    """Return the document of `nodeagent reserve`, of the results of `describe_reservation`."""
+    return {"kind": "Reservations", "version": _VERSION, "atMs": at_ms, "reservations": list(reservations)}
+
+
+def describe_reservation(reservation: Reservation, *, has_room: bool) -> Document:
+    amounts = reservation.amounts
+    return {
+        "name": reservation.name,
+        "user": reservation.user,
+        "cpus": str(amounts[CPU]),
+        "memory": str(amounts[MEMORY]) if MEMORY in amounts else None,
+        "fromMs": reservation.from_ms,
+        "untilMs": reservation.until_ms,
+        "hasRoom": has_room,
+    }
+
+
+def _describe_job(job: ShownJob, endless: Sequence[ShownJob]) -> Document:
     limits = dict(job.pod.containers[0].resources.limits)
     unknown = None
     if job.is_waiting and job.starts_by_ms is None:
         if job.is_behind_limit:
             unknown = "it is worked out only for the first waiting jobs"
-        elif endless is not None:
-            unknown = f"PID {endless.pid}'s job has no time limit"
+        elif job.reservation:
+            unknown = f"it starts when reservation {job.reservation} has room for it"
+        elif len(endless) > 1:
+            unknown = f"the jobs of PIDs {', '.join(str(one.pid) for one in endless)} have no time limit"
+        elif endless:
+            unknown = f"PID {endless[0].pid}'s job has no time limit"
         else:
             unknown = "pods that aren't jobs hold what it or a job before it needs"
     return {
@@ -63,6 +104,7 @@ def _describe_job(job: ShownJob, endless: ShownJob | None) -> Document:
         "pid": job.pid,
         "cpus": str(limits[CPU]),
         "memory": str(limits[MEMORY]),
+        "reservation": job.reservation or None,
         "state": "waiting" if job.is_waiting else "running",
         "sinceMs": job.since_ms,
         "maxMs": job.max_ms or None,
@@ -81,9 +123,10 @@ def render_queue(document: Document, width: int | None, name_user: Callable[[int
         width: number of columns. None means no limit.
         name_user: returns the name of a user ID.
     """
-    if not document["jobs"]:
-        return "no job runs, and none waits\n"
     at_ms, position = document["atMs"], 0
+    reserved = render_reservations(document["reservations"], at_ms, width, name_user)
+    if not document["jobs"]:
+        return f"no job runs, and none waits\n{reserved}"
     rows, unknown = [("", "JOB", "USER", "PID", "CPUS", "MEMORY", "STATE")], dict[str, list[str]]()
     for job in document["jobs"]:
         is_waiting = job["state"] == "waiting"
@@ -98,10 +141,28 @@ def render_queue(document: Document, width: int | None, name_user: Callable[[int
             state += f", ends at the latest {format_time_until(job['endsByMs'] - at_ms)}"
         else:
             state += ", no time limit"
+        state += "" if job["reservation"] is None else f", in reservation {job['reservation']}"
         number, user = f"{position}." if is_waiting else "", name_user(job["user"])
         rows.append((number, job["name"], user, str(job["pid"]), job["cpus"], job["memory"], state))
     lines = format_table(rows, width)
     for why, (first, *more) in unknown.items():
         whose = f"{first} and {len(more)} more: their" if more else f"{first}: its"
         lines += break_text(f"{whose} start is unknown: {why}", width)
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, reserved])
+
+
+def render_reservations(
+    reservations: Sequence[Document], at_ms: int, width: int | None, name_user: Callable[[int], str]
+) -> str:
+    """Format reservations as text. Empty if there are none."""
+    rows = [("RESERVATION", "USER", "CPUS", "MEMORY", "STATE")]
+    for one in reservations:
+        if one["fromMs"] > at_ms:
+            state = (
+                f"begins {format_time_until(one['fromMs'] - at_ms)}, for {format_age(one['untilMs'] - one['fromMs'])}"
+            )
+        else:
+            state = f"has begun, ends {format_time_until(one['untilMs'] - at_ms)}"
+        state += "" if one["hasRoom"] else ", without room: pods that aren't jobs hold it"
+        rows.append((one["name"], name_user(one["user"]), one["cpus"], one["memory"] or "none", state))
+    return "\n".join([*format_table(rows, width), ""]) if reservations else ""

@@ -58,11 +58,12 @@ ASKED_ELSEWHERE = {
     "unpin",
     "job",
     "queue",
+    "reserve",
     "report compare",
 }
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
 (test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
-memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), jobs (test_queue.py), systemd (test_pin.py),
+memory in cgroups (test_probe.py), CPUs of a cgroup (test_cpus.py), jobs (test_queue.py, test_reserve.py), systemd (test_pin.py),
 runs (test_run_report.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity", "fleet diff"}
 """They have texts of their own in tests/golden, of more than this node shows."""
@@ -80,6 +81,7 @@ FAILING: dict[str, tuple[str, ...]] = {
     "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
     "job": ("--cpus", "1", "--memory", "1Mi", "--socket", f"{NOWHERE}/s", "--", "true"),
     "queue": ("--socket", f"{NOWHERE}/s"),
+    "reserve": ("--list", "--socket", f"{NOWHERE}/s"),
     "report compare": (NOWHERE, NOWHERE),
     "cpus": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web"),
     "apply": (NOWHERE,),
@@ -183,7 +185,7 @@ def test_what_is_not_there_is_named_with_the_next_step(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = run(command, *FAILING[command])
     asked_of_the_agent = dict.fromkeys(
-        ("interference", "probe", "cpus", "delete", "unpin", "retry", "queue"), EXIT_AWAY
+        ("interference", "probe", "cpus", "delete", "unpin", "retry", "queue", "reserve"), EXIT_AWAY
     )
     assert (status, out) == ((asked_of_the_agent | {"exec": 125, "job": 125}).get(command, 1), "")
     assert NOWHERE in err

@@ -255,7 +255,7 @@ def test_a_job_with_a_longest_time_says_whether_it_was_over(*, is_over: bool, en
     with answer_jobs(admit) as socket:
         done = run(socket, "--max-time", "1h", "--", "sh", "-c", f"exit {ends}")
     assert ([arguments["maxMs"] for arguments in asked], done.returncode) == ([3_600_000], status)
-    said = "nodeagent: the time of --max-time was over, so the agent has ended the job\n"
+    said = "nodeagent: the job's time was over, so the agent has ended it\n"
     assert done.stderr == (said if status == 124 else "")
 
 

@@ -32,6 +32,8 @@ from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.jobs import job_queue, job_requests, jobs as jobs_module
 from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
 from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
+from nodeagent.daemon.domains.jobs.reservations import Reservations
+from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -225,7 +227,7 @@ def test_another_process_of_the_agent_knows_it(daemon: Daemon, owners: Owners) -
     assert daemon.agent.state.entries == before.entries
     assert own_set_of(daemon.agent.state.promises, "uid-one", "main") == cpus
     assert len(daemon.machine.writes) == writes
-    assert [pod.name for pod in daemon.jobs.pods_of_user(os.getuid())[0]] == ["one", "two"]
+    assert [job.pod.name for job in daemon.jobs.records_of_user(os.getuid())[0]] == ["one", "two"]
 
     (daemon.directory / "nodeagent_state").unlink()
     daemon.start()
@@ -464,11 +466,13 @@ def test_what_is_no_record_is_removed_and_one_that_cannot_be_written_is_no_job(d
     directory.touch()
     with pytest.raises(PlacementFileError):
         owners.asks("one")
-    assert daemon.jobs.pods_of_user(os.getuid()) == ((), ())
+    assert daemon.jobs.records_of_user(os.getuid()) == ((), ())
 
 
 def test_nothing_is_taken_before_the_earlier_jobs_are_known(tmp_path: Path) -> None:
-    jobs = Jobs(PlacementFiles(str(tmp_path / "jobs")), lambda: None)
+    jobs = Jobs(
+        PlacementFiles(str(tmp_path / "jobs")), Reservations(str(tmp_path), lambda: None, make_log()), lambda: None
+    )
     asked = job_pod("one", "uid-one", {"cpu": "1", "memory": "64Mi"})
     with pytest.raises(JobNotKeptError):
         jobs.ask(asked, 0, open_caller(os.getpid(), os.getuid()))
@@ -1010,9 +1014,9 @@ def test_what_an_ended_job_holds_counts_until_it_has_gone(
     served.rest()
     assert placement(first)
     owners.ends("first", leaving=True, stubborn=True)
-    assert [len(some) for some in served.jobs.pods_of_user(os.getuid())] == [0, 1], "before anybody has looked"
+    assert [len(some) for some in served.jobs.records_of_user(os.getuid())] == [0, 1], "before anybody has looked"
     served.turn()
-    assert [len(some) for some in served.jobs.pods_of_user(os.getuid())] == [0, 1]
+    assert [len(some) for some in served.jobs.records_of_user(os.getuid())] == [0, 1]
 
     class Passing:
         """Each look at the bounds takes six seconds."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from pwd import struct_passwd
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from h2.config import H2Configuration
@@ -53,6 +53,7 @@ from nodeagent.cli.commands import (
     topology,
     unpin,
 )
+from nodeagent.cli.commands.reserve import find_user
 from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
@@ -95,6 +96,7 @@ from nodeagent.core.model.refusals import (
     OF_RESIZES,
     OF_RUNTIMES,
     RELEASED,
+    RESERVATION_OVER,
     STATE_NOT_SAVED,
     UNIT_TAKEN,
     Reason,
@@ -107,12 +109,16 @@ from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings
 from nodeagent.core.resources.cpu.records import CpuRecord
 from nodeagent.core.resources.memory.holdings import Block, MemoryBooks, MemoryHoldings
 from nodeagent.core.resources.memory.records import MemoryRecord
+from nodeagent.daemon.domains.jobs.job_queue import JobQueue
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
+from nodeagent.daemon.domains.jobs.reservation_requests import ReservationRequests
+from nodeagent.daemon.domains.jobs.reservations import Reservations
 from nodeagent.daemon.domains.runtime.kubelet_pods import KUBELET, PodsApi
 from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 from nodeagent.daemon.domains.runtime.runtime_link import Push
 from nodeagent.daemon.plugins.device_plugins import DEVICE_PLUGIN
+from nodeagent.daemon.reports.logs import make_log
 from nodeagent.daemon.start.recovery import read_recorded_devices
 from nodeagent.daemon.start.releasing import find_pods_cgroup
 from nodeagent.daemon.start.startup import STATE_FILE
@@ -361,7 +367,18 @@ def fifo(path: Path) -> str:
 def job_requests(directory: Path) -> JobRequests:
     """Nobody decides on them."""
     nobody: Any = None
-    return JobRequests(Jobs(PlacementFiles(f"{directory}/jobs"), lambda: None), nobody)
+    return JobRequests(jobs_in(directory), nobody)
+
+
+def jobs_in(directory: Path) -> Jobs:
+    reservations = Reservations(str(directory), lambda: None, make_log())
+    return Jobs(PlacementFiles(f"{directory}/jobs"), reservations, lambda: None)
+
+
+def reservation_requests(directory: Path) -> ReservationRequests:
+    """Nobody decides on them."""
+    jobs, nobody = jobs_in(directory), cast("Any", None)
+    return ReservationRequests(jobs.reservations, JobRequests(jobs, nobody), JobQueue(jobs, nobody))
 
 
 def config_file(directory: Path, text: str = "") -> str:
@@ -501,8 +518,10 @@ CASES = [
     Case("PodOptionError", "an amount of 0", lambda _: job_pod("one", "one", {"cpu": "0"}), "--cpus 0 must be above 0"),
     Case("JobError", "another user", lambda _: job.run(asked(job, "--cpus", "1", "--memory", "1Mi", "--user", "no one", "--", "true")), "'no one'" if os.geteuid() == 0 else "only root"),
     Case("UserError", "no such group", lambda _: become_user(struct_passwd(("none", "x", 65534, -1, "", "/", "/bin/sh")), {}, inherits=True), "'none'"),
-    Case("JobNotKeptError", "too early", lambda d: Jobs(PlacementFiles(f"{d}/jobs"), lambda: None).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
+    Case("JobNotKeptError", "too early", lambda d: jobs_in(d).ask(pod("web"), 0, open_caller(os.getpid(), os.getuid())), "starting"),
     Case("JobRequestError", "nothing asked", lambda d: asyncio.run(job_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
+    Case("ReservationError", "nothing asked", lambda d: asyncio.run(reservation_requests(d).answer({}, Peer(0, frozenset()))), "name: is missing"),
+    Case("ReserveError", "nobody of this name", lambda _: find_user("nobody of this name"), "nobody of this name"),
     Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),
     Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.read_earlier(NamedFile(f"{d}/f"))), "{}/f"),
     Case("ReportError", "a file of something else", lambda d: ((d / "f").write_text("{}"), report.read_file(NamedFile(f"{d}/f"))), "{}/f"),
@@ -952,6 +971,7 @@ def test_every_reason_is_provoked_and_has_advice() -> None:
         *OF_RESIZES,
         UNIT_TAKEN,
         *OF_QUEUE,
+        RESERVATION_OVER,
     }  # of a pod that runs (tests/core/turn/test_resizes.py), with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py), with others (tests/core/turn/test_unit_pods.py), with waiting jobs (tests/daemon/test_jobs.py)
     assert {*provoked, *elsewhere} >= ADVISED_REASONS
 

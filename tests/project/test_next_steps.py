@@ -45,6 +45,7 @@ RELEASE = "integration/test_release.py::test_a_node_without_an_agent_is_given_ba
 ORPHANS = "tests/cli/test_release.py::test_without_an_agent_the_hosts_settings_go_back_although_a_process_runs_that_no_pod_owns"
 PINNED = "integration/test_pinned_units.py::test_whatever_way_everything_is_stopped_everything_goes_back"
 RESIZE = "tests/core/turn/test_resizes.py::test_one_that_does_not_fit_yet_is_resized_when_others_have_gone_and_before_new_ones"
+RESERVED = "tests/daemon/test_reservations.py::test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end"
 OWN_UID = "tests/core/turn/test_containers.py::test_a_pod_with_the_uid_of_one_from_a_manifest_is_refused_until_the_manifest_has_another"
 OWN_UNIT = "tests/core/turn/test_unit_pods.py::test_the_second_pod_for_a_unit_is_refused_until_the_other_one_has_ended"
 INFEASIBLE = (
@@ -104,6 +105,7 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"to start it again while", "tests/cli/test_release.py::test_it_stays_ended_over_restarts_until_retry_or_another_manifest"),
     (r"what the first waiting job lacks", "tests/daemon/test_jobs.py::test_a_waiting_job_that_leaves_lets_the_next_one_start"),
     (r"what the message names", "tests/daemon/test_jobs.py::test_waiting_jobs_start_first_come_first_served"),
+    (r"with which it ends before|let it end before the reservation", RESERVED),
     (r"end the other pod \(", OWN_UNIT),
     (r"undo the resize", INFEASIBLE),
     (r"give the manifest another UID", OWN_UID),

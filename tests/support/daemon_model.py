@@ -52,6 +52,7 @@ from nodeagent.core.turn.step import step
 from nodeagent.core.turn.world import Turn, World
 from nodeagent.daemon.domains.all import make_domains
 from nodeagent.daemon.domains.jobs.jobs import Jobs, job_directory
+from nodeagent.daemon.domains.jobs.reservations import Reservations
 from nodeagent.daemon.domains.systemd.unit_cgroups import UnitCgroups, read_cgroups
 from nodeagent.daemon.domains.systemd.unit_records import UnitRecords
 from nodeagent.daemon.host.host_edges import Reading
@@ -587,7 +588,8 @@ class Daemon:
             return Evidence(observed, {} if isinstance(runs, Problem) else runs)
 
         wakeups = Wakeups()
-        self.jobs = Jobs(PlacementFiles(job_directory(node.config)), lambda: wakeups.wake(WakeUpReason.JOBS))
+        reservations = Reservations(str(self.directory), lambda: wakeups.wake(WakeUpReason.JOBS), log)
+        self.jobs = Jobs(PlacementFiles(job_directory(node.config)), reservations, reservations.wake)
         pods = tuple(pod for source in (self.files, self.jobs) for pod in source.look(rescan=True).pods)
         start = start_state(node, pods, self.machine.now_ms, look)
         assert start is not None

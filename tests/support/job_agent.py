@@ -26,7 +26,9 @@ def release_job(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, obje
 
 
 @contextmanager
-def answer_jobs(answer: Answers, release: Answers = release_job, queue: Answers = release_job) -> Iterator[str]:
+def answer_jobs(
+    answer: Answers, release: Answers = release_job, queue: Answers = release_job, reserve: Answers = release_job
+) -> Iterator[str]:
     """Yields the path of the socket."""
 
     async def job(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
@@ -38,10 +40,14 @@ def answer_jobs(answer: Answers, release: Answers = release_job, queue: Answers 
     async def queued(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         return queue(arguments, peer)
 
+    async def reserved(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return reserve(arguments, peer)
+
     thread = ServingThread(lambda *_: None)
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/{JOB_SOCKET}"
         operations = {"job": job, "job-released": released, "queue": queued}
+        operations |= {"reserve": reserved, "cancel-reservation": reserved}
         api = LocalApi(reads={}, writes={}, owner=os.geteuid(), group=None, open_to_all=operations)
         server = thread.serve(listen(UnixAddress(path)), api)
         try:

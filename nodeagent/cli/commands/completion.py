@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nodeagent.cli.support.completion_scripts import SCRIPTS
 from nodeagent.cli.support.definitions import Argument, Command, extract_command
-from nodeagent.cli.support.known_names import find_named_pods
+from nodeagent.cli.support.known_names import find_named_pods, find_reservations
 
 _QUERY = "words"
 """Word that the scripts pass in place of a shell."""
@@ -158,6 +158,8 @@ def _complete_value(argument: Argument, current: str, given: Mapping[str, str]) 
         case "CONTAINER":
             pods = [pod for pod in find_named_pods(given) if given.get("pod") in {pod.name, pod.full_name}]
             return _filter_words(current, ((name, "") for pod in pods for name in pod.containers))
+        case "RESERVATION":
+            return _filter_words(current, ((name, "") for name in find_reservations(given)))
         case metavar:
             return Candidates(kind=_find_kind(metavar))
 

@@ -30,7 +30,6 @@ _LONGEST_STEM = 40
 """Limit on the command's part of a generated name. With the process id, the name is well below a pod's 253 characters."""
 
 
-_LONGEST_WAIT_SECONDS = 7 * 24 * 3600
 _ASK_AGAIN_SECONDS = 0.5
 """Time between two attempts to reach an agent that restarts while a job waits."""
 
@@ -61,6 +60,7 @@ class PlainOptions:
     settings: tuple[str, ...] = ()
     wait: None = None
     max_time: None = None
+    reservation: None = None
     report: str | None = None
     until_free = False
 
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     import argparse
 
     from nodeagent.cli.support.named_files import named_path
-    from nodeagent.cli.support.numeric_arguments import whole_number
+    from nodeagent.cli.support.numeric_arguments import LONGEST_SPAN_SECONDS, time_span, whole_number
     from nodeagent.core.model.quiet import DEFAULT_PROFILE
 
     parser.usage = """\
@@ -124,7 +124,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
-                     [--wait [TIME]] [--max-time TIME] [--socket PATH]
+                     [--wait [TIME]] [--max-time TIME]
+                     [--reservation RESERVATION] [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
     parser.add_argument(
@@ -210,24 +211,29 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     parser.add_argument(
         "--wait",
         nargs="?",
-        const=float(_LONGEST_WAIT_SECONDS),
-        type=_read_time,
+        const=LONGEST_SPAN_SECONDS,
+        type=time_span,
         metavar="TIME",
         help="if only room is missing, wait for it, first come, first served, at most for TIME such as 30m (default: 7 days); what "
         "this machine can never give is refused at once",
     )
     parser.add_argument(
         "--max-time",
-        type=_read_time,
+        type=time_span,
         metavar="TIME",
         help="end the job TIME after its start, such as 1h: its processes get SIGTERM, and SIGKILL after 10 s, and the exit status is 124",
+    )
+    parser.add_argument(
+        "--reservation",
+        metavar="RESERVATION",
+        help="run in this reservation (`nodeagent reserve`), and end with it as with --max-time; with --wait, wait for its begin",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
     parser.epilog = """\
-exit status: the command's own; 123: not clean, with --require-clean; 124: ended by --max-time; 125: not started;
+exit status: the command's own; 123: not clean, with --require-clean; 124: its time was over; 125: not started;
 126: command cannot be run; 127: command not found; 64: wrong arguments
 
 examples:
@@ -239,13 +245,15 @@ examples:
   nodeagent job --cpus 2 --memory 1Gi --quiet --max-frequency 2400MHz -- ./benchmark
   nodeagent job --cpus 2 --memory 1Gi --until-free -- make
   nodeagent job --cpus 8 --memory 1Gi --wait=30m --max-time 1h -- ./benchmark
+  nodeagent job --cpus 4 --memory 1Gi --reservation nightly --wait -- ./benchmark
   sudo nodeagent job --cpus 2 --memory 1Gi --user alice -- ./simulate
 
 nodeagent replaces itself by the command, which keeps the caller's terminal, environment, working directory, limits and user.
 With --user, the command gets a user's own environment and no open files but its three streams. Where a process could type into root's
 terminal (before kernel 6.2), it gets a terminal of its own, in which Ctrl-Z has no effect. The job ends with the command: processes that
 are left get SIGTERM, and SIGKILL after 10 s. Restarts of the agent or of the launcher don't affect the job. With --report,
---until-free or --max-time, the command is a child process: nodeagent waits for it, passes signals on and ends with its status.
+--until-free, --max-time or --reservation, the command is a child process: nodeagent waits for it, passes signals on and ends with its
+status.
 Needs root, or membership in the group that `jobs:` in the configuration names.
 next: nodeagent inspect jobs/NAME shows where it runs, nodeagent release jobs/NAME ends it, nodeagent report compare FILE FILE compares
 reports"""
@@ -291,7 +299,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         user = _find_user(options.user)
         writer, to_outside = None, -1
-        if options.until_free or options.max_time:
+        if options.until_free or options.max_time or options.reservation:
             from nodeagent.cli.support.job_outside import stay_outside
 
             status, to_outside = stay_outside(options.socket or DEFAULT_JOB_SOCKET, until_free=options.until_free)
@@ -370,24 +378,6 @@ def _read_threads(text: str) -> str:
     return settings[text]
 
 
-def _read_time(text: str) -> float:
-    """Parse the time of --wait or --max-time. Returns seconds.
-
-    Raises:
-        argparse.ArgumentTypeError: the text isn't a time from a second to 7 days.
-    """
-    import argparse
-    from contextlib import suppress
-
-    from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
-
-    with suppress(DurationSyntaxError):
-        found = parse_duration_ns(text) / 1e9
-        if 1 <= found <= _LONGEST_WAIT_SECONDS:
-            return found
-    raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1s to 168h, such as 30m")
-
-
 def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
     """Request a job that waits for room. An agent that is restarted meanwhile is asked again, and knows the job by the ticket.
 
@@ -435,6 +425,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     asked |= {"quiet": quiet} if quiet else {}
     asked |= {} if options.report is None else {"report": True}
     asked |= {} if options.max_time is None else {"maxMs": round(options.max_time * 1000)}
+    asked |= {} if options.reservation is None else {"reservation": options.reservation}
     try:
         if options.wait is None:
             answer = call(socket, "job", timeout_seconds=TURN_CALL_SECONDS, **asked)
@@ -461,16 +452,17 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         nodes = answer["environment"][MEMORY_NODES]
         if nodes != options.numa:
             raise JobError(f"memory is on NUMA nodes {nodes}, not on {options.numa}", hint=_OLD_AGENT_HINT)
-    if options.core_class is not None and answer.get("coreClass") != options.core_class:
-        raise JobError("the agent doesn't support --core-class", hint=_OLD_AGENT_HINT)
-    if options.near is not None and not answer.get("near"):
-        raise JobError("the agent doesn't support --near", hint=_OLD_AGENT_HINT)
-    if options.report is not None and "cgroup" not in answer:
-        raise JobError("the agent doesn't support --report", hint=_OLD_AGENT_HINT)
-    if options.until_free and "uid" not in answer:
-        raise JobError("the agent doesn't support --until-free", hint=_OLD_AGENT_HINT)
-    if options.max_time is not None and not answer.get("endsAtMs"):
-        raise JobError("the agent doesn't support --max-time", hint=_OLD_AGENT_HINT)
+    ends = answer.get("endsAtMs")
+    unsupported = {
+        "--core-class": options.core_class is not None and answer.get("coreClass") != options.core_class,
+        "--near": options.near is not None and not answer.get("near"),
+        "--report": options.report is not None and "cgroup" not in answer,
+        "--until-free": options.until_free and "uid" not in answer,
+        "--max-time": options.max_time is not None and not ends,
+        "--reservation": options.reservation is not None and not ends,
+    }
+    for option in [option for option, is_unsupported in unsupported.items() if is_unsupported]:
+        raise JobError(f"the agent doesn't support {option}", hint=_OLD_AGENT_HINT)
     if quiet:
         _tell_quiet(answer)
     found: Mapping[str, Any] = answer
@@ -515,6 +507,9 @@ def _join_settings(names: Sequence[str]) -> str:
 _REFUSED_HINT = "request less, or wait for room with `--wait=30m`; `nodeagent inspect` shows which pods have which CPUs"
 _UNEXPLAINED_HINTS = {
     "WaitingForJobs": "wait for your turn with `--wait=30m`; `nodeagent queue` shows who waits",
+    "WaitingForReservation": "wait with `--wait`, or let it end before the reservation begins (`--max-time`); `nodeagent queue` lists "
+    "the reservations",
+    "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root mend what the message says of the state file (`df` shows full file systems), and ask again",
 }
 """Hints by reason for refusals of jobs that fit, which an explanation would show as admitted."""

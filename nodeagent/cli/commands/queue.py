@@ -1,4 +1,4 @@
-"""`nodeagent queue`: lists the jobs that run, and those that wait, with the latest time at which each starts."""
+"""`nodeagent queue`: lists the jobs that run, those that wait, with the latest time at which each starts, and the reservations."""
 
 import argparse
 import sys
@@ -28,9 +28,10 @@ examples:
   nodeagent queue
   nodeagent queue -o json | jq '.jobs[] | select(.state == "waiting") | .startsByMs'
 
-The start of a waiting job is the latest one: every job before it takes all of its time (`job --max-time`). It is unknown if a job without a
-time limit, or a pod that isn't a job, holds what the job needs. Whoever may run jobs may list them.
-next: nodeagent job --wait adds a job, nodeagent release jobs/NAME ends one, nodeagent inspect shows which pods have which CPUs"""
+The start of a waiting job is the latest one: every job before it takes all of its time (`job --max-time`), and so does each reservation.
+It is unknown if a job without a time limit, or a pod that isn't a job, holds what the job needs. Whoever may run jobs may list them.
+next: nodeagent job --wait adds a job, nodeagent release jobs/NAME ends one, nodeagent reserve keeps room free, nodeagent inspect shows
+which pods have which CPUs"""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,5 @@
-"""`nodeagent job --until-free` and `--max-time`: the calling process waits outside of the job, and sees what the command can't tell.
+"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`: the calling process waits outside of the job, and sees what the
+command can't tell.
 
 The job's owner is a child of the calling process, so the job ends with the command as every job does.
 """
@@ -52,7 +53,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
         _wait_for_release(socket, uid)
     # A command that succeeds has not been cut short: this process may only have noticed its end late, or no agent may have run.
     if status != 0 and 0 < int(ends_at_ms or 0) <= is_over_at_ms:
-        write_error("nodeagent: the time of --max-time was over, so the agent has ended the job\n")
+        write_error("nodeagent: the job's time was over, so the agent has ended it\n")
         return EXIT_TIME_IS_OVER, -1
     return end_as(status), -1
 

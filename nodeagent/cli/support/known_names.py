@@ -1,4 +1,4 @@
-"""Names of pods and containers for completion. The agent's answer is decoded only in part, and errors yield no names."""
+"""Names of pods, containers and reservations for completion. The agent's answer is decoded only in part, and errors yield no names."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodeagent.cli.support.places import DEFAULT_SOCKET
+from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET, DEFAULT_SOCKET
 from nodeagent.edge.files import state_files
 from nodeagent.edge.transport.local_api_client import call
 from nodeagent.errors import NodeAgentError
@@ -41,6 +41,14 @@ def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
     with suppress(NodeAgentError, OSError, ValueError, TypeError, LookupError, AttributeError):
         pods = [_decode_pod(entry["pod"]) for entry in _read_state(given)["entries"]]
         return tuple(pod for pod in pods if all(map(_NAME.fullmatch, (pod.namespace, pod.name, *pod.containers))))
+    return ()
+
+
+def find_reservations(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the reservations, as far as they are known."""
+    with suppress(NodeAgentError, TypeError, LookupError):
+        answer = call(given.get("socket", DEFAULT_JOB_SOCKET), "queue", timeout_seconds=_SECONDS)
+        return tuple(name for one in answer["reservations"] if _NAME.fullmatch(name := str(one["name"])))
     return ()
 
 

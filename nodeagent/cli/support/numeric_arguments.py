@@ -1,10 +1,12 @@
-"""Number types for argparse, with errors that state the allowed range."""
+"""Types of numbers and times for argparse, with errors that state the allowed range."""
 
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 
 
@@ -30,6 +32,39 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {low:g} to {high:g}")
 
     return read
+
+
+LONGEST_SPAN_SECONDS = 7 * 24 * 3600.0
+
+
+def time_span(text: str) -> float:
+    """Parse a time such as 30m into seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: the text isn't a time from a second to 7 days.
+    """
+    with suppress(DurationSyntaxError):
+        found = parse_duration_ns(text) / 1e9
+        if 1 <= found <= LONGEST_SPAN_SECONDS:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1s to 168h, such as 30m")
+
+
+def begin_of_span(text: str) -> datetime:
+    """Parse a time of the local clock. One without a day is the next one that the clock will show, and `now` is now.
+
+    Raises:
+        argparse.ArgumentTypeError: the text isn't such a time.
+    """
+    now = datetime.now().astimezone()
+    if text == "now":
+        return now
+    with suppress(ValueError, OverflowError):
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M").astimezone()
+    with suppress(ValueError):
+        today = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())  # noqa: DTZ007 - local time
+        return next(at for days in range(3) if (at := (today + timedelta(days=days)).astimezone()) > now)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 22:00 or 2026-11-29T22:00")
 
 
 def amount(text: str) -> str:

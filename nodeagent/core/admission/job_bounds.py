@@ -7,19 +7,39 @@ from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
 
-def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod) -> str | None:
+def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: int = 0) -> str | None:
     """Return a text about the limit that a job would exceed together with the user's other jobs. None means that the job stays within all
     limits.
+
+    Args:
+        bounds: the limits.
+        held: the user's other jobs.
+        job: the job.
+        reserved: number of the user's jobs in reservations, which have limits of their own.
     """
     pods = (*held, job)
-    if len(pods) > bounds.max_per_user:
-        return f"it would be your job number {len(pods)} at once, jobs.maxPerUser is {bounds.max_per_user}"
+    if len(pods) + reserved > bounds.max_per_user:
+        return f"it would be your job number {len(pods) + reserved} at once, jobs.maxPerUser is {bounds.max_per_user}"
+    return _find_exceeded_amount(bounds, pods, "jobs")
+
+
+def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new: Pod) -> str | None:
+    """Return a text about the limit that a reservation would exceed together with the user's others. None means that it exceeds none."""
+    pods = (*held, new)
+    if len(pods) > bounds.max_reservations:
+        return f"it would be your reservation number {len(pods)}, jobs.maxReservations is {bounds.max_reservations}"
+    return _find_exceeded_amount(bounds, pods, "reservations")
+
+
+def _find_exceeded_amount(bounds: JobBounds, pods: tuple[Pod, ...], what: str) -> str | None:
     cpus = Quantity(sum(_sum_limits(pod, CPU) for pod in pods))
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
-        return f"your jobs would have {cpus} CPUs together, jobs.maxCPUs is {bounds.max_cpus}"
+        return f"your {what} would have {cpus} CPUs together, jobs.maxCPUs is {bounds.max_cpus}"
     memory = Quantity.of_bytes(sum(_sum_limits(pod, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
-        return f"your jobs would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory}"
+        return (
+            f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory}"
+        )
     return None
 
 

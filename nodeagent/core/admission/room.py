@@ -9,6 +9,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, UnrecoveredPod
+from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.topology import Topology
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Room(Struct, frozen=True):
     unrecovered: tuple[UnrecoveredPod, ...] = ()
     orphans: CpuSet = CpuSet()
     """CPUs with processes that belong to no known pod."""
+    reservations: tuple[tuple[Reservation, int, bool], ...] = ()
+    """Reservations for jobs, each with its begin in milliseconds since boot, which changes with the clock, and whether it has begun."""
     plugged: "tuple[DevicePool, ...]" = ()
     """Pools of devices from device plugins."""
 
@@ -39,6 +42,7 @@ class Room(Struct, frozen=True):
             or self.config != before.config
             or self.allocatable != before.allocatable
             or self.unrecovered != before.unrecovered
+            or self.reservations != before.reservations
             or bool(before.orphans - self.orphans)
             or self.usage.is_less_than(before.usage)
             or (self.held != before.held and any(self.held.get(uid) != held for uid, held in before.held))

@@ -170,7 +170,7 @@ class Placement(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Users besides root who may run jobs, and the limits for the total of one user's jobs."""
+    """Users besides root who may run jobs, and the limits for the total of one user's jobs, and for that of one user's reservations."""
 
     group: str
     max_cpus: Quantity | None = None
@@ -178,6 +178,8 @@ class JobBounds(Struct, frozen=True):
     max_memory: Quantity | None = None
     """Limit on the memory of one user's jobs, huge pages included. None means no limit below the node's memory."""
     max_per_user: int = 10
+    max_reservations: int = 2
+    """Limit on the reservations of one user that have not ended. 0 means that only root may reserve."""
 
 
 RETRY_NOTHING = "none"

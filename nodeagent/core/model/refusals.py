@@ -34,7 +34,11 @@ WAITS_FOR_ROOM = "WaitingForRoom"
 """Reason of a queued job that lacks something which other pods hold. The agent's own reason."""
 WAITS_FOR_JOBS = "WaitingForJobs"
 """Reason of a job behind queued jobs, which isn't decided before these. The agent's own reason."""
-OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS)
+WAITS_FOR_RESERVATION = "WaitingForReservation"
+"""Reason of a job that would hold reserved room, or whose own reservation has not begun or is used up. The agent's own reason."""
+OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION)
+RESERVATION_OVER = "ReservationOver"
+"""Reason of a job whose reservation has ended or was cancelled. The agent's own reason."""
 UNIT_TAKEN = "UnitTaken"
 """Reason of a pod that pins the same systemd unit as another pod. The agent's own reason."""
 

@@ -11,6 +11,7 @@ from nodeagent.core.model.refusals import (
     RESIZE_DEFERRED,
     STATE_NOT_SAVED,
     WAITS_FOR_JOBS,
+    WAITS_FOR_RESERVATION,
     Reason,
 )
 
@@ -47,6 +48,8 @@ class Retry(enum.StrEnum):
     """The program that runs the container repeats its request."""
     QUEUE = "queue"
     """The jobs before it in the queue start or end."""
+    RESERVATION = "reservation"
+    """A reservation begins, ends or is cancelled."""
 
 
 class Waiting(Struct, frozen=True):
@@ -79,7 +82,7 @@ class Waiting(Struct, frozen=True):
         if self.reason in _ALWAYS:
             return (_ALWAYS[self.reason],)
         if self.reason in OF_QUEUE:
-            queue = (Retry.QUEUE,) if self.reason == WAITS_FOR_JOBS else ()
+            queue = {WAITS_FOR_JOBS: (Retry.QUEUE,), WAITS_FOR_RESERVATION: (Retry.RESERVATION,)}.get(self.reason, ())
             return (*queue, Retry.ROOM, *((Retry.RESOURCE,) if requests_devices else ()))
         if self.is_undecided and asked is not RequestKind.CONTAINER:
             return (Retry.PLUGIN,)

@@ -19,6 +19,7 @@ from nodeagent.core.turn.queue import (
     can_overtake,
     decide_alone,
     find_first_waiting,
+    find_reservation_wait,
     make_refusal,
     may_overtake,
     measure_holdings,
@@ -92,8 +93,9 @@ class _QueueLook(NamedTuple):
 def _look_at_queue(
     draft: Draft, world: World, known: PodEntry | None, manifest: Manifest, *, is_due: bool, may_examine: bool
 ) -> _QueueLook:
-    """Look whether a pod has to wait for jobs before it. `known` is its refused entry, and None for a new pod."""
-    waits = find_first_waiting(draft.state, manifest, world)
+    """Look whether a pod has to wait for jobs before it, or for a reservation. `known` is its refused entry, and None for a new pod."""
+    first = find_first_waiting(draft.state, manifest, world)
+    waits = first or find_reservation_wait(draft.state, manifest, world)
     if waits is None:
         return _QueueLook()
     if known is not None and known.refusal is not None:
@@ -102,7 +104,7 @@ def _look_at_queue(
             return _QueueLook(waits)
     elif not isinstance(alone := decide_alone(manifest, world), Admitted):
         return _QueueLook(Waiting(alone.reason, alone.message, world.now_ms))
-    if not can_overtake(draft.state, manifest, world):
+    if first is None or not can_overtake(draft.state, manifest, world):
         return _QueueLook(waits)
     if not may_examine:
         return _QueueLook(waits, stays_due=True)

@@ -76,6 +76,11 @@ def find_room(state: NodeState, world: World) -> Room:
         held=state.promises.pods,
         unrecovered=state.promises.unrecovered,
         orphans=find_orphan_cpus(state, world),
+        reservations=tuple(
+            (one, one.from_ms - world.lead_ms, one.from_ms <= world.now_ms)
+            for source in world.sources
+            for one in source.reservations
+        ),
         plugged=world.managers.plugged,
     )
 

@@ -1,9 +1,11 @@
-"""Expected starts of waiting jobs: the latest ones, if every running job takes all of its time."""
+"""Expected starts of waiting jobs: the latest ones, if every running job and every reservation takes all of its time."""
 
-import heapq
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.what_if import WhatIf
@@ -16,46 +18,172 @@ class QueuedJob(Struct, frozen=True):
     """Longest time from the job's start to its end. 0 means no limit."""
 
 
-def expect_starts(
-    node: WhatIf,
-    queue: Sequence[QueuedJob],
-    ends_at_ms: Mapping[str, int],
-    now_ms: int,
-    release_ms: int,
-    most_trials: int = 10_000,
-) -> tuple[int | None, ...]:
+class ReservedTime(Struct, frozen=True):
+    """A reservation on the time scale of the plan."""
+
+    pod: Pod
+    """Pod with the reserved amounts."""
+    from_ms: int
+    until_ms: int
+    inside: frozenset[str] = frozenset()
+    """UIDs of the running jobs in it. The reserved amounts contain theirs."""
+
+
+class Blocked(Struct, frozen=True):
+    """A job can't start at a time of the plan."""
+
+    reservation: str | None
+    """UID of the reservation whose room it would hold. None means that there is no room for it."""
+
+
+class JobPlan(Struct, frozen=True):
+    """The node at one time of the plan, and what is to come."""
+
+    node: WhatIf
+    at_ms: int
+    release_ms: int
+    """Longest time between the end of a job's time and its release."""
+    ends: tuple[tuple[int, str], ...]
+    """Releases of jobs and reservations to come, each with the UID, in order."""
+    reserved: tuple[ReservedTime, ...]
+    """All reservations, in order."""
+    coming: tuple[ReservedTime, ...]
+    """Reservations that have not begun, in order."""
+    unmet: frozenset[str] = frozenset()
+    """UIDs of reservations without room when they began. Nothing starts before they end."""
+    trials: list[int] = field(default_factory=list)
+    """Number of the decisions that may still be tried, shared by all plans that follow from this one. It is negative once a decision was
+    not tried, which counts as a refusal.
+    """
+
+    @classmethod
+    def of(
+        cls,
+        node: WhatIf,
+        ends_at_ms: Mapping[str, int],
+        now_ms: int,
+        release_ms: int,
+        reserved: Sequence[ReservedTime] = (),
+        most_trials: int = 10_000,
+    ) -> "JobPlan":
+        """Create the plan of now.
+
+        Args:
+            node: the node with its pods.
+            ends_at_ms: the latest end of each running job with a time limit, by UID.
+            now_ms: the time now, in milliseconds like all times here.
+            release_ms: the longest time between the end of a job's time and its release.
+            reserved: the reservations that have not ended.
+            most_trials: limit on the decisions.
+        """
+        ends = tuple(sorted((max(end_ms, now_ms) + release_ms, uid) for uid, end_ms in ends_at_ms.items()))
+        coming = tuple(sorted(reserved, key=lambda one: (one.from_ms, one.pod.uid)))
+        plan = cls(node, now_ms, release_ms, ends, coming, coming, trials=[most_trials])
+        while plan.coming and plan.coming[0].from_ms <= now_ms:
+            plan = plan._begin_next()
+        return plan
+
+    def judge(self, pod: Pod) -> Admitted | None:
+        """Decide on one more pod. None means that there is no room for it."""
+        self.trials[0] -= 1
+        decision = self.node.judge(pod) if self.trials[0] >= 0 else None
+        return decision if isinstance(decision, Admitted) else None
+
+    def go_on(self) -> "JobPlan | None":
+        """Return the plan after the next release or begin of a reservation. None means that nothing is to come."""
+        if self.coming and (not self.ends or self.coming[0].from_ms < self.ends[0][0]):
+            return self._begin_next()
+        if not self.ends:
+            return None
+        (at_ms, uid), *rest = self.ends
+        return replace(
+            self, node=self.node.without(frozenset({uid})), at_ms=at_ms, ends=tuple(rest), unmet=self.unmet - {uid}
+        )
+
+    def _begin_next(self) -> "JobPlan":
+        one, *coming = self.coming
+        without = replace(
+            self, node=self.node.without(one.inside), at_ms=max(self.at_ms, one.from_ms), coming=tuple(coming)
+        )
+        decision = without.judge(one.pod)
+        ends = [end for end in self.ends if decision is None or end[1] not in one.inside]
+        insort(ends, (one.until_ms + self.release_ms, one.pod.uid))
+        if decision is None:
+            return replace(without, node=self.node, ends=tuple(ends), unmet=self.unmet | {one.pod.uid})
+        return replace(without, node=without.node.after(one.pod, decision), ends=tuple(ends))
+
+    def starting(self, job: QueuedJob) -> "JobPlan | Blocked":
+        """Return the plan after a job's start now, or why it can't start."""
+        decision = self.judge(job.pod)
+        if decision is None or self.unmet:
+            return Blocked(None if decision is None else min(self.unmet))
+        ends = list(self.ends)
+        ends_at_ms = self.at_ms + job.max_ms + self.release_ms if job.max_ms else None
+        if ends_at_ms is not None:
+            insort(ends, (ends_at_ms, job.pod.uid))
+        started = replace(self, node=self.node.after(job.pod, decision), ends=tuple(ends))
+        unmet = next(started.list_unmet(ends_at_ms), None)
+        return started if unmet is None else Blocked(unmet[0].pod.uid)
+
+    def list_unmet(self, until_ms: int | None = None) -> "Iterator[tuple[ReservedTime, WhatIf]]":
+        """Yield each reservation without room that begins before a time, with the node then. No time means all times."""
+        for one in self.reserved:
+            if one.pod.uid in self.unmet:
+                yield one, self.node
+        plan = self
+        while plan.coming and (until_ms is None or plan.coming[0].from_ms < until_ms):
+            first, there = plan.coming[0], plan.node.without(plan.coming[0].inside)
+            plan = plan.go_on() or plan
+            if first.pod.uid in plan.unmet:
+                yield first, there
+
+
+class Expected(NamedTuple):
+    starts: tuple[int | None, ...]
+    """Start of each waiting job. None means that it is unknown: what the job or one before it needs is held without a time limit, or too
+    many decisions would be needed.
+    """
+    last: WhatIf
+    """Node at the last start. If a start is unknown, all that has an end has ended."""
+    has_given_up: bool
+    """Whether too many decisions would be needed."""
+
+
+def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
     """Expect the start of each waiting job, by the same decisions as the agent's.
 
     The jobs start in the order of the queue. A job may start earlier, because others may end earlier.
+    """
+    starts: list[int | None] = []
+    for job in queue:
+        started = plan.starting(job)
+        while isinstance(started, Blocked) and (later := plan.go_on()) is not None:
+            plan = later
+            started = plan.starting(job)
+        if isinstance(started, Blocked):
+            break
+        starts.append(plan.at_ms)
+        plan = started
+    unknown = [None] * (len(queue) - len(starts))
+    return Expected((*starts, *unknown), plan.node, plan.trials[0] < 0)
+
+
+def find_in_the_way(node: WhatIf, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...] | None:
+    """Return which pods together keep another one from being admitted: all of them must end for it, and no other pod must.
 
     Args:
-        node: the node with its pods.
-        queue: the waiting jobs, in order.
-        ends_at_ms: the latest end of each running job with a time limit, by UID.
-        now_ms: the time now, in milliseconds like all times here.
-        release_ms: the longest time between the end of a job's time and its release.
-        most_trials: limit on the decisions.
+        node: the node with all pods.
+        pod: the pod that isn't admitted.
+        candidates: the UIDs to choose from. The first ones are chosen if there is a choice.
 
     Returns:
-        The expected starts. None means that a start is unknown: what the job or one before it needs is held without a time limit, or too
-        many decisions would be needed.
+        The UIDs in the order of the candidates. None means that the end of all candidates would not be enough.
     """
-    ends = [(max(end_ms, now_ms) + release_ms, uid) for uid, end_ms in ends_at_ms.items()]
-    heapq.heapify(ends)
-    starts: list[int] = []
-    at_ms, trials = now_ms, 0
-    for job in queue:
-        trials += 1
-        decision = node.judge(job.pod)
-        while not isinstance(decision, Admitted):
-            trials += 1
-            if not ends or trials > most_trials:
-                return (*starts, *[None] * (len(queue) - len(starts)))
-            at_ms, uid = heapq.heappop(ends)
-            node = node.without(frozenset({uid}))
-            decision = node.judge(job.pod)
-        starts.append(at_ms)
-        node = node.after(job.pod, decision)
-        if job.max_ms:
-            heapq.heappush(ends, (at_ms + job.max_ms + release_ms, job.pod.uid))
-    return tuple(starts)
+    left = tuple(dict.fromkeys(candidates))
+    if not isinstance(node.without(frozenset(left)).judge(pod), Admitted):
+        return None
+    for uid in reversed(left):
+        fewer = tuple(one for one in left if one != uid)
+        if isinstance(node.without(frozenset(fewer)).judge(pod), Admitted):
+            left = fewer
+    return left

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.demand import never_holds_cpuset
 from nodeagent.core.model.pod import OWN, Pod, qos_class
+from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import (
     MANIFEST_DIRECTORY,
     ContainerStatus,
@@ -67,6 +68,8 @@ class JobTerms(Struct, frozen=True):
     """Latest end, in milliseconds since boot. 0 means that there is no limit, or that the pod has not started."""
     is_queued: bool = False
     """Whether the pod waits in the queue if there is no room."""
+    reservation: str = ""
+    """Name of the reservation that the pod runs in. Empty means none."""
 
 
 class PodSource(Struct, frozen=True):
@@ -88,6 +91,9 @@ class PodSource(Struct, frozen=True):
 
     terms: tuple[JobTerms, ...] = ()
     """Terms of the pods, in the order of the requests, if the source has a queue. Some of the queued pods run by now."""
+
+    reservations: tuple[Reservation, ...] = ()
+    """Reservations for pods of the source."""
 
     @property
     def queue(self) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""Queue of jobs: first come, first served. A job starts before the ones before it only if none of them starts later for it (D66)."""
+"""Queue of jobs: first come, first served. A job starts before the ones before it only if none of them starts later for it (D66), and holds
+nothing that a reservation needs (D69).
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
@@ -8,11 +10,18 @@ from nodeagent.core.admission.node_capacity import Insufficient, Usage
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU
-from nodeagent.core.model.refusals import WAITS_FOR_JOBS, WAITS_FOR_ROOM
-from nodeagent.core.model.state import JOBS, NodeState
+from nodeagent.core.model.refusals import RESERVATION_OVER, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION, WAITS_FOR_ROOM
+from nodeagent.core.model.state import JOBS, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting, is_for_room
 from nodeagent.core.turn.decision import admit_off_orphans, decide_pod
-from nodeagent.core.turn.expected_starts import QueuedJob, expect_starts
+from nodeagent.core.turn.expected_starts import (
+    Blocked,
+    JobPlan,
+    QueuedJob,
+    ReservedTime,
+    expect_starts,
+    find_in_the_way,
+)
 from nodeagent.core.turn.pod_sources import JobTerms, Manifest, PodSource
 from nodeagent.core.turn.world import World
 
@@ -24,14 +33,14 @@ MOST_OVERTAKING = 2
 """Limit on the jobs that a turn examines for an earlier start."""
 _MOST_BEFORE = 32
 """Limit on the waiting jobs before a job that may overtake them."""
-_MOST_TRIALS = 100
-"""Limit on the decisions for the starts of these jobs."""
+_MOST_TRIALS = 200
+"""Limit on the decisions for one job's start, with those for the starts of these jobs."""
 
 
-def list_waiting(state: NodeState, source: PodSource) -> list[QueuedJob]:
-    """Return the jobs of a source that wait in its queue, in order."""
+def list_waiting(state: NodeState, source: PodSource, reservation: str = "") -> list[QueuedJob]:
+    """Return the jobs of a source that wait in its queue, in order. Each reservation has a queue of its own."""
     entries = {entry.pod.uid: entry for entry in state.entries if entry.is_queued} if source.terms else {}
-    queued = ((terms, entries.get(terms.uid)) for terms in source.terms if terms.is_queued)
+    queued = ((one, entries.get(one.uid)) for one in source.terms if one.is_queued and one.reservation == reservation)
     return [QueuedJob(entry.pod, terms.max_ms) for terms, entry in queued if entry is not None]
 
 
@@ -44,9 +53,49 @@ def find_ends(state: NodeState, terms: Iterable[JobTerms], boot_ms: int) -> dict
             continue
         if one is None or entry.deleting_since_ms is not None:
             ends[entry.pod.uid] = boot_ms
-        elif one.max_ms:
+        elif one.max_ms or one.ends_at_ms:
             ends[entry.pod.uid] = one.ends_at_ms or boot_ms + one.max_ms
     return ends
+
+
+def list_reserved(state: NodeState, source: PodSource, lead_ms: int) -> tuple[ReservedTime, ...]:
+    """Return the reservations of a source, in milliseconds since boot.
+
+    Args:
+        state: the state with the jobs in them.
+        source: the source.
+        lead_ms: the lead of the wall clock over the time since boot.
+    """
+    return tuple(
+        ReservedTime(
+            one.pod,
+            one.from_ms - lead_ms,
+            one.until_ms - lead_ms,
+            frozenset(entry.pod.uid for entry in _list_inside(state, source, one.name)),
+        )
+        for one in source.reservations
+    )
+
+
+def _list_inside(state: NodeState, source: PodSource, reservation: str) -> list[PodEntry]:
+    """Return the running jobs in a reservation."""
+    uids = {terms.uid for terms in source.terms if terms.reservation == reservation}
+    return [entry for entry in state.entries if entry.is_active and entry.pod.uid in uids]
+
+
+def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead_ms: int) -> dict[str, int | None]:
+    """Return the latest starts of the jobs that wait for their reservations, in milliseconds since boot, by UID.
+
+    A job starts when its reservation begins, if the jobs in it that came before leave room. None means that the start is unknown.
+    """
+    starts: dict[str, int | None] = {}
+    for own in source.reservations:
+        pods = [entry.pod for entry in _list_inside(state, source, own.name)]
+        for job in list_waiting(state, source, own.name):
+            is_first, begins_ms = own.find_excess(pods, job.pod) is None, own.from_ms - lead_ms
+            starts[job.pod.uid] = begins_ms if is_first and begins_ms > boot_ms else None
+            pods.append(job.pod)
+    return starts
 
 
 def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
@@ -60,12 +109,54 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
     return Waiting(WAITS_FOR_JOBS, f"{before[0].pod.full_name} waits for room before it", world.now_ms)
 
 
+def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
+    """Return why the reservations don't let a job start now, or None if they do. Pods that aren't jobs are let through.
+
+    A job that doesn't fit anyway is let through, too, as the decision then says what it lacks.
+    """
+    source = _find_source(manifest, world)
+    terms = None if source is None else next((one for one in source.terms if one.uid == manifest.pod.uid), None)
+    if source is None or terms is None or not (source.reservations or terms.reservation):
+        return None
+    if terms.reservation:
+        own = next((one for one in source.reservations if one.name == terms.reservation), None)
+        if own is None:
+            return Waiting(RESERVATION_OVER, f"reservation {terms.reservation} has ended", world.now_ms)
+        if own.from_ms > world.now_ms:
+            return Waiting(WAITS_FOR_RESERVATION, f"reservation {own.name} has not begun", world.now_ms)
+        inside = [entry.pod for entry in _list_inside(state, source, own.name)]
+        excess = own.find_excess(inside, manifest.pod)
+        return None if excess is None else Waiting(WAITS_FOR_RESERVATION, excess, world.now_ms)
+    plan = _make_plan(state, source, world)
+    started = plan.starting(QueuedJob(manifest.pod, terms.max_ms))
+    if not isinstance(started, Blocked):
+        return None
+    names = {one.pod.uid: one.name for one in source.reservations}
+    uid = started.reservation
+    if uid is None:
+        begun = (pod.uid for pod in plan.node.pods if pod.uid in names)
+        uid = next(iter(find_in_the_way(plan.node, manifest.pod, begun) or ()), None)
+    if uid is None:
+        return None
+    return Waiting(WAITS_FOR_RESERVATION, f"it would hold room that reservation {names[uid]} needs", world.now_ms)
+
+
+def _make_plan(state: NodeState, source: PodSource, world: World) -> JobPlan:
+    gives = world.allocatable if world.config.check_allocatable else None
+    node = WhatIf.of(world.managers, state.promises, state.holding_pods(), gives, state.idle_pods())
+    boot_ms = world.now_ms - world.lead_ms
+    ends, reserved = find_ends(state, source.terms, boot_ms), list_reserved(state, source, world.lead_ms)
+    return JobPlan.of(node, ends, boot_ms, RELEASE_MS, reserved, _MOST_TRIALS)
+
+
 def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Whether a job may start before others at all: it is in the queue, has a time limit, and not too many wait before it."""
+    """Whether a job may start before others at all: it is in the common queue, has a time limit, and not too many wait before it."""
     source = _find_source(manifest, world)
     return (
         source is not None
-        and any(one.uid == manifest.pod.uid and one.is_queued and one.max_ms for one in source.terms)
+        and any(
+            one.uid == manifest.pod.uid and one.is_queued and one.max_ms and not one.reservation for one in source.terms
+        )
         and len(_list_before(state, manifest, world)) <= _MOST_BEFORE
     )
 
@@ -78,19 +169,14 @@ def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
     source = _find_source(manifest, world)
     assert source is not None
     before = _list_before(state, manifest, world)
-    gives = world.allocatable if world.config.check_allocatable else None
-    node = WhatIf.of(world.managers, state.promises, state.holding_pods(), gives, state.idle_pods())
-    decision = node.judge(manifest.pod) if len(before) <= _MOST_BEFORE else None
-    if not isinstance(decision, Admitted):
+    if len(before) > _MOST_BEFORE:
         return False
-    boot_ms = world.now_ms - world.lead_ms
-    ends = find_ends(state, source.terms, boot_ms)
-    starts = expect_starts(node, before, ends, boot_ms, RELEASE_MS, _MOST_TRIALS)
-    if None in starts:
-        return False
+    plan = _make_plan(state, source, world)
     max_ms = next(one.max_ms for one in source.terms if one.uid == manifest.pod.uid)
-    ends[manifest.pod.uid] = boot_ms + max_ms
-    later = expect_starts(node.after(manifest.pod, decision), before, ends, boot_ms, RELEASE_MS, _MOST_TRIALS)
+    started = plan.starting(QueuedJob(manifest.pod, max_ms))
+    if isinstance(started, Blocked):
+        return False
+    starts, later = expect_starts(plan, before).starts, expect_starts(started, before).starts
     return all(new is not None and old is not None and new <= old for old, new in zip(starts, later, strict=True))
 
 
@@ -111,13 +197,15 @@ def _find_source(manifest: Manifest, world: World) -> PodSource | None:
 
 
 def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[QueuedJob]:
-    """Return the waiting jobs before a pod. Most calls of a turn are about the same state."""
+    """Return the waiting jobs before a pod in its queue. Most calls of a turn are about the same state."""
     source = _find_source(manifest, world)
     if source is None or not source.terms:
         return []
-    if not world.last_waiting or world.last_waiting[0][0] is not state or world.last_waiting[0][1] is not source:
-        world.last_waiting[:] = [(state, source, list_waiting(state, source))]
-    return list(takewhile(lambda job: job.pod.uid != manifest.pod.uid, world.last_waiting[0][2]))
+    own = next((one.reservation for one in source.terms if one.uid == manifest.pod.uid), "")
+    known = world.last_waiting
+    if not known or known[0][0] is not state or known[0][1] is not source or known[0][2] != own:
+        world.last_waiting[:] = [(state, source, own, list_waiting(state, source, own))]
+    return list(takewhile(lambda job: job.pod.uid != manifest.pod.uid, known[0][3]))
 
 
 def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insufficient:

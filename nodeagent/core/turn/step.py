@@ -45,6 +45,8 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     draft = advance(draft, world)
     draft = rest(note_settings(draft, world), world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in world.awake(draft.state.entries)]
+    for one in (one for source in world.sources for one in source.reservations):
+        moments += [at_ms for at_ms in (one.from_ms, one.until_ms) if at_ms > world.now_ms]
     if draft.is_unfinished:
         moments.append(world.now_ms)
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)

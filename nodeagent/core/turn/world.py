@@ -69,8 +69,8 @@ class World(Struct, frozen=True):
     last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)
     """Last result of `awake`, with its inputs. Most stages ask for the pods of the same state."""
 
-    last_waiting: list[tuple[NodeState, PodSource, list[QueuedJob]]] = field(default_factory=list)
-    """Last list of waiting jobs, with the state and the source that it follows from."""
+    last_waiting: list[tuple[NodeState, PodSource, str, list[QueuedJob]]] = field(default_factory=list)
+    """Last list of waiting jobs, with the state, the source and the reservation that it follows from."""
 
     def awake(self, entries: Sequence[PodEntry]) -> Sequence[PodEntry]:
         """Return the pods that aren't quiet."""

@@ -74,6 +74,9 @@ AgentEvent = Literal[
     "cgroup_of_no_container",
     "pods_api_failed",
     "pods_api_answers",
+    "reservation_made",
+    "reservation_cancelled",
+    "reservations_unusable",
 ]
 """Names of all events except those of turns (EventKind). docs/how-to/logs.md explains each."""
 

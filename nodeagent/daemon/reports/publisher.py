@@ -12,6 +12,7 @@ from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.daemon.domains.jobs.job_queue import JobQueue
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
 from nodeagent.daemon.domains.jobs.jobs import Jobs
+from nodeagent.daemon.domains.jobs.reservation_requests import ReservationRequests
 from nodeagent.daemon.reports.api_operations import ApiOperations
 from nodeagent.daemon.reports.exposition import CONTENT_TYPE
 from nodeagent.daemon.reports.logs import Log
@@ -140,7 +141,8 @@ class Publisher:
 
     def _job_service(self, jobs: Jobs) -> _Unopened:
         """Return the service of jobs. Its own socket separates the right to run jobs from the right to read the state."""
-        configured, requests = self._config.jobs, JobRequests(jobs, self._agent)
+        configured, requests, queue = self._config.jobs, JobRequests(jobs, self._agent), JobQueue(jobs, self._agent)
+        reserving = ReservationRequests(jobs.reservations, requests, queue)
         group = None if configured is None else find_group_id(configured.group)
         if configured is not None and group is None:
             self._group_problem = f"there is no group {configured.group} (jobs.group): only root may run jobs"
@@ -152,7 +154,9 @@ class Publisher:
             open_to_all={
                 "job": requests.answer,
                 "job-released": requests.answer_release,
-                "queue": JobQueue(jobs, self._agent).answer,
+                "queue": queue.answer,
+                "reserve": reserving.answer,
+                "cancel-reservation": reserving.answer_cancel,
             },
         )
         address = UnixAddress(f"{self._config.runtime_directory}/{JOB_SOCKET}")

@@ -26,6 +26,14 @@ def is_member(user: int, group: str) -> bool:
     return find_group_id(group) in os.getgrouplist(entry.pw_name, entry.pw_gid)
 
 
+def find_user_id(name: str) -> int | None:
+    """Return the ID of a user. None means that no user has this name."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
 def name_user(user: int) -> str:
     """Return the name of a user ID, or the number if it has no name."""
     try:

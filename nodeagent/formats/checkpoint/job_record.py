@@ -31,14 +31,18 @@ class JobRecord(Struct, frozen=True):
     """Longest time from the job's start to its end. 0 means no limit."""
     ends_at_ms: int = 0
     """Time of its end, in milliseconds since boot. 0 if the job has no limit, or has not started."""
+    reservation: str = ""
+    """Name of the reservation that it runs in. Empty means none."""
 
 
 def format_record(record: JobRecord) -> bytes:
     fields: dict[str, object] = {"pid": record.pid, "startTicks": record.start_ticks, "user": record.user}
     if record.ticket:
         fields |= {"ticket": record.ticket, "sinceMs": record.since_ms}
-    if record.max_ms:
+    if record.max_ms or record.ends_at_ms:
         fields |= {"maxMs": record.max_ms, "endsAtMs": record.ends_at_ms}
+    if record.reservation:
+        fields |= {"reservation": record.reservation}
     return json.dumps({**fields, "pod": pod_to_document(record.pod)}, sort_keys=True).encode() + b"\n"
 
 
@@ -55,6 +59,7 @@ def parse_record(text: bytes) -> JobRecord | None:
             since_ms=document.read_optional("sinceMs", JsonValue.whole, 0),
             max_ms=document.read_optional("maxMs", JsonValue.whole, 0),
             ends_at_ms=document.read_optional("endsAtMs", JsonValue.whole, 0),
+            reservation=document.read_optional("reservation", JsonValue.text, ""),
         )
     except (MisfitError, DocumentError):
         return None

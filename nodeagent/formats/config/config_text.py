@@ -81,7 +81,8 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     if (jobs := config.jobs) is not None:
         bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
         limits = {name: str(bound) for name, bound in bounds.items() if bound is not None}
-        places["jobs"] = {"group": jobs.group, **limits, "maxPerUser": jobs.max_per_user}
+        numbers = {"maxPerUser": jobs.max_per_user, "maxReservations": jobs.max_reservations}
+        places["jobs"] = {"group": jobs.group, **limits, **numbers}
     if config.run_thresholds:
         places["runThresholds"] = dict(config.run_thresholds)
     own = [one for one in config.profiles if one not in SHIPPED_PROFILES]

@@ -215,7 +215,11 @@ class _ConfigReader:
         fields = self._fields.object("jobs")
         if fields is None:
             return None
-        group, max_per_user = fields.string("group"), fields.integer("maxPerUser", 1, _MAX_INT32)
+        default, group = JobBounds(""), fields.string("group")
+        max_per_user, max_reservations = (
+            fields.integer("maxPerUser", 1, _MAX_INT32),
+            fields.integer("maxReservations", 0, _MAX_INT32),
+        )
         bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
         if not group:
             fields.report("group", "is required: the name of the group whose members may run jobs", group)
@@ -223,9 +227,13 @@ class _ConfigReader:
             if bound is not None and bound.nano <= 0:
                 fields.report(key, f"must be more than 0 (omit it for no limit): {bound}")
         fields.close()
-        if max_per_user is None:
-            max_per_user = JobBounds("").max_per_user
-        return JobBounds(group or "", bounds["maxCPUs"], bounds["maxMemory"], max_per_user)
+        return JobBounds(
+            group or "",
+            bounds["maxCPUs"],
+            bounds["maxMemory"],
+            default.max_per_user if max_per_user is None else max_per_user,
+            default.max_reservations if max_reservations is None else max_reservations,
+        )
 
     def _read_profiles(self, shipped: tuple[tuple[str, Profile], ...]) -> tuple[tuple[str, Profile], ...]:
         """Read the profiles. One with the name of a shipped profile replaces it."""

@@ -8,12 +8,14 @@ from nodeagent.core.model.refusals import (
     OF_QUEUE,
     POD_NOT_KNOWN,
     RELEASED,
+    RESERVATION_OVER,
     RESIZE_DEFERRED,
     RESIZE_INFEASIBLE,
     STATE_NOT_SAVED,
     UID_TAKEN,
     UNIT_TAKEN,
     WAITS_FOR_JOBS,
+    WAITS_FOR_RESERVATION,
     WAITS_FOR_ROOM,
 )
 from nodeagent.core.model.waiting import Retry
@@ -58,6 +60,9 @@ _ADVICE = {
     "CPUPluginRefused": "the message has the plugin's reason: follow it, or remove the plugin from cpuManagerPlugins and reload",
     "DevicePluginsSlow": "look into the log of the device plugin named in the message for the reason of its delay, or restart the plugin",
     WAITS_FOR_ROOM: "end a pod that holds what the message names",
+    WAITS_FOR_RESERVATION: "give the job a time limit (--max-time) with which it ends before the reservation begins (`nodeagent queue`), "
+    "or cancel the reservation (`nodeagent reserve --cancel RESERVATION`)",
+    RESERVATION_OVER: "make another reservation (`nodeagent reserve`), and ask again",
     WAITS_FOR_JOBS: "end a pod that holds what the first waiting job lacks, or end the jobs before it",
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to start it again while its manifest exists",
@@ -90,6 +95,7 @@ _RETRIES = {
     Retry.PLUGIN: "the device plugin answers",
     Retry.OWNER: "the program that runs its containers requests one again",
     Retry.QUEUE: "the jobs before it start or end",
+    Retry.RESERVATION: "a reservation begins, ends or is cancelled",
 }
 
 
@@ -106,7 +112,7 @@ def advise_next_step(reason: str, pod: str, message: str = "") -> str:
         pod: the pod's namespace/name.
         message: the message of the refusal.
     """
-    if reason in {STATE_NOT_SAVED, UID_TAKEN, *OF_QUEUE}:
+    if reason in {STATE_NOT_SAVED, UID_TAKEN, RESERVATION_OVER, *OF_QUEUE}:
         return _ADVICE[reason]
     if reason == RESIZE_DEFERRED:
         return f"{_ADVICE[reason]} (`nodeagent topology` shows the owners)"

@@ -6,7 +6,7 @@ from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.expected_starts import QueuedJob, expect_starts
+from nodeagent.core.turn.expected_starts import JobPlan, QueuedJob, expect_starts
 from nodeagent.formats.manifest.job_pod import job_pod
 from tests.support.world import SMALL, empty_state, node
 
@@ -32,16 +32,18 @@ def running(*jobs: Pod) -> WhatIf:
 def test_each_starts_when_enough_of_those_before_it_have_ended() -> None:
     there = running(job("a", 4), job("b", 3))
     queue = (QueuedJob(job("c", 2), 60_000), QueuedJob(job("d", 6), 0), QueuedJob(job("e", 1), 5_000))
-    starts = expect_starts(there, queue, {"uid-a": 100_000, "uid-b": 30_000}, 10_000, RELEASE_MS)
+    starts = expect_starts(JobPlan.of(there, {"uid-a": 100_000, "uid-b": 30_000}, 10_000, RELEASE_MS), queue).starts
     assert starts == (42_000, 114_000, 114_000), "d waits for c, which ends after a; e doesn't overtake it"
-    assert expect_starts(there, queue, {"uid-a": 5_000}, 10_000, RELEASE_MS)[0] == 22_000, "its time is over already"
+    assert expect_starts(JobPlan.of(there, {"uid-a": 5_000}, 10_000, RELEASE_MS), queue).starts[0] == 22_000, (
+        "its time is over already"
+    )
 
 
 def test_what_has_no_time_limit_makes_the_starts_behind_it_unknown() -> None:
     there = running(job("a", 4), job("b", 3))
     queue = (QueuedJob(job("c", 2), 60_000), QueuedJob(job("d", 4), 1_000), QueuedJob(job("e", 1), 1_000))
-    assert expect_starts(there, queue, {"uid-b": 30_000}, 10_000, RELEASE_MS) == (42_000, None, None)
-    assert expect_starts(there, (), {"uid-b": 30_000}, 10_000, RELEASE_MS) == ()
+    assert expect_starts(JobPlan.of(there, {"uid-b": 30_000}, 10_000, RELEASE_MS), queue).starts == (42_000, None, None)
+    assert expect_starts(JobPlan.of(there, {"uid-b": 30_000}, 10_000, RELEASE_MS), ()).starts == ()
 
 
 @given(
@@ -55,7 +57,7 @@ def test_one_after_the_other_and_never_more_than_there_is(
     there = running(*(job(f"r{number}", cpus) for number, (cpus, _) in enumerate(first)))
     ends = {f"uid-r{number}": time * 1000 for number, (_, time) in enumerate(first)}
     queue = [QueuedJob(job(f"q{number}", cpus), time * 1000) for number, (cpus, time) in enumerate(then)]
-    starts = expect_starts(there, queue, ends, 0, RELEASE_MS)
+    starts = expect_starts(JobPlan.of(there, ends, 0, RELEASE_MS), queue).starts
     known = [start for start in starts if start is not None]
     assert (len(known), known) == (len(then), sorted(known))
     spans = [(0, time * 1000 + RELEASE_MS, cpus) for cpus, time in first]

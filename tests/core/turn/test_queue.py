@@ -10,11 +10,22 @@ from typing import Any
 import pytest
 
 from nodeagent.core.admission.what_if import WhatIf
+from nodeagent.core.model.refusals import WAITS_FOR_RESERVATION
 from nodeagent.core.model.state import JOBS, Origin
 from nodeagent.core.turn import admit as admit_stage
-from nodeagent.core.turn.expected_starts import expect_starts
+from nodeagent.core.turn.expected_starts import JobPlan, expect_starts
 from nodeagent.core.turn.pod_sources import JobTerms, Manifest, PodSource
-from nodeagent.core.turn.queue import MOST_OVERTAKING, RELEASE_MS, find_ends, list_waiting, may_overtake
+from nodeagent.core.turn.queue import (
+    MOST_OVERTAKING,
+    RELEASE_MS,
+    expect_starts_inside,
+    find_ends,
+    list_reserved,
+    list_waiting,
+    may_overtake,
+)
+from nodeagent.core.turn.reserving import find_obstacle
+from nodeagent.formats.checkpoint.reservation_list import make_reservation
 from nodeagent.formats.manifest.job_pod import job_pod
 from tests.support.node_model import Agent, CrashError, Machine
 from tests.support.world import SMALL, node
@@ -26,24 +37,45 @@ USERS = 5
 SECOND = 1000
 
 
+class Reserved:
+    def __init__(self, number: int, cpus: int, from_ms: int, for_ms: int) -> None:
+        self.cpus, self.from_ms, self.until_ms = cpus, from_ms, from_ms + for_ms
+        amounts = {"cpu": str(cpus)}
+        self.it = make_reservation(f"r{number}", 0, f"uid-r{number}", amounts, from_ms, self.until_ms)
+
+
 class Job:
-    def __init__(self, number: int, user: int, cpus: int, max_ms: int, takes_ms: int) -> None:
+    def __init__(
+        self, number: int, user: int, cpus: int, max_ms: int, takes_ms: int, inside: Reserved | None = None
+    ) -> None:
         self.pod = job_pod(f"job{number}", f"uid-{number}", {"cpu": str(cpus), "memory": "1Mi"})
-        self.user, self.cpus, self.max_ms, self.takes_ms = user, cpus, max_ms, takes_ms
+        self.user, self.cpus, self.max_ms, self.takes_ms, self.inside = user, cpus, max_ms, takes_ms, inside
         self.started_ms: int | None = None
         self.promised_ms: int | None = None
         """Latest start that was ever told."""
+
+    @property
+    def latest_end_ms(self) -> int | None:
+        """When the agent ends it."""
+        assert self.started_ms is not None
+        ends = [self.started_ms + self.max_ms] if self.max_ms else []
+        return min([*ends, self.inside.until_ms] if self.inside else ends, default=None)
 
     @property
     def ends_at_ms(self) -> int | None:
         """When its command ends, or the agent ends it."""
         if self.started_ms is None:
             return None
-        return self.started_ms + (min(self.takes_ms, self.max_ms) if self.max_ms else self.takes_ms)
+        ends, latest = self.started_ms + self.takes_ms, self.latest_end_ms
+        return ends if latest is None else min(ends, latest)
+
+
+Held = tuple[int, int | None, int]
+"""CPUs that are held: from when, until when if that is known, and how many."""
 
 
 class Day:
-    """A machine, an agent that may die, and jobs that come, wait, run and go."""
+    """A machine, an agent that may die, jobs that come, wait, run and go, and reservations."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -51,7 +83,8 @@ class Day:
         self.agent = Agent(self.machine)
         self.jobs: dict[str, Job] = {}
         self.done: list[Job] = []
-        self.overtook = 0
+        self.reserved: list[Reserved] = []
+        self.overtook = self.refused = self.ran_inside = self.held_back = 0
 
     @property
     def now_ms(self) -> int:
@@ -59,15 +92,17 @@ class Day:
 
     def source(self) -> PodSource:
         manifests = tuple(Manifest(job.pod, Origin(job.pod.name, JOBS)) for job in self.jobs.values())
-        return PodSource(manifests, name=JOBS, terms=tuple(self.terms()))
+        reservations = tuple(one.it for one in self.reserved)
+        return PodSource(manifests, name=JOBS, terms=tuple(self.terms()), reservations=reservations)
 
     def terms(self) -> Iterator[JobTerms]:
         for uid, job in self.jobs.items():
-            ends = 0 if job.started_ms is None or not job.max_ms else job.started_ms + job.max_ms
-            yield JobTerms(uid, job.user, job.max_ms, ends, is_queued=True)
+            ends = 0 if job.started_ms is None else job.latest_end_ms or 0
+            inside = "" if job.inside is None else job.inside.it.name
+            yield JobTerms(uid, job.user, job.max_ms, ends, is_queued=True, reservation=inside)
 
-    def waiting(self) -> list[Job]:
-        return [job for job in self.jobs.values() if job.started_ms is None]
+    def waiting(self, inside: Reserved | None = None) -> list[Job]:
+        return [job for job in self.jobs.values() if job.started_ms is None and job.inside is inside]
 
     def settle(self) -> None:
         """Let the agent do all that it can, and judge each start as it comes."""
@@ -80,6 +115,7 @@ class Day:
                 if self.jobs[uid].started_ms is None and entry is not None and entry.is_active:
                     self.judge_start(self.jobs[uid])
                     self.jobs[uid].started_ms = self.now_ms
+                    self.judge_room()
             wakes_at_ms = self.agent.last.wake_at_ms
             if self.agent.state == before and (wakes_at_ms is None or wakes_at_ms > self.now_ms):
                 return
@@ -96,75 +132,144 @@ class Day:
             self.agent.turn()
         self.agent.dies_at = None
 
-    # the judge: profiles of free CPUs over time, without the agent's code
+    # the judge: profiles of held CPUs over time, without the agent's code
 
-    def starts_by_count(self, jobs: list[Job], running: list[tuple[int | None, int]]) -> list[int | None]:
-        """Return when each job starts, one after the other, if each takes all of its time. `running`: latest ends and CPUs."""
-        running, starts, at_ms = list(running), [], self.now_ms
+    def held(self, reserved: list[Reserved]) -> list[Held]:
+        """Return what running jobs and reservations hold. What jobs in a reservation hold is the reservation's."""
+        found: list[Held] = [(one.from_ms, one.until_ms + RELEASE_MS, one.cpus) for one in reserved]
+        for job in self.jobs.values():
+            if job.started_ms is not None and job.inside not in reserved:
+                ends = job.latest_end_ms
+                found.append((job.started_ms, None if ends is None else ends + RELEASE_MS, job.cpus))
+        return found
+
+    def fits(self, cpus: int, at_ms: int, until_ms: int | None, held: list[Held]) -> bool:
+        """Whether so many CPUs are free from one time to the other. No second time means for ever."""
+        moments = {at_ms, *(begin for begin, _, _ in held if begin > at_ms and (until_ms is None or begin < until_ms))}
+        return all(
+            cpus + sum(more for begin, end, more in held if begin <= moment and (end is None or moment < end)) <= CPUS
+            for moment in moments
+        )
+
+    def span(self, job: Job, at_ms: int) -> tuple[int, int | None]:
+        return at_ms, at_ms + job.max_ms + RELEASE_MS if job.max_ms else None
+
+    def starts_by_count(self, jobs: list[Job], held: list[Held]) -> list[int | None]:
+        """Return when each job starts, one after the other, if each takes all of its time."""
+        held, starts, at_ms = list(held), [], self.now_ms
         for job in jobs:
-            while CPUS - sum(cpus for _, cpus in running) < job.cpus:
-                ends = sorted(end for end, _ in running if end is not None)
-                if not ends:
-                    return [*starts, *[None] * (len(jobs) - len(starts))]
-                at_ms = max(at_ms, ends[0])
-                running.remove(next(one for one in running if one[0] == ends[0]))
-            starts.append(at_ms)
-            running.append((at_ms + job.max_ms + RELEASE_MS if job.max_ms else None, job.cpus))
+            ends = sorted({end for _, end, _ in held if end is not None and end > at_ms})
+            start = next((at for at in (at_ms, *ends) if self.fits(job.cpus, *self.span(job, at), held)), None)
+            if start is None:
+                return [*starts, *[None] * (len(jobs) - len(starts))]
+            at_ms = start
+            starts.append(start)
+            held.append((*self.span(job, start), job.cpus))
         return starts
 
-    def running(self) -> list[tuple[int | None, int]]:
-        return [
-            (None if not job.max_ms else job.started_ms + job.max_ms + RELEASE_MS, job.cpus)
-            for job in self.jobs.values()
-            if job.started_ms is not None
-        ]
-
     def may_start(self, job: Job) -> bool:
-        before = []
+        if job.inside is not None:
+            taken = sum(
+                one.cpus for one in self.jobs.values() if one.inside is job.inside and one.started_ms is not None
+            )
+            is_first = self.waiting(job.inside)[0] is job
+            return is_first and job.inside.from_ms <= self.now_ms and taken + job.cpus <= job.inside.cpus
+        held, before = self.held(self.reserved), []
         for one in self.waiting():
             if one is job:
                 break
             before.append(one)
-        running = self.running()
-        if sum(cpus for _, cpus in running) + job.cpus > CPUS:
+        if not self.fits(job.cpus, *self.span(job, self.now_ms), held):
             return False
         if not before:
             return True
-        starts = self.starts_by_count(before, running)
+        starts = self.starts_by_count(before, held)
         if not job.max_ms or None in starts:
             return False
-        later = self.starts_by_count(before, [*running, (self.now_ms + job.max_ms + RELEASE_MS, job.cpus)])
+        later = self.starts_by_count(before, [*held, (*self.span(job, self.now_ms), job.cpus)])
         return all(new is not None and old is not None and new <= old for old, new in zip(starts, later, strict=True))
 
+    def may_reserve(self, new: Reserved) -> bool:
+        before, after = self.held(self.reserved), self.held([*self.reserved, new])
+        if not self.fits(new.cpus, new.from_ms, new.until_ms + RELEASE_MS, before):
+            return False
+        starts = (self.starts_by_count(self.waiting(), held) for held in (before, after))
+        return all(old is None or (new is not None and new <= old) for old, new in zip(*starts, strict=True))
+
     def judge_start(self, job: Job) -> None:
-        assert self.may_start(job), f"{job.pod.name} delays another"
+        assert self.may_start(job), f"{job.pod.name} delays another, or holds what is reserved"
         if job.promised_ms is not None:
             assert self.now_ms <= job.promised_ms, f"{job.pod.name} was promised an earlier start"
-        self.overtook += job is not self.waiting()[0]
+        self.overtook += job is not self.waiting(job.inside)[0]
+        self.ran_inside += job.inside is not None
+
+    def judge_room(self) -> None:
+        """All of what is reserved now is free for its own jobs."""
+        own = sum(one.cpus for one in self.reserved if one.from_ms <= self.now_ms)
+        others = [job.cpus for job in self.jobs.values() if job.started_ms is not None and job.inside is None]
+        assert own + sum(others) <= CPUS
 
     def judge_rest(self) -> None:
         """Nobody waits who may start, and what is told is no later than what was told before."""
-        waiting = self.waiting()
+        self.judge_room()
+        waiting = [job for inside in (None, *self.reserved) for job in self.waiting(inside)]
         assert [job.pod.name for job in waiting if self.may_start(job)] == []
         state, source = self.agent.state, self.source()
-        told = expect_starts(
-            WhatIf.of(NODE.managers, state.promises, state.holding_pods(), NODE.allocatable),
-            list_waiting(state, source),
+        plan = JobPlan.of(
+            self.node(),
             find_ends(state, source.terms, self.now_ms),
             self.now_ms,
             RELEASE_MS,
+            list_reserved(state, source, 0),
         )
-        assert list(told) == self.starts_by_count(waiting, self.running()), "the agent tells what the count says"
-        for job, start in zip(waiting, told, strict=True):
+        told = expect_starts(plan, list_waiting(state, source)).starts
+        assert list(plan.list_unmet()) == []
+        in_order = self.starts_by_count(self.waiting(), self.held(self.reserved))
+        assert list(told) == in_order, "the agent tells what the count says"
+        inside = expect_starts_inside(state, source, self.now_ms, 0)
+        assert {job.pod.uid for job in waiting if job.inside} == inside.keys()
+        for job, start in zip(waiting, [*told, *(inside[job.pod.uid] for job in waiting if job.inside)], strict=True):
             assert job.promised_ms is None or (start is not None and start <= job.promised_ms)
             job.promised_ms = start
+            entry = state.entry(job.pod.uid)
+            assert entry is not None
+            assert entry.refusal is not None
+            self.held_back += entry.refusal.reason == WAITS_FOR_RESERVATION and job.inside is None
 
-    def live(self, count: int) -> None:
+    def node(self) -> WhatIf:
+        state = self.agent.state
+        return WhatIf.of(NODE.managers, state.promises, state.holding_pods(), NODE.allocatable)
+
+    def reserve(self, number: int) -> None:
+        """Ask for a reservation. What the agent decides is what the count says."""
+        begin_ms = self.now_ms + self.random.choice((0, *[self.random.randint(1, 600) * SECOND] * 3))
+        new = Reserved(number, self.random.randint(1, CPUS), begin_ms, self.random.randint(60, 400) * SECOND)
+        state, source = self.agent.state, self.source()
+        obstacle = find_obstacle(new.it, self.node(), state, source, list_waiting(state, source), self.now_ms, 0)
+        assert (obstacle is None) == self.may_reserve(new), obstacle
+        self.refused += obstacle is not None
+        self.reserved += [new] if obstacle is None else []
+
+    def live(self, count: int, *, reserves: bool) -> None:
         for number in range(count):
             self.advance_to(self.now_ms + self.random.randint(0, 40) * SECOND)
+            if reserves and self.random.random() < 0.4:
+                self.reserve(number)
+                self.settle()
+                self.judge_rest()
+            if reserves and self.random.random() < 0.05 and self.reserved:
+                self.end_reservation(self.random.choice(self.reserved))
             max_ms = self.random.choice((0, *[self.random.randint(5, 300) * SECOND] * 4))
-            takes_ms = self.random.randint(1, 400) * SECOND
-            job = Job(number, self.random.randrange(USERS), self.random.randint(1, CPUS), max_ms, takes_ms)
+            takes_ms, cpus = self.random.randint(1, 400) * SECOND, self.random.randint(1, CPUS)
+            inside = self.random.choice(self.reserved) if self.reserved and self.random.random() < 0.4 else None
+            job = Job(
+                number,
+                self.random.randrange(USERS),
+                cpus if inside is None else min(cpus, inside.cpus),
+                max_ms,
+                takes_ms,
+                inside,
+            )
             self.jobs[job.pod.uid] = job
             if self.random.random() < 0.1 and self.waiting():  # somebody loses patience
                 gone = self.random.choice(self.waiting())
@@ -172,18 +277,33 @@ class Day:
             self.settle()
             self.judge_rest()
         while self.jobs:
-            ends = [job.ends_at_ms for job in self.jobs.values() if job.ends_at_ms is not None]
-            assert ends, "somebody starves"
-            self.advance_to(min(ends))
+            moments = [job.ends_at_ms for job in self.jobs.values() if job.ends_at_ms is not None]
+            moments += [at for one in self.reserved for at in (one.from_ms, one.until_ms) if at > self.now_ms]
+            assert moments, "somebody starves"
+            self.advance_to(min(moments))
+
+    def end_reservation(self, one: Reserved) -> None:
+        """End it, as its time is over or somebody cancels it. Its waiting jobs go, and its running jobs keep their times."""
+        for job in self.waiting(one):
+            del self.jobs[job.pod.uid]
+        self.reserved.remove(one)
+        self.settle()
+        self.judge_rest()
 
     def advance_to(self, until_ms: int) -> None:
-        """Let the time pass; jobs end on the way."""
+        """Let the time pass; jobs end on the way, and reservations begin and end."""
         while True:
-            ends = {job.ends_at_ms: uid for uid, job in self.jobs.items() if job.ends_at_ms is not None}
-            if not ends or min(ends) > until_ms:
+            ends = [(job.ends_at_ms, 0, uid) for uid, job in self.jobs.items() if job.ends_at_ms is not None]
+            ends += [(one.until_ms, 1, one.it.pod.uid) for one in self.reserved]
+            ends += [(one.from_ms, 2, one.it.pod.uid) for one in self.reserved if one.from_ms > self.now_ms]
+            if not ends or min(ends)[0] > until_ms:
                 break
-            self.machine.now_ms = max(self.now_ms, min(ends))
-            self.done.append(self.jobs.pop(ends[min(ends)]))
+            at_ms, kind, uid = min(ends)
+            self.machine.now_ms = max(self.now_ms, at_ms)
+            if kind == 1:
+                self.end_reservation(next(one for one in self.reserved if one.it.pod.uid == uid))
+            elif kind == 0:
+                self.done.append(self.jobs.pop(uid))
             self.settle()
             self.judge_rest()
         self.machine.now_ms = max(self.now_ms, until_ms)
@@ -193,11 +313,23 @@ class Day:
 @pytest.mark.parametrize("seed", range(6))
 def test_fifty_jobs_of_five_users_start_as_the_rule_says_and_nobody_starves(seed: int) -> None:
     day = Day(seed)
-    day.live(50)
+    day.live(50, reserves=False)
     assert len(day.done) > 35
     assert day.agent.state.entries == ()
     if seed == 0:
         assert day.overtook > 0, "jobs that delay nobody don't wait"
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_with_reservations_nobody_holds_what_another_has_reserved_and_nobody_starves(seed: int) -> None:
+    day = Day(seed)
+    day.live(40, reserves=True)
+    assert len(day.done) > 20
+    assert day.agent.state.entries == ()
+    assert day.refused > 0
+    assert day.held_back > 0
+    if seed == 100:
+        assert day.ran_inside > 5
 
 
 def test_of_those_that_may_overtake_the_one_whose_user_holds_least_goes_first() -> None:

@@ -1,25 +1,43 @@
-"""The operation `queue` of the local API: which jobs run and wait, and when each is expected to start."""
+"""The operation `queue` of the local API: which jobs run and wait, when each is expected to start, and what is reserved."""
 
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec import Struct
+
 from nodeagent.core.admission.what_if import WhatIf
+from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import JOBS, NodeState
-from nodeagent.core.turn.expected_starts import expect_starts
+from nodeagent.core.turn.expected_starts import JobPlan, expect_starts, find_in_the_way
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.queue import RELEASE_MS, find_ends, list_waiting
+from nodeagent.core.turn.queue import RELEASE_MS, expect_starts_inside, find_ends, list_reserved, list_waiting
+from nodeagent.core.turn.reserving import find_obstacle
 from nodeagent.daemon.domains.jobs.jobs import Jobs, make_terms
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.clock import read_clocks
 from nodeagent.daemon.turn.decide import managers_with_devices
 from nodeagent.formats.checkpoint.job_record import JobRecord
 from nodeagent.formats.wire.exchange import Peer
-from nodeagent.views.job_queue import ShownJob, describe_queue
+from nodeagent.views.job_queue import ShownJob, ShownReservation, describe_queue
 
 MOST_EXPECTED = 40
 """Limit on the jobs whose starts are worked out. The starts of the jobs behind them are unknown."""
+
+
+class _Expectations(Struct, frozen=True):
+    """Expected starts, with the state, the records and the reservations that they follow from."""
+
+    state: NodeState
+    records: tuple[JobRecord, ...]
+    reservations: tuple[Reservation, ...]
+    starts: Mapping[str, int | None]
+    """Expected starts by UID, in milliseconds since boot. None means that a start is unknown. A job behind the limit isn't contained."""
+    endless: tuple[str, ...] = ()
+    """UIDs of the jobs without time limits that hold what the first job with an unknown start needs."""
+    unmet: frozenset[str] = frozenset()
+    """UIDs of the reservations without room."""
 
 
 class JobQueue:
@@ -29,58 +47,94 @@ class JobQueue:
         self._jobs = jobs
         self._agent = agent
         self._thread = ThreadPoolExecutor(1, "job-queue")
-        self._expected: tuple[tuple[NodeState, tuple[JobRecord, ...]] | None, Mapping[str, int | None]] = (None, {})
-        """Expected starts by UID, in milliseconds since boot, with the state and the records that they follow from.
-
-        None means that a start is unknown. A job behind the limit isn't contained.
-        """
+        self._expected: _Expectations | None = None
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         """Describe all jobs, whoever asks: who shares a machine may know who waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
-    def _describe(self) -> Mapping[str, object]:
-        state, records = self._agent.view.state, self._jobs.list_records()
-        now_ms, lead_ms = read_clocks()
-        expected = self._expect(state, records, now_ms - lead_ms)
-        shown = []
-        for record in records:
-            entry, uid = state.entry(record.pod.uid), record.pod.uid
-            is_waiting = entry is None or entry.refusal is not None
-            if entry is None or (is_waiting and not record.ticket):
-                continue  # it isn't decided yet, or is being refused
-            start_ms = expected.get(uid) if is_waiting else None
-            shown.append(
-                ShownJob(
-                    record.pod,
-                    record.user,
-                    record.pid,
-                    is_waiting,
-                    record.since_ms if is_waiting else entry.decided_at_ms,
-                    record.max_ms,
-                    record.ends_at_ms + lead_ms if record.ends_at_ms else None,
-                    "" if entry.refusal is None else entry.refusal.message,
-                    None if start_ms is None else start_ms + lead_ms,
-                    is_waiting and uid not in expected,
-                )
-            )
-        return describe_queue(shown, now_ms)
+    async def find_obstacle(self, new: Reservation, state: NodeState) -> str | None:
+        """Return a text about why a reservation can't be made after the turn that has left this state. None means that it can."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._find_obstacle, new, state)
 
-    def _expect(self, state: NodeState, records: tuple[JobRecord, ...], boot_ms: int) -> Mapping[str, int | None]:
-        before, expected = self._expected
-        is_past = any(start is not None and start < boot_ms for start in expected.values())
-        if before is not None and before[0] is state and before[1] == records and not is_past:
-            return expected
-        agent, terms = self._agent, tuple(map(make_terms, records))
-        waiting = list_waiting(state, PodSource(name=JOBS, terms=terms))[:MOST_EXPECTED]
-        node = WhatIf.of(
+    def _find_obstacle(self, new: Reservation, state: NodeState) -> str | None:
+        source = self._make_source(self._jobs.list_records(), self._jobs.reservations.list_current())
+        now_ms, lead_ms = read_clocks()
+        waiting = list_waiting(state, source)[:MOST_EXPECTED]
+        return find_obstacle(new, self._make_node(state), state, source, waiting, now_ms, lead_ms)
+
+    def _make_source(self, records: tuple[JobRecord, ...], reservations: tuple[Reservation, ...]) -> PodSource:
+        return PodSource(name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
+
+    def _make_node(self, state: NodeState) -> WhatIf:
+        agent = self._agent
+        return WhatIf.of(
             managers_with_devices(agent.edges, agent.memory),
             state.promises,
             state.holding_pods(),
             agent.node.allocatable if agent.node.config.check_allocatable else None,
             state.idle_pods(),
         )
-        starts = expect_starts(node, waiting, find_ends(state, terms, boot_ms), boot_ms, RELEASE_MS)
-        found = {job.pod.uid: start for job, start in zip(waiting, starts, strict=True)}
-        self._expected = (state, records), found
-        return found
+
+    def _describe(self) -> Mapping[str, object]:
+        state, records = self._agent.view.state, self._jobs.list_records()
+        reservations = self._jobs.reservations.list_current()
+        now_ms, lead_ms = read_clocks()
+        expected = self._expect(state, records, reservations, now_ms, lead_ms)
+        shown = {}
+        for record in records:
+            entry, uid = state.entry(record.pod.uid), record.pod.uid
+            is_waiting = entry is None or entry.refusal is not None
+            if entry is None or (is_waiting and not record.ticket):
+                continue  # it isn't decided yet, or is being refused
+            start_ms = expected.starts.get(uid) if is_waiting else None
+            shown[uid] = ShownJob(
+                record.pod,
+                record.user,
+                record.pid,
+                is_waiting,
+                record.since_ms if is_waiting else entry.decided_at_ms,
+                record.max_ms,
+                record.ends_at_ms + lead_ms if record.ends_at_ms else None,
+                "" if entry.refusal is None else entry.refusal.message,
+                None if start_ms is None else start_ms + lead_ms,
+                is_waiting and uid not in expected.starts,
+                record.reservation,
+            )
+        reserved = [ShownReservation(one, one.pod.uid not in expected.unmet) for one in reservations]
+        return describe_queue(
+            [*shown.values()], [shown[uid] for uid in expected.endless if uid in shown], reserved, now_ms
+        )
+
+    def _expect(
+        self,
+        state: NodeState,
+        records: tuple[JobRecord, ...],
+        reservations: tuple[Reservation, ...],
+        now_ms: int,
+        lead_ms: int,
+    ) -> _Expectations:
+        before, boot_ms = self._expected, now_ms - lead_ms
+        if (
+            before is not None
+            and before.state is state
+            and (before.records, before.reservations) == (records, reservations)
+            and not any(start is not None and start < boot_ms for start in before.starts.values())
+        ):
+            return before
+        source = self._make_source(records, reservations)
+        waiting = list_waiting(state, source)[:MOST_EXPECTED]
+        reserved = list_reserved(state, source, lead_ms)
+        plan = JobPlan.of(
+            self._make_node(state), find_ends(state, source.terms, boot_ms), boot_ms, RELEASE_MS, reserved
+        )
+        found = expect_starts(plan, waiting)
+        endless: tuple[str, ...] | None = ()
+        if None in found.starts and not found.has_given_up:
+            unlimited = [record.pod.uid for record in records if not (record.max_ms or record.ends_at_ms)]
+            endless = find_in_the_way(found.last, waiting[found.starts.index(None)].pod, unlimited)
+        starts = {job.pod.uid: start for job, start in zip(waiting, found.starts, strict=True)}
+        starts |= expect_starts_inside(state, source, boot_ms, lead_ms)
+        unmet = frozenset(one.pod.uid for one, _ in plan.list_unmet())
+        self._expected = _Expectations(state, records, reservations, starts, endless or (), unmet)
+        return self._expected

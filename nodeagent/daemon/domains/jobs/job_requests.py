@@ -4,20 +4,23 @@ import asyncio
 import os
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.quiet import list_quiet_settings
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, Pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.quiet import Profile, QuietRequest
+from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import JOBS, Origin
 from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
@@ -26,6 +29,7 @@ from nodeagent.daemon.turn.placements import placement_file
 from nodeagent.edge.processes.job_owners import open_caller
 from nodeagent.edge.processes.user_database import is_member
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.job_record import JobRecord
 from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
@@ -92,6 +96,7 @@ class JobRequests:
             wait_seconds = asked.read_optional("wait", lambda value: value.whole(1, _MAX_WAIT_SECONDS), 0)
             ticket = asked.field("ticket").text()[:_MAX_TICKET] if wait_seconds else ""
             max_ms = asked.read_optional("maxMs", lambda value: value.whole(1, _MAX_WAIT_SECONDS * 1000), 0)
+            reservation = asked.read_optional("reservation", JsonValue.text, "")
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
         if wait_seconds and not ticket:
@@ -106,12 +111,12 @@ class JobRequests:
                 try:
                     resumed = self._jobs.resume(owner, ticket) if ticket else None
                     if resumed is None:
-                        await self._wait_for_bounds(pod, peer.uid)
+                        await self._wait_for_bounds(pod, peer.uid, reservation)
                 except BaseException:
                     owner.close()
                     raise
                 if resumed is None:
-                    answer = self._jobs.ask(pod, peer.uid, owner, ticket, max_ms)
+                    answer = self._jobs.ask(pod, peer.uid, owner, ticket, max_ms, reservation)
                 else:
                     owner.close()
                     pod, answer = resumed
@@ -135,6 +140,12 @@ class JobRequests:
         if isinstance(placement, JobRefusal):
             cpus = {} if request is None else {"cpus": str(pod.containers[0].resources.limits.get(CPU))}
             return {"refused": {"reason": placement.reason, "message": placement.message, **cpus}}
+        described = self._describe_start(pod, request, placement)
+        return described if asked.optional("report") is None else described | self._describe_for_report(request)
+
+    def _describe_start(
+        self, pod: Pod, request: QuietRequest | None, placement: ContainerPlacement
+    ) -> dict[str, object]:
         entry = new_entry(Manifest(pod, Origin(pod.full_name, JOBS)), 0, pod_level_resources=False)
         file = placement_file(self._agent.node.config, entry, JOB_CONTAINER)
         return {
@@ -149,7 +160,6 @@ class JobRequests:
             "endsAtMs": self._jobs.find_end_ms(pod.uid),
             "environment": dict((*placement_variables(placement), (PLACEMENT_FILE, file))),
             **({} if request is None else {"quiet": self._describe_quiet(pod, request, placement.exclusive_cpus)}),
-            **({} if asked.optional("report") is None else self._describe_for_report(request)),
         }
 
     def _make_pod(
@@ -229,16 +239,27 @@ class JobRequests:
             uid = JsonValue(dict(arguments)).field("uid").text()
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job's end: {err}", hint="use `nodeagent job`") from err
+        with self.take_place(peer):
+            try:
+                async with asyncio.timeout(MAX_TURN_SECONDS):
+                    await asyncio.wrap_future(self._jobs.watch_release(uid))
+            except TimeoutError:
+                return {"isReleased": False}
+        return {"isReleased": True}
+
+    @contextmanager
+    def take_place(self, peer: Peer) -> Iterator[None]:
+        """Count a request that waits for the agent as one of its user.
+
+        Raises:
+            JobRequestError: too many others wait.
+        """
         self._check_room(peer)
         self._waiting[peer.uid] += 1
         try:
-            async with asyncio.timeout(MAX_TURN_SECONDS):
-                await asyncio.wrap_future(self._jobs.watch_release(uid))
-        except TimeoutError:
-            return {"isReleased": False}
+            yield
         finally:
             self._waiting[peer.uid] -= 1
-        return {"isReleased": True}
 
     def _check_room(self, peer: Peer, *, is_queued: bool = False) -> None:
         """Refuse a request while too many others wait."""
@@ -258,15 +279,49 @@ class JobRequests:
                 hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
             )
 
-    async def _wait_for_bounds(self, pod: Pod, user: int) -> None:
-        """Check the user's bounds for another job. Wait while only ended jobs that still hold something exceed them.
+    def find_reservation(self, name: str, user: int) -> Reservation:
+        """Return a user's reservation. Root and the agent's own user have all.
 
         Raises:
-            JobRequestError: the user may run no jobs, or the running jobs and this one exceed the bounds.
+            JobRequestError: there is none, or it is another user's.
+        """
+        found = self._jobs.reservations.find(name)
+        if found is None:
+            raise JobRequestError(
+                f"there is no reservation {name}", hint="`nodeagent reserve --list` lists them; an ended one is gone"
+            )
+        if user != found.user and user not in self._limits.unbounded:
+            raise JobRequestError(
+                f"reservation {name} is another user's", hint="make one of your own with `nodeagent reserve`"
+            )
+        return found
+
+    async def find_bounds(self, user: int) -> JobBounds | None:
+        """Return the bounds of a user who may run jobs. None means that there are none.
+
+        Raises:
+            JobRequestError: the user may run no jobs.
         """
         if user in self._limits.unbounded:
+            return None
+        bounds = self._bounds()
+        await self._check_member(user, bounds.group)
+        return bounds
+
+    async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> None:
+        """Check the user's bounds for another job. Wait while only ended jobs that still hold something exceed them.
+
+        A job in a reservation counts as one job, and its amounts count as the reservation's.
+
+        Raises:
+            JobRequestError: the user may run no jobs or doesn't have the reservation, or the running jobs and this one exceed the bounds.
+        """
+        if reservation:
+            excess = self.find_reservation(reservation, user).find_excess((), pod)
+            if excess is not None:
+                raise JobRequestError(excess, hint="request less, or make a larger reservation")
+        if await self.find_bounds(user) is None:
             return
-        await self._check_member(user, self._bounds().group)
         if pod.asks_for_devices:
             what = ", ".join(name for container in pod.containers for name, _ in container.devices)
             raise JobRequestError(
@@ -275,11 +330,11 @@ class JobRequests:
             )
         while True:
             bounds = self._bounds()
-            living, ended = self._jobs.pods_of_user(user)
-            passed = find_exceeded_bound(bounds, living, pod)
+            living, ended = self._jobs.records_of_user(user)
+            passed = _find_exceeded(bounds, living, pod, reservation)
             if passed is not None:
                 raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
-            if find_exceeded_bound(bounds, (*living, *ended), pod) is None:
+            if _find_exceeded(bounds, (*living, *ended), pod, reservation) is None:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -312,3 +367,8 @@ class JobRequests:
                 hint="run it as a member, outside of user namespaces that have other ids; root adds one by "
                 f"`usermod -aG {group} USER`",
             )
+
+
+def _find_exceeded(bounds: JobBounds, jobs: Sequence[JobRecord], pod: Pod, reservation: str) -> str | None:
+    outside = [job.pod for job in jobs if not job.reservation and not reservation]
+    return find_exceeded_bound(bounds, outside, pod, len(jobs) - len(outside))

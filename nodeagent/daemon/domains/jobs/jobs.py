@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.refusals import OF_QUEUE
+from nodeagent.core.model.refusals import OF_QUEUE, RESERVATION_OVER
 from nodeagent.core.model.state import JOBS, NodeState, Origin
 from nodeagent.core.turn.pod_sources import JobTerms, Manifest, ManifestProblem, PodSource
-from nodeagent.daemon.turn.clock import read_boot_ms
+from nodeagent.daemon.domains.jobs.reservations import Reservations
+from nodeagent.daemon.turn.clock import read_boot_ms, read_clocks
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
@@ -55,7 +56,9 @@ class _Job(Struct, eq=False):
 
 
 def make_terms(record: JobRecord) -> JobTerms:
-    return JobTerms(record.pod.uid, record.user, record.max_ms, record.ends_at_ms, bool(record.ticket))
+    return JobTerms(
+        record.pod.uid, record.user, record.max_ms, record.ends_at_ms, bool(record.ticket), record.reservation
+    )
 
 
 class ProcessTaker(Protocol):
@@ -74,9 +77,14 @@ class Jobs:
     """Source of jobs. Any thread may request a job; the deciding thread does the rest."""
 
     def __init__(
-        self, files: PlacementFiles, wake: Callable[[], None], retry: Callable[[str], None] = lambda _uid: None
+        self,
+        files: PlacementFiles,
+        reservations: Reservations,
+        wake: Callable[[], None],
+        retry: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         self._files = files
+        self.reservations = reservations
         self._wake = wake
         self.retry = retry
         """Requests another decision on a refused pod."""
@@ -96,16 +104,16 @@ class Jobs:
     def follow(self, config: Config) -> None:
         """Do nothing, as no part of the configuration changes jobs."""
 
-    def pods_of_user(self, user: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
-        """Return a user's pods: those with living owners, and the others that may still hold CPUs."""
+    def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
+        """Return the records of a user's jobs: those with living owners, and the others that may still hold CPUs."""
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
-            living = tuple(job.record.pod for job in jobs if job.owner.is_alive())
-            ended = tuple(job.record.pod for job in jobs if job.record.pod not in living)
-            return living, (*ended, *(record.pod for record in self._ended.values() if record.user == user))
+            living = tuple(job.record for job in jobs if job.owner.is_alive())
+            ended = tuple(job.record for job in jobs if job.record not in living)
+            return living, (*ended, *(record for record in self._ended.values() if record.user == user))
 
     def ask(
-        self, pod: Pod, user: int, owner: Owner, ticket: str = "", max_ms: int = 0
+        self, pod: Pod, user: int, owner: Owner, ticket: str = "", max_ms: int = 0, reservation: str = ""
     ) -> Future[ContainerPlacement | JobRefusal]:
         """Request a job. `Jobs` closes the owner, even on errors.
 
@@ -115,6 +123,7 @@ class Jobs:
             owner: the process that asks.
             ticket: the owner's text for `resume`. Such a job waits for room. Empty if the job is to be refused instead.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
+            reservation: the name of the reservation that it runs in, and with which it ends. Empty means none.
 
         Returns:
             Placement of the job once the owner has entered it, or the refusal.
@@ -134,7 +143,9 @@ class Jobs:
             # The order must survive a restart, also if the clock was set back.
             last_ms = max((job.record.since_ms for job in self._jobs.values()), default=0)
             since_ms = max(now_ms, last_ms + 1) if ticket else 0
-            record = JobRecord(pod, user, owner.pid, owner.start_ticks, ticket, since_ms, max_ms)
+            record = JobRecord(
+                pod, user, owner.pid, owner.start_ticks, ticket, since_ms, max_ms, reservation=reservation
+            )
             try:
                 self._files.write(f"{pod.uid}/{_FILE}", format_record(record))
             except PlacementFileError:
@@ -207,7 +218,8 @@ class Jobs:
                 self._drop(uid)
             records = self.list_records()
             pods = tuple(Manifest(record.pod, Origin(record.pod.name, JOBS)) for record in records)
-            return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)))
+            reservations = self.reservations.list_for_turn()
+            return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
     def _read(self) -> None:
         """Read the jobs of an earlier agent process, and remove other files."""
@@ -251,6 +263,7 @@ class Jobs:
         Pods that could not be saved are refused in `state`. `ready` has the cgroups in which nothing is missing, and `placed` their
         placements.
         """
+        self.reservations.end_turn(state)
         with self._lock:
             ending = frozenset(
                 e.pod.uid for e in state.entries if e.origin.source == JOBS and e.deleting_since_ms is not None
@@ -292,10 +305,21 @@ class Jobs:
         self._wake()
 
     def _begin(self, job: _Job) -> bool:
-        """Record when a job with a time limit ends, once and for all. False means that it can't be recorded, and the job is dropped."""
-        if not job.record.max_ms or job.record.ends_at_ms:
+        """Record when a job with a time limit or in a reservation ends, once and for all.
+
+        False means that the job is dropped, because the end can't be recorded or the reservation has ended.
+        """
+        if not (job.record.max_ms or job.record.reservation) or job.record.ends_at_ms:
             return True
-        job.record = replace(job.record, ends_at_ms=read_boot_ms() + job.record.max_ms)
+        now_ms, lead_ms = read_clocks()
+        ends = [now_ms - lead_ms + job.record.max_ms] if job.record.max_ms else []
+        if job.record.reservation:
+            own = self.reservations.find(job.record.reservation)
+            if own is None:
+                self._refuse(job, JobRefusal(RESERVATION_OVER, f"reservation {job.record.reservation} has ended"))
+                return False
+            ends.append(own.until_ms - lead_ms)
+        job.record = replace(job.record, ends_at_ms=min(ends))
         try:
             self._files.write(f"{job.record.pod.uid}/{_FILE}", format_record(job.record))
         except PlacementFileError as err:

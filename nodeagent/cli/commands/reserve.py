@@ -1,0 +1,130 @@
+"""`nodeagent reserve`: keeps room free for one user's jobs during a time, lists the reservations, or cancels one."""
+
+import argparse
+import sys
+import time
+
+from nodeagent.cli.support.colour import find_terminal_width
+from nodeagent.cli.support.documents import Document, add_output_argument, render_document
+from nodeagent.cli.support.exit_status import PodRefusedError
+from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.numeric_arguments import amount, begin_of_span, time_span
+from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET
+from nodeagent.edge.processes.user_database import find_user_id, name_user
+from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, call
+from nodeagent.errors import NodeAgentError
+from nodeagent.views.job_queue import describe_reservations, render_reservations
+
+
+class ReserveError(NodeAgentError):
+    """Nothing was asked of the agent."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = """\
+nodeagent reserve --cpus N [--memory AMOUNT] [--from TIME] --for TIME
+                         [--name NAME] [--user USER] [--socket PATH]
+                         [-o text|json|yaml]
+       nodeagent reserve --list [--socket PATH] [-o text|json|yaml]
+       nodeagent reserve --cancel RESERVATION [--socket PATH]
+                         [-o text|json|yaml]"""
+    parser.add_argument("--cpus", type=amount, metavar="N", help="CPUs for all jobs in the reservation together")
+    parser.add_argument(
+        "--memory", type=amount, metavar="AMOUNT", help="memory for these jobs, such as 4Gi (default: none is reserved)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        type=begin_of_span,
+        default="now",
+        metavar="TIME",
+        help="local time of its begin, such as 22:00 for the next time that the clock shows this, or 2026-11-29T22:00 (default: now)",
+    )
+    parser.add_argument(
+        "--for", dest="span", type=time_span, metavar="TIME", help="its length, such as 2h or 90m, at most 168h"
+    )
+    parser.add_argument("--name", metavar="NAME", help="its name (default: made from its begin)")
+    parser.add_argument(
+        "--user", metavar="USER", help="the user whose jobs may run in it (default: yourself; root only)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the reservations")
+    parser.add_argument("--cancel", metavar="RESERVATION", help="end a reservation; its running jobs keep their times")
+    parser.add_argument(
+        "--socket",
+        type=named_path,
+        default=DEFAULT_JOB_SOCKET,
+        metavar="PATH",
+        help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})",
+    )
+    add_output_argument(parser)
+    parser.epilog = """\
+exit status: 0: reserved, listed or cancelled; 4: refused; 1: not done; 3: the agent doesn't answer; 64: wrong arguments
+
+examples:
+  sudo nodeagent reserve --cpus 8 --from 22:00 --for 2h --name nightly --user alice
+  nodeagent reserve --list
+  nodeagent reserve --cancel nightly
+
+From its begin to its end, other jobs hold nothing that the reservation needs: a job that would be in the way waits or is refused. Jobs with
+`job --reservation` run in it and end with it. It is refused if a job may still run then, or if a waiting job would start later for it.
+Pods that aren't jobs are not held back. Reservations survive restarts and reboots. Whoever may run jobs may reserve.
+next: nodeagent queue lists jobs and reservations, nodeagent job --reservation NAME runs a job in one"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the agent, and print its answer.
+
+    Raises:
+        NodeAgentError: the agent doesn't answer, the user may not ask it, or it refuses the reservation.
+    """
+    makes = options.cpus is not None or options.span is not None
+    if [makes, options.list, options.cancel is not None].count(True) != 1:
+        options.parser.error("name --cpus and --for, or --list, or --cancel NAME")
+    if options.list:
+        document = call(options.socket, "queue")
+        return _print(options, describe_reservations(document["reservations"], document["atMs"]), "no reservations\n")
+    if options.cancel is not None:
+        answer = call(options.socket, "cancel-reservation", timeout_seconds=TURN_CALL_SECONDS, name=options.cancel)
+        return _print(options, describe_reservations([answer["reservation"]], _read_now_ms()), "", "cancelled:\n")
+    if options.cpus is None or options.span is None:
+        options.parser.error("--cpus and --for are needed together")
+    asked: dict[str, object] = {
+        "name": options.name or f"at-{options.begin:%m%d-%H%M}",
+        "amounts": {"cpu": options.cpus} | ({} if options.memory is None else {"memory": options.memory}),
+        "fromMs": round(options.begin.timestamp() * 1000),
+        "forMs": round(options.span * 1000),
+    }
+    asked |= {} if options.user is None else {"user": find_user(options.user)}
+    answer = call(options.socket, "reserve", timeout_seconds=TURN_CALL_SECONDS, **asked)
+    if "refused" in answer:
+        raise PodRefusedError(
+            f"nothing is reserved: {answer['refused']}",
+            hint="choose another time, or fewer CPUs; `nodeagent queue` lists jobs and reservations",
+        )
+    return _print(options, describe_reservations([answer["reservation"]], _read_now_ms()), "", "reserved:\n")
+
+
+def _print(options: argparse.Namespace, document: Document, nothing: str, heading: str = "") -> int:
+    def render(shown: Document) -> str:
+        rows = render_reservations(shown["reservations"], shown["atMs"], find_terminal_width(), name_user)
+        return f"{heading}{rows}" if rows else nothing
+
+    sys.stdout.write(render_document(document, options.output, render))
+    return 0
+
+
+def _read_now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def find_user(name: str) -> int:
+    """Return a user's ID.
+
+    Raises:
+        ReserveError: there is no such user.
+    """
+    found = find_user_id(name)
+    if found is None:
+        raise ReserveError(f"there is no user '{name}'", hint="`getent passwd` lists them")
+    return found

@@ -1,0 +1,61 @@
+"""Decision on a reservation: it is made only if no reservation and no waiting job loses what it was told (D69)."""
+
+from collections.abc import Sequence
+
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.what_if import WhatIf
+from nodeagent.core.model.reservation import Reservation
+from nodeagent.core.model.state import JOBS, NodeState
+from nodeagent.core.turn.expected_starts import JobPlan, QueuedJob, expect_starts, find_in_the_way
+from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.core.turn.queue import RELEASE_MS, find_ends, list_reserved
+
+
+def find_obstacle(
+    new: Reservation,
+    node: WhatIf,
+    state: NodeState,
+    source: PodSource,
+    waiting: Sequence[QueuedJob],
+    now_ms: int,
+    lead_ms: int,
+) -> str | None:
+    """Return a text about why a reservation can't be made. None means that it can.
+
+    Args:
+        new: the reservation.
+        node: the node with its pods.
+        state: the state with these pods.
+        source: the source of jobs, with the other reservations.
+        waiting: the waiting jobs whose starts people know, in order.
+        now_ms: the time now, in milliseconds since the epoch.
+        lead_ms: the lead of the wall clock over the time since boot.
+    """
+    boot_ms = now_ms - lead_ms
+    ends = find_ends(state, source.terms, boot_ms)
+    others = list_reserved(state, source, lead_ms)
+    (own,) = list_reserved(state, PodSource(name=source.name, reservations=(new,)), lead_ms)
+    before, after = (JobPlan.of(node, ends, boot_ms, RELEASE_MS, reserved) for reserved in (others, (*others, own)))
+    known, unmet = ({one.pod.uid: there for one, there in plan.list_unmet()} for plan in (before, after))
+    if new.pod.uid in unmet:
+        return _describe_lack(new, unmet[new.pod.uid], state, source)
+    for one in source.reservations:
+        if one.pod.uid in unmet and one.pod.uid not in known:
+            return f"reservation {one.name} needs the same room"
+    starts = zip(waiting, expect_starts(before, waiting).starts, expect_starts(after, waiting).starts, strict=True)
+    for job, start, later in starts:
+        if start is not None and (later is None or later > start):
+            return f"{job.pod.full_name}, which waits already, would start later"
+    return None
+
+
+def _describe_lack(new: Reservation, node: WhatIf, state: NodeState, source: PodSource) -> str:
+    """Describe what lacks room for a reservation on the node at its begin."""
+    names = {one.pod.uid: f"reservation {one.name}" for one in source.reservations}
+    names |= {entry.pod.uid: entry.pod.full_name for entry in state.entries if entry.origin.source == JOBS}
+    there = {pod.uid for pod in node.pods}
+    in_the_way = find_in_the_way(node, new.pod, (uid for uid in names if uid in there))
+    if in_the_way:
+        return f"{', '.join(names[uid] for uid in in_the_way)} may still hold what it needs then"
+    decision = node.judge(new.pod)
+    return "there is no room for it" if isinstance(decision, Admitted) else f"{decision.reason}: {decision.message}"

@@ -1,0 +1,140 @@
+"""Requests for reservations, in the serving thread: check the user's bounds, have the turns respect it, decide, and keep it."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.core.admission.job_bounds import find_exceeded_reservation_bound
+from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.pod import CPU, MEMORY
+from nodeagent.core.model.reservation import Reservation
+from nodeagent.daemon.domains.jobs.job_queue import JobQueue
+from nodeagent.daemon.domains.jobs.job_requests import JobRequests
+from nodeagent.daemon.domains.jobs.reservations import Reservations
+from nodeagent.daemon.turn.clock import read_clocks
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.reservation_list import make_reservation
+from nodeagent.formats.manifest.job_pod import PodOptionError
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
+from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.job_queue import describe_reservation
+
+MOST = 40
+"""Limit on the reservations of all users. A start of a job is tried with each."""
+_MAX_USER = 2**32 - 2
+_MAX_AHEAD_MS = 31 * 24 * 3_600_000
+_MIN_LENGTH_MS, _MAX_LENGTH_MS = 60_000, 7 * 24 * 3_600_000
+_HINT = "`nodeagent reserve --help` describes the options"
+
+
+class ReservationError(NodeAgentError):
+    """A reservation was not made or not cancelled."""
+
+
+class ReservationRequests:
+    """The operations `reserve` and `cancel-reservation` of the local API, on the socket for all users."""
+
+    def __init__(self, reservations: Reservations, requests: JobRequests, queue: JobQueue) -> None:
+        self._reservations = reservations
+        self._requests = requests
+        self._queue = queue
+        self._changing = asyncio.Lock()
+
+    async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
+        """Make a reservation.
+
+        Raises:
+            NodeAgentError: it is not made.
+        """
+        asked = JsonValue(dict(arguments))
+        try:
+            name, amounts = asked.field("name").text(), dict(asked.field("amounts").by_name(JsonValue.text))
+            from_ms, for_ms = asked.field("fromMs").whole(), asked.field("forMs").whole()
+            user = asked.read_optional("user", lambda value: value.whole(0, _MAX_USER), peer.uid)
+        except MisfitError as err:
+            raise ReservationError(f"malformed request for a reservation: {err}", hint=_HINT) from err
+        with self._requests.take_place(peer):
+            bounds = await self._requests.find_bounds(peer.uid)
+            if user != peer.uid and bounds is not None:
+                raise ReservationError("only root may reserve for another user", hint="leave out --user")
+            new = _make(name, user, amounts, from_ms, for_ms, read_clocks()[0])
+            async with self._changing:
+                self._check_bounds(new, bounds)
+                obstacle = await self._decide(new)
+        return {"reservation": describe_reservation(new, has_room=True)} if obstacle is None else {"refused": obstacle}
+
+    def _check_bounds(self, new: Reservation, bounds: JobBounds | None) -> None:
+        """Check the limits for the number of reservations, and the user's bounds, if there are any.
+
+        Raises:
+            ReservationError: one would be exceeded, or the name is taken.
+        """
+        known = self._reservations.list_current()
+        if any(one.name == new.name for one in known):
+            raise ReservationError(
+                f"there is a reservation {new.name} already", hint="choose another --name, or cancel that one"
+            )
+        of_user = [one.pod for one in known if one.user == new.user]
+        passed = None if bounds is None else find_exceeded_reservation_bound(bounds, of_user, new.pod)
+        if passed is not None or len(known) >= MOST:
+            raise ReservationError(
+                passed or f"there are {MOST} reservations already, and there can be no more",
+                hint="wait until one has ended, or cancel one: `nodeagent reserve --list` lists them",
+            )
+
+    async def _decide(self, new: Reservation) -> str | None:
+        """Make the reservation last, or return a text about why it can't be made.
+
+        Raises:
+            NodeAgentError: the agent has not decided, or the reservation isn't durable.
+        """
+        try:
+            async with asyncio.timeout(MAX_TURN_SECONDS):
+                state = await asyncio.wrap_future(self._reservations.hold(new))
+            obstacle = await self._queue.find_obstacle(new, state)
+            if obstacle is None:
+                await asyncio.to_thread(self._reservations.keep, new)
+        except TimeoutError as err:
+            raise ReservationError(
+                f"the agent has not decided within {MAX_TURN_SECONDS:.0f} s, and nothing is reserved",
+                hint="`journalctl -u nodeagent` says what delays it",
+            ) from err
+        finally:
+            self._reservations.drop_held()
+        return obstacle
+
+    async def answer_cancel(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
+        """Cancel a reservation. Its running jobs keep their times, and its waiting ones are refused.
+
+        Raises:
+            NodeAgentError: there is none of this user, or it can't be cancelled.
+        """
+        try:
+            name = JsonValue(dict(arguments)).field("name").text()
+        except MisfitError as err:
+            raise ReservationError(f"malformed request to cancel a reservation: {err}", hint=_HINT) from err
+        with self._requests.take_place(peer):
+            async with self._changing:
+                found = self._requests.find_reservation(name, peer.uid)
+                await asyncio.to_thread(self._reservations.cancel, found)
+        return {"reservation": describe_reservation(found, has_room=True)}
+
+
+def _make(name: str, user: int, amounts: Mapping[str, str], from_ms: int, for_ms: int, now_ms: int) -> Reservation:
+    """Create a reservation within the limits that hold for everybody.
+
+    Raises:
+        ReservationError: a value is invalid. The error names the option.
+    """
+    if not now_ms - _MIN_LENGTH_MS <= from_ms <= now_ms + _MAX_AHEAD_MS:
+        raise ReservationError("--from must be a time from now to 31 days ahead", hint=_HINT)
+    if not _MIN_LENGTH_MS <= for_ms <= _MAX_LENGTH_MS:
+        raise ReservationError("--for must be a time from 1m to 168h", hint=_HINT)
+    if CPU not in amounts or amounts.keys() - {CPU, MEMORY}:
+        raise ReservationError("only CPUs, and memory with them, can be reserved", hint=_HINT)
+    try:
+        return make_reservation(name, user, str(uuid.uuid4()), amounts, from_ms, from_ms + for_ms)
+    except PodOptionError as err:
+        raise ReservationError(err.message, hint=_HINT) from err

@@ -1,0 +1,126 @@
+"""Reservations of the node: in a file that survives a loss of power, and in the source of jobs."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from nodeagent.core.model.reservation import Reservation
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.reports.logs import Log
+from nodeagent.daemon.turn.clock import read_clocks
+from nodeagent.edge.files import state_files
+from nodeagent.formats.checkpoint.reservation_list import format_reservations, parse_reservations
+
+FILE = "reservations"
+_MAX_BYTES = 1 << 20
+
+
+class Reservations:
+    """Reservations that have not ended. Any thread may list them; one at a time changes them.
+
+    A reservation is first only held: the turns respect it from then on, so no job starts in its way while it is judged.
+    """
+
+    def __init__(self, state_directory: str, wake: Callable[[], None], log: Log) -> None:
+        self._path = f"{state_directory}/{FILE}"
+        self.wake = wake
+        """Wakes the deciding thread, for another turn."""
+        self._log = log
+        self._lock = threading.Lock()
+        self._held: Reservation | None = None
+        self._seen: Future[NodeState] | None = None
+        """Answer to `hold`."""
+        self._is_listed = False
+        """Whether the source of the running turn has the held reservation."""
+        self._is_unusable = False
+        """Whether the file has another form. It is set aside before another one replaces it."""
+        self._kept = self._read()
+
+    def _read(self) -> tuple[Reservation, ...]:
+        found, problem = None, "it has another form"
+        try:
+            content = state_files.read(self._path, max_bytes=_MAX_BYTES)
+            found = () if content is None else parse_reservations(content)
+        except state_files.StateFileError as err:
+            problem = err.message
+        if found is None:
+            self._is_unusable = True
+            hint = "make the reservations again; the next one sets the file aside"
+            self._log.error("reservations_unusable", file=self._path, problem=problem, hint=hint)
+        return found or ()
+
+    def list_current(self) -> tuple[Reservation, ...]:
+        """Return the reservations that have not ended, in the order of their begins."""
+        now_ms, _ = read_clocks()
+        with self._lock:
+            self._kept = tuple(one for one in self._kept if one.until_ms > now_ms)
+            return self._kept
+
+    def find(self, name: str) -> Reservation | None:
+        return next((one for one in self.list_current() if one.name == name), None)
+
+    def list_for_turn(self) -> tuple[Reservation, ...]:
+        """Return the reservations that a turn respects: those that have not ended, and the held one."""
+        current = self.list_current()
+        with self._lock:
+            self._is_listed = self._held is not None
+            return current if self._held is None else (*current, self._held)
+
+    def end_turn(self, state: NodeState) -> None:
+        """Answer `hold` if the turn that leaves this state has respected the reservation."""
+        with self._lock:
+            seen, is_listed, self._is_listed = self._seen, self._is_listed, False
+            if not is_listed or seen is None:
+                return
+            self._seen = None
+        if seen.set_running_or_notify_cancel():
+            seen.set_result(state)
+
+    def hold(self, reservation: Reservation) -> Future[NodeState]:
+        """Let the turns respect a reservation that isn't decided yet. The answer is the state after the first turn that does."""
+        seen: Future[NodeState] = Future()
+        with self._lock:
+            self._held, self._seen, self._is_listed = reservation, seen, False
+        self.wake()
+        return seen
+
+    def drop_held(self) -> None:
+        """Forget the held reservation, if it isn't kept."""
+        with self._lock:
+            is_dropped, self._held, self._seen = self._held is not None, None, None
+        if is_dropped:
+            self.wake()
+
+    def keep(self, reservation: Reservation) -> None:
+        """Make the held reservation last.
+
+        Raises:
+            StateFileError: it isn't durable. Nothing is reserved then.
+        """
+        self._replace((*self.list_current(), reservation))
+        self._log.info(
+            "reservation_made",
+            name=reservation.name,
+            user=reservation.user,
+            from_ms=reservation.from_ms,
+            until_ms=reservation.until_ms,
+        )
+
+    def cancel(self, reservation: Reservation) -> None:
+        """End a reservation.
+
+        Raises:
+            StateFileError: that isn't durable. The reservation stays.
+        """
+        self._replace(tuple(one for one in self.list_current() if one != reservation))
+        self._log.info("reservation_cancelled", name=reservation.name, user=reservation.user)
+        self.wake()
+
+    def _replace(self, kept: tuple[Reservation, ...]) -> None:
+        kept = tuple(sorted(kept, key=lambda one: (one.from_ms, one.name)))
+        if self._is_unusable:
+            state_files.set_aside(self._path)
+            self._is_unusable = False
+        state_files.write_atomically(self._path, format_reservations(kept))
+        with self._lock:
+            self._kept, self._held = kept, None

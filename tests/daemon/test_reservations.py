@@ -1,0 +1,364 @@
+"""Reservations through the agent's turns and over the real socket: made, kept over restarts, respected, cancelled."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import RESERVATION_OVER, WAITS_FOR_RESERVATION
+from nodeagent.core.model.reservation import Reservation
+from nodeagent.daemon.domains.jobs import job_requests, reservation_requests
+from nodeagent.daemon.domains.jobs.job_queue import JobQueue
+from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
+from nodeagent.daemon.domains.jobs.reservation_requests import ReservationError, ReservationRequests
+from nodeagent.daemon.domains.jobs.reservations import FILE
+from nodeagent.daemon.reports.publisher import JOB_SOCKET, Publisher
+from nodeagent.edge.files import state_files
+from nodeagent.edge.processes.job_owners import open_caller
+from nodeagent.edge.transport.local_api_client import ApiError, call
+from nodeagent.formats.checkpoint.reservation_list import make_reservation
+from nodeagent.formats.manifest.job_pod import job_pod
+from nodeagent.formats.wire.exchange import Peer
+from tests.daemon.test_jobs import Answer, Owners, addresses, in_group, names, placement, refusal, waits
+from tests.support.daemon_model import Daemon, Steps, answered, watched
+from tests.support.node_model import CrashError, Machine
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+CPUS = 7
+"""CPUs that can be exclusive."""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+@pytest.fixture
+def owners(daemon: Daemon) -> Iterator[Owners]:
+    owners = Owners(daemon)
+    yield owners
+    for name in tuple(owners.running):
+        owners.ends(name)
+
+
+@pytest.fixture
+def served(daemon: Daemon) -> Iterator[Daemon]:
+    with Publisher(daemon.agent, addresses(daemon), daemon.agent.edges.log, daemon.jobs) as publisher:
+        publisher.listen()
+        yield daemon
+
+
+def ask(daemon: Daemon, operation: str, **arguments: Any) -> Any:
+    socket = f"{daemon.directory}/{JOB_SOCKET}"
+    return answered(daemon, lambda: call(socket, operation, timeout_seconds=60, **arguments))
+
+
+def reserve(daemon: Daemon, name: str, cpus: int, begin_ms: int, length_ms: int = HOUR, **more: Any) -> Any:
+    from_ms = daemon.machine.now_ms + begin_ms
+    return ask(daemon, "reserve", name=name, amounts={"cpu": str(cpus)}, fromMs=from_ms, forMs=length_ms, **more)
+
+
+def keep(daemon: Daemon, name: str, cpus: int, begin_ms: int, length_ms: int = HOUR) -> Reservation:
+    """Make a reservation without a question."""
+    from_ms = daemon.machine.now_ms + begin_ms
+    made = make_reservation(name, os.getuid(), f"uid-of-{name}", {"cpu": str(cpus)}, from_ms, from_ms + length_ms)
+    daemon.jobs.reservations.keep(made)
+    return made
+
+
+def asks_inside(owners: Owners, daemon: Daemon, name: str, reservation: str, cpus: int = 1, max_ms: int = 0) -> Answer:
+    """Ask for a job in a reservation, which waits for it."""
+    owners.asks(name, "1", ticket=name)
+    daemon.jobs.give_up(f"uid-{name}")
+    owner = open_caller(owners.running[name].pid, os.getuid())
+    asked = job_pod(name, f"uid-{name}", {"cpu": str(cpus), "memory": "64Mi"})
+    return daemon.jobs.ask(asked, os.getuid(), owner, name, max_ms, reservation)
+
+
+def pass_time(daemon: Daemon, span_ms: int) -> None:
+    daemon.machine.now_ms += span_ms
+    daemon.rest()
+
+
+def test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end(served: Daemon, owners: Owners) -> None:
+    made = reserve(served, "nightly", 6, HOUR, 2 * HOUR)["reservation"]
+    assert (made["name"], made["user"], made["cpus"], made["memory"]) == ("nightly", os.getuid(), "6", None)
+    assert (made["fromMs"], made["untilMs"] - made["fromMs"]) == (served.machine.now_ms + HOUR, 2 * HOUR)
+    beside, short = owners.asks("beside", "1"), owners.asks("short", "2", max_ms=30 * MINUTE)
+    long = owners.asks("long", "2", ticket="long", max_ms=HOUR)
+    inside = asks_inside(owners, served, "inside", "nightly", 4)
+    served.rest()
+    assert placement(beside)
+    assert placement(short)
+    assert waits(served) == {"long": WAITS_FOR_RESERVATION, "inside": WAITS_FOR_RESERVATION}
+    shown = ask(served, "queue")
+    starts = {job["name"]: job["startsByMs"] for job in shown["jobs"]}
+    assert starts["jobs/inside"] == made["fromMs"]
+    assert starts["jobs/long"] == made["untilMs"] + 12_000
+    (listed,) = shown["reservations"]
+    assert listed == made
+
+    pass_time(served, 30 * MINUTE)
+    owners.ends("short")
+    pass_time(served, 30 * MINUTE)
+    assert len(placement(inside).exclusive_cpus) == 4
+    assert not long.done()
+    assert ask(served, "queue")["jobs"][1]["endsByMs"] == made["untilMs"]
+    second = asks_inside(owners, served, "second", "nightly", 3)
+    served.rest()
+    assert "reservation nightly has cpu 6 for all its jobs together" in str(served.agent.state.entry("uid-second"))
+    pass_time(served, 2 * HOUR)
+    served.rest()
+    assert ("TERM", "poduid-inside/main") in [signal[:2] for signal in served.machine.signals] or "inside" not in names(
+        served
+    )
+    assert refusal(second).reason == RESERVATION_OVER
+    assert ask(served, "queue")["reservations"] == []
+    owners.ends("inside")
+    served.rest()
+    assert len(placement(long).exclusive_cpus) == 2
+
+
+def test_what_is_in_the_way_of_a_reservation_refuses_it(served: Daemon, owners: Owners) -> None:
+    owners.asks("endless", "3")
+    owners.asks("limited", "1", max_ms=HOUR)
+    served.rest()
+    assert "jobs/endless may still hold" in reserve(served, "a", 5, 0)["refused"]
+    assert "jobs/endless may still hold" in reserve(served, "a", 5, 9 * HOUR)["refused"]
+    assert "may still hold" in reserve(served, "a", 4, HOUR)["refused"], "its last processes may be left for 12 s"
+    assert "OutOfcpu" in reserve(served, "a", 8, 9 * HOUR)["refused"]
+    assert reserve(served, "a", 4, HOUR + MINUTE)["reservation"]["name"] == "a"
+    assert "reservation a may still hold" in reserve(served, "b", 1, HOUR + 2 * MINUTE)["refused"]
+    assert "reservation a needs the same room" in reserve(served, "b", 1, 30 * MINUTE)["refused"]
+    assert reserve(served, "b", 1, 30 * MINUTE, 20 * MINUTE)["reservation"]["name"] == "b"
+    with pytest.raises(ApiError, match="there is a reservation b already"):
+        reserve(served, "b", 1, 30 * MINUTE)
+
+
+def test_a_job_that_waits_already_starts_no_later_for_a_reservation(served: Daemon, owners: Owners) -> None:
+    owners.asks("runs", "7", max_ms=HOUR)
+    owners.asks("waits", "7", ticket="waits", max_ms=HOUR)
+    served.rest()
+    assert "jobs/waits, which waits already, would start later" in reserve(served, "a", 1, 2 * HOUR)["refused"]
+    assert reserve(served, "a", 1, 2 * HOUR + MINUTE)["reservation"]
+    assert ask(served, "queue")["jobs"][1]["startsByMs"] == served.machine.now_ms + HOUR + 12_000
+
+
+def test_a_reservation_is_kept_over_a_restart_and_a_reboot(served: Daemon, owners: Owners) -> None:
+    made = reserve(served, "nightly", 6, HOUR)["reservation"]
+    inside = asks_inside(owners, served, "inside", "nightly", 4)
+    served.rest()
+    assert not inside.done()
+    served.start()
+    served.rest()
+    (known,) = served.jobs.reservations.list_current()
+    assert (known.name, known.from_ms, known.until_ms) == ("nightly", made["fromMs"], made["untilMs"])
+    answer = owners.asks_again("inside")
+    served.machine.set_by_ms += HOUR  # less time since boot, and the same time of the day
+    pass_time(served, HOUR)
+    assert len(placement(answer).exclusive_cpus) == 4
+    served.machine.now_ms += HOUR
+    served.start()
+    assert served.jobs.reservations.list_current() == ()
+
+
+def test_whatever_moment_the_agent_dies_at_the_reservation_is_whole_or_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = 0
+    for moment in range(100):
+        machine = Machine(node(SMALL))
+        daemon = Daemon(machine, tmp_path / str(moment), steps=Steps())
+        daemon.directory.mkdir()
+        with watched(monkeypatch, machine, daemon.steps):
+            daemon.start()
+            daemon.rest()
+            keep(daemon, "first", 1, HOUR)
+            daemon.steps.dies_at = len(daemon.steps.done) + moment
+            daemon.steps.halfway = bool(moment % 2)
+            try:
+                keep(daemon, "second", 1, HOUR)
+                has_died = False
+            except CrashError:
+                has_died = True
+            daemon.steps.dies_at = None
+            daemon.start()
+            known = [one.name for one in daemon.jobs.reservations.list_current()]
+        assert known in ([["first", "second"]] if not has_died else [["first"], ["first", "second"]])
+        died += has_died
+        if not has_died:
+            break
+    assert died > 3
+
+
+def test_a_clock_that_is_set_moves_the_begin_and_not_the_ends_of_jobs(daemon: Daemon, owners: Owners) -> None:
+    keep(daemon, "nightly", 6, 2 * HOUR)
+    short = owners.asks("short", "6", ticket="short", max_ms=HOUR)
+    pass_time(daemon, 0)
+    assert placement(short)
+    owners.ends("short")
+    daemon.machine.now_ms += 90 * MINUTE
+    daemon.machine.set_by_ms += 90 * MINUTE  # forward: 30 minutes are left before its begin
+    daemon.rest()
+    owners.asks("late", "6", ticket="late", max_ms=HOUR)
+    daemon.rest()
+    assert waits(daemon) == {"late": WAITS_FOR_RESERVATION}
+    daemon.machine.now_ms -= HOUR
+    daemon.machine.set_by_ms -= HOUR  # back
+    daemon.rest()
+    owners.asks("behind", "1", ticket="behind", max_ms=HOUR)
+    daemon.rest()
+    assert waits(daemon) == {}
+
+
+def test_pods_that_are_no_jobs_are_not_held_back_and_the_queue_says_so(served: Daemon, owners: Owners) -> None:
+    reserve(served, "nightly", 6, HOUR)
+    served.files.pods = (pod("web", app(cpu="3")),)
+    served.rest()
+    assert "web" in names(served)
+    assert [one["hasRoom"] for one in ask(served, "queue")["reservations"]] == [False]
+    inside = asks_inside(owners, served, "inside", "nightly", 6)
+    pass_time(served, HOUR)
+    assert waits(served) == {"inside": "WaitingForRoom"}
+    other = owners.asks("other", "1", ticket="other", max_ms=MINUTE)
+    served.rest()
+    assert waits(served)["other"] == WAITS_FOR_RESERVATION
+    served.files.pods = ()
+    served.rest()
+    assert placement(inside)
+    assert placement(other)
+
+
+def test_a_cancelled_reservation_lets_others_start_and_its_running_jobs_keep_their_times(
+    served: Daemon, owners: Owners
+) -> None:
+    made = reserve(served, "nightly", 6, 0)["reservation"]
+    running = asks_inside(owners, served, "running", "nightly", 4)
+    late = asks_inside(owners, served, "late", "nightly", 4)
+    owners.asks("other", "3", ticket="other")
+    served.rest()
+    assert placement(running)
+    assert waits(served) == {"late": WAITS_FOR_RESERVATION, "other": WAITS_FOR_RESERVATION}
+    assert ask(served, "cancel-reservation", name="nightly")["reservation"] == made
+    served.rest()
+    assert refusal(late).reason == RESERVATION_OVER
+    assert waits(served) == {}
+    (shown,) = [job for job in ask(served, "queue")["jobs"] if job["name"] == "jobs/running"]
+    assert shown["endsByMs"] == made["untilMs"]
+    with pytest.raises(ApiError, match="there is no reservation nightly"):
+        ask(served, "cancel-reservation", name="nightly")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"forMs": MINUTE - 1}, "--for must be a time from 1m to 168h"),
+        ({"forMs": 8 * 24 * HOUR}, "--for must be"),
+        ({"fromMs": 1}, "--from must be a time from now to 31 days ahead"),
+        ({"fromMs": 2**52}, "--from must be"),
+        ({"amounts": {"cpu": "0"}}, "--cpus 0 must be above 0"),
+        ({"amounts": {"cpu": "many"}}, "--cpus"),
+        ({"amounts": {"memory": "1Gi"}}, "only CPUs, and memory with them, can be reserved"),
+        ({"amounts": {"cpu": "1", "example.com/nic": "1"}}, "only CPUs, and memory with them"),
+        ({"name": "Not a name"}, "--name"),
+        ({"name": 1}, "malformed request"),
+    ],
+)
+def test_a_request_that_is_wrong(served: Daemon, asked: dict[str, Any], said: str) -> None:
+    right = {"name": "a", "amounts": {"cpu": "1"}, "fromMs": served.machine.now_ms, "forMs": HOUR}
+    with pytest.raises(ApiError, match=said):
+        ask(served, "reserve", **(right | asked))
+    assert served.jobs.reservations.list_for_turn() == ()
+
+
+def as_user(daemon: Daemon, operation: str, **arguments: Any) -> Any:
+    """Ask as this process, whose user has bounds like any other's."""
+    requests = JobRequests(daemon.jobs, daemon.agent, Limits(unbounded=frozenset()))
+    peer = Peer(os.getuid(), frozenset(), os.getpid())
+    reserving = ReservationRequests(daemon.jobs.reservations, requests, JobQueue(daemon.jobs, daemon.agent))
+    answer = {"reserve": reserving.answer, "cancel": reserving.answer_cancel, "job": requests.answer}[operation]
+    return answered(daemon, lambda: asyncio.run(answer(arguments, peer)))
+
+
+def test_users_reserve_within_their_bounds_and_use_their_own(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
+    bounds = JobBounds("runners", max_cpus=Quantity.of(3), max_reservations=2)
+    configured = replace(daemon.agent.node.config, jobs=bounds)
+    daemon.agent.memory = replace(daemon.agent.memory, node=replace(daemon.agent.node, config=configured))
+    now_ms = daemon.machine.now_ms
+    asked = {"amounts": {"cpu": "2"}, "fromMs": now_ms, "forMs": HOUR}
+    assert as_user(daemon, "reserve", name="a", **asked)["reservation"]["user"] == os.getuid()
+    with pytest.raises(ReservationError, match=r"your reservations would have 4 CPUs together, jobs\.maxCPUs is 3"):
+        as_user(daemon, "reserve", name="b", **asked)
+    assert as_user(daemon, "reserve", name="b", **(asked | {"amounts": {"cpu": "1"}}))["reservation"]
+    with pytest.raises(ReservationError, match=r"your reservation number 3, jobs\.maxReservations is 2"):
+        as_user(daemon, "reserve", name="c", **(asked | {"amounts": {"cpu": "1"}}))
+    with pytest.raises(ReservationError, match="only root may reserve for another user"):
+        as_user(daemon, "reserve", name="c", user=os.getuid() + 1, **asked)
+    amounts = {"cpu": "2", "memory": "64Mi"}
+    assert as_user(daemon, "job", name="one", amounts=amounts, reservation="a")["endsAtMs"] == now_ms + HOUR
+    with pytest.raises(JobRequestError, match="reservation b has cpu 1 for all its jobs together"):
+        as_user(daemon, "job", name="two", amounts=amounts, reservation="b")
+    with pytest.raises(JobRequestError, match="there is no reservation c"):
+        as_user(daemon, "job", name="two", amounts=amounts, reservation="c")
+    root = make_reservation("root", os.getuid() + 1, "uid-root", {"cpu": "1"}, now_ms, now_ms + HOUR)
+    daemon.jobs.reservations.keep(root)
+    with pytest.raises(JobRequestError, match="reservation root is another user's"):
+        as_user(daemon, "cancel", name="root")
+    with pytest.raises(JobRequestError, match="reservation root is another user's"):
+        as_user(daemon, "job", name="two", amounts=amounts, reservation="root")
+    monkeypatch.setattr(reservation_requests, "MOST", 3)
+    as_user(daemon, "cancel", name="a")
+    daemon.jobs.reservations.keep(replace(root, name="another"))
+    with pytest.raises(ReservationError, match="there are 3 reservations already"):
+        as_user(daemon, "reserve", name="c", **asked)
+
+
+def test_what_cannot_be_saved_is_not_reserved(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = keep(served, "first", 1, HOUR)
+    path = served.directory / FILE
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ApiError, match="cannot write"):
+        reserve(served, "second", 1, HOUR)
+    assert served.jobs.reservations.list_for_turn() == (made,)
+    with pytest.raises(ApiError, match="cannot write"):
+        ask(served, "cancel-reservation", name="first")
+    assert served.jobs.reservations.list_for_turn() == (made,)
+    monkeypatch.setattr(reservation_requests, "MAX_TURN_SECONDS", 0.0)
+    with pytest.raises(ApiError, match="has not decided within 0 s, and nothing is reserved"):
+        reserve(served, "second", 1, HOUR)
+
+
+def test_a_file_that_is_no_list_of_reservations_is_set_aside(daemon: Daemon) -> None:
+    keep(daemon, "first", 1, HOUR)
+    path = daemon.directory / FILE
+    whole = path.read_bytes()
+    for content in (b"", b"{}", b"nonsense", whole.replace(b'"version": 1', b'"version": 2')):
+        path.write_bytes(content)
+        daemon.start()
+        assert "reservations_unusable" in daemon.log.getvalue()
+        assert daemon.jobs.reservations.list_current() == ()
+    made = keep(daemon, "second", 1, HOUR)
+    assert (daemon.directory / f"{FILE}.aside-1").read_bytes() == content
+    daemon.start()
+    assert daemon.jobs.reservations.list_current() == (made,)
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    daemon.start()
+    assert daemon.jobs.reservations.list_current() == ()
+    assert state_files.read(str(daemon.directory / f"{FILE}.aside-1"), max_bytes=1 << 20) == content
