@@ -69,7 +69,9 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
         for file in files:
             remove_manifest(file.path, hint)
     document = _describe_removal(files, held, place)
-    ending = _find_ending_pods(document, place)
+    # A pod that another file contains as well doesn't end.
+    names = {full_name(pod) for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None}
+    ending = {name: entry for name, entry in place.entries.items() if name in names}
     left: list[str] = []
     if options.wait:
         document["left"] = left = _wait_for_pods(options, place, ending)
@@ -212,13 +214,6 @@ def _describe_pod(full_name: str, entry: PodEntry | None, other: str | None) -> 
         "domain": None if entry is None else entry.domain,
         "endSeconds": find_longest_end_seconds((entry,)) if entry is not None and ends else None,
     }
-
-
-def _find_ending_pods(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
-    """Return the pods that end or are forgotten, by namespace/name. Pods that another file contains as well are left out."""
-    pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
-    names = {full_name(pod) for pod in pods}
-    return {name: entry for name, entry in place.entries.items() if name in names}
 
 
 def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:

@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
         answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)
         uid, name = str(answer["uid"]), str(answer["pod"])
         # the answer comes once a turn has decided, perhaps as before
-        decided = (e for e in _read_entries(options.socket) if e.pod.full_name == name and not e.is_undecided)
+        entries = state_from_document(call(options.socket, "state")["state"]).state.entries
+        decided = (e for e in entries if e.pod.full_name == name and not e.is_undecided)
     except ApiUnavailable as err:
         raise RetryError(
             f"the agent does not answer: {err.message}",
@@ -106,7 +107,3 @@ def _describe_decision(full_name: str, uid: str, entry: PodEntry | None) -> Docu
 
 def _find_refusal(entry: PodEntry) -> Waiting | None:
     return entry.refusal or entry.change_refusal
-
-
-def _read_entries(socket_path: str) -> tuple[PodEntry, ...]:
-    return state_from_document(call(socket_path, "state")["state"]).state.entries

@@ -107,7 +107,7 @@ def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) 
             yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, MEMBER, before)
     for want in reversed(desired):
         before_cpus = _find_handed_down_cpus(want, observed)
-        if before_cpus - want.partition_cpus() and _lists_exclusive_cpus(want):
+        if before_cpus - want.partition_cpus() and want.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None:
             kept = before_cpus & want.partition_cpus()
             yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, kept, before_cpus)
 
@@ -142,10 +142,6 @@ def _has_to_end(want: DesiredCgroup, observed: ObservedCgroups) -> bool:
         want.get(Attribute.CPUSET_CPUS_PARTITION) == MEMBER
         or _find_handed_down_cpus(want, observed) != want.partition_cpus()
     )
-
-
-def _lists_exclusive_cpus(want: DesiredCgroup) -> bool:
-    return want.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None
 
 
 def _find_partition(want: DesiredCgroup, observed: ObservedCgroups) -> Partition | None:

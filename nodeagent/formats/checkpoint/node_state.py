@@ -88,7 +88,8 @@ class StateEncoder:
         runtime = "" if found is None else f',"runtime":{_format_json(found)}'
         boot = f',"unitsBootID":{_format_json(state.units_boot_id)}' if state.units_boot_id else ""
         body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{pods}{runtime}{boot}}}'
-        return seal(body.encode(), FORMAT, _version_of(state))
+        version = 2 if any(entry.is_pooled or _has_new_domain(entry) for entry in state.entries) else 1
+        return seal(body.encode(), FORMAT, version)
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
@@ -274,10 +275,6 @@ def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
     if [status.name for status in entry.containers] != expected:
         raise MisfitError(f"{containers.path}: must be those of the pod's containers {expected}")
     return entry
-
-
-def _version_of(state: NodeState) -> int:
-    return 2 if any(entry.is_pooled or _has_new_domain(entry) for entry in state.entries) else 1
 
 
 def _has_new_domain(entry: PodEntry) -> bool:

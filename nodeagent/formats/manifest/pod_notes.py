@@ -46,7 +46,11 @@ def find_notes(
     for owner, name, resources in owners:
         for key, why in _find_tiny_amount(owner, resources, text_at):
             found.setdefault(why, []).append(f"{name}.{key}[{MEMORY}]")
-    return tuple(f"{_join_paths(paths)}: {why}" for why, paths in found.items())
+    notes = []
+    for why, paths in found.items():
+        further = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
+        notes.append(f"{', '.join(paths[:_MOST_PATHS])}{further}: {why}")
+    return tuple(notes)
 
 
 def explain_tiny_memory(amount: Quantity, text: str) -> str | None:
@@ -56,11 +60,6 @@ def explain_tiny_memory(amount: Quantity, text: str) -> str | None:
     number = _PLAIN_NUMBER.match(text)
     count = "1 byte" if amount.value() == 1 else f"{amount.value()} bytes"
     return f"{text} is {count}" + (f": is {number[0]}Mi meant?" if number else "")
-
-
-def _join_paths(paths: list[str]) -> str:
-    further = len(paths) - _MOST_PATHS
-    return ", ".join(paths[:_MOST_PATHS]) + (f" and {further} more" if further > 0 else "")
 
 
 def _group_containers(pod: Pod) -> dict[str, tuple[Container, ...]]:

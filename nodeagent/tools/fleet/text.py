@@ -26,7 +26,8 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
     for node in document["nodes"]:
         of = node["cpus"]
         rows.append([node["name"], *_align_right((of["onlineCount"], 4), (of["exclusiveCount"], 9))])
-        rows[-1] += [*_align_right((of["availableCount"], 4), (node["pods"], 4)), _format_health(node)]
+        unsure = "" if node["healthy"] is None or node["compared"] else "; its cgroups were not captured"
+        rows[-1] += [*_align_right((of["availableCount"], 4), (node["pods"], 4)), f"{node['health']}{unsure}"]
     lines += ["", *format_table(rows, width)]
     if document["pods"]:
         pods = [["POD", "NODE", "STATE", "CPUS", "NUMA"]]
@@ -43,12 +44,6 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
 
 def _align_right(*columns: tuple[int, int]) -> list[str]:
     return [f"{number:>{width}}" for number, width in columns]
-
-
-def _format_health(node: Document) -> str:
-    if node["healthy"] is None or node["compared"]:
-        return str(node["health"])
-    return f"{node['health']}; its cgroups were not captured"
 
 
 def _format_verdict(document: Document) -> str:

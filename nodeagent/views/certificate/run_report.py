@@ -14,7 +14,7 @@ from nodeagent.core.certificate.disturbances import (
     find_verdict,
 )
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.cpu_counts import CpuCounts, Increase, count_increases, interrupt_kind, parse_cpu_counts
+from nodeagent.formats.kernel.cpu_counts import Increase, count_increases, interrupt_kind, parse_cpu_counts
 from nodeagent.formats.kernel.pressure import parse_pressure_us
 from nodeagent.formats.kernel.run_counters import (
     COMMAND_LINE,
@@ -296,15 +296,12 @@ def _describe_memory(seen: RunObservation, unknown: dict[str, str]) -> Document:
 def _count_increases(
     seen: RunObservation, file: str, cpus: CpuSet, field: str, unknown: dict[str, str]
 ) -> list[Increase] | None:
-    was, now = (_parse_counts(texts.files.get(file)) for texts in (seen.first, seen.last))
+    first, last = (texts.files.get(file) for texts in (seen.first, seen.last))
+    was, now = (None if text is None else parse_cpu_counts(text.encode()) for text in (first, last))
     if was is None or now is None:
         unknown[field] = seen.last.reasons.get(file, "the kernel's file has an unknown form")
         return None
     return sorted(count_increases(was, now, cpus), key=lambda row: (-sum(row.by_cpu.values()), row.label))
-
-
-def _parse_counts(text: str | None) -> CpuCounts | None:
-    return None if text is None else parse_cpu_counts(text.encode())
 
 
 def _describe_interrupts(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> list[Document] | None:

@@ -17,7 +17,7 @@ from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.cgroup_layout import cpuset_path, is_within, list_pod_paths
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import RequestKind
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.holdings.by_resource import node_fields, pod_fields
@@ -298,14 +298,12 @@ def _describe_orphans(view: NodeView, plan: Plan) -> list[Document]:
         {
             "cgroup": path,
             "cpus": str(observed[cpuset_path(path)].cpus_effective or CpuSet()),
-            "devices": _find_lost_devices(view.state, path),
+            "devices": list_unrecovered(
+                one
+                for one in view.state.promises.unrecovered
+                if any(is_within(path, pod) for pod in list_pod_paths(one.uid))
+            ),
             "nextStep": f"cd {view.cgroup_root} && echo 1 >{path}/cgroup.kill",
         }
         for path in plan.orphans
     ]
-
-
-def _find_lost_devices(state: NodeState, path: str) -> list[str]:
-    """Return the IDs of the devices that records have for the pod of a cgroup."""
-    pods = (one for one in state.promises.unrecovered if any(is_within(path, pod) for pod in list_pod_paths(one.uid)))
-    return list_unrecovered(pods)

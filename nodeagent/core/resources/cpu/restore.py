@@ -78,7 +78,9 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
             return StartRefused("default cpuset cannot be empty", _FILE)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        promises = _sync_online_cpus(manager, promises)
+        # CPUs without an owner, such as CPUs that came online, join the shared pool. CPUs that went offline leave it.
+        appeared = CpuSet(manager.universe) - default_set(promises) - list_allocated_cpus(promises)
+        promises = with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))
     default, reserved = default_set(promises), manager.reserved
     if strict and not reserved.isdisjoint(default):
         return StartRefused(
@@ -130,10 +132,3 @@ def list_allocated_cpus(promises: Promises) -> CpuSet:
     for _, pod in promises.pods:
         given |= pod.of(CpuHoldings).every_cpu.bits
     return CpuSet(CpuMask(given))
-
-
-def _sync_online_cpus(manager: CpuManager, promises: Promises) -> Promises:
-    """Add CPUs without an owner to the shared pool, such as CPUs that came online, and remove CPUs that went offline."""
-    known = default_set(promises) | list_allocated_cpus(promises)
-    appeared = CpuSet(manager.universe) - known
-    return with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))

@@ -41,7 +41,9 @@ def pool_hints(
         return UNSATISFIABLE
     if request == 1 and not kept:
         return _describe_hints(every, ids, request, [_union(every_device, every)], [_union(givable, every)], [])
-    lowest = ([_lowest(nodes & every) for nodes in devices] for devices in (every_device, givable, kept))
+    # Hints made from the lowest node of each device are correct, but some sets with other nodes are missing.
+    found = ([nodes & every for nodes in devices] for devices in (every_device, givable, kept))
+    lowest = ([nodes & -nodes for nodes in devices] for devices in found)
     return _describe_hints(every, ids, request, *lowest)
 
 
@@ -63,11 +65,6 @@ def _union(devices: Iterable[int], every: NumaMask) -> int:
     for each in devices:
         nodes |= each
     return nodes & every
-
-
-def _lowest(nodes: int) -> int:
-    """Return the lowest NUMA node, as a bit. Hints made from these nodes are correct, but some sets with other nodes are missing."""
-    return nodes & -nodes
 
 
 def _describe_hints(
