@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
-from nodeagent.formats.manifest.job_pod import job_pod
-from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 
 RECORD = JobRecord(job_pod("make-7", "uid-7", {"cpu": "2", "memory": "1Gi"}), user=1000, pid=77, start_ticks=123)
 
@@ -51,5 +50,5 @@ def test_neither_is_any_other_text(text: bytes) -> None:
     ],
 )
 def test_a_job_is_judged_as_a_manifest(name: str, amounts: dict[str, str]) -> None:
-    with pytest.raises(DocumentError):
+    with pytest.raises(PodOptionError):
         job_pod(name, "uid", amounts)
