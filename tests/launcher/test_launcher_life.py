@@ -161,7 +161,7 @@ def test_reexecution_keeps_children_and_their_exit_codes(launcher: LauncherProce
 
 def restarted(launcher: LauncherProcess, before_ms: int) -> bool:
     try:
-        return launcher.client.hello().started_at_ms > before_ms
+        return LauncherClient(launcher.socket).hello().started_at_ms > before_ms
     except LauncherError:
         return False
 
@@ -386,10 +386,21 @@ def test_a_client_that_never_reads_holds_up_nobody(launcher: LauncherProcess) ->
         assert launcher.client.hello()
 
 
+def test_a_client_asks_again_where_its_connection_has_ended_meanwhile(launcher: LauncherProcess) -> None:
+    assert launcher.process is not None
+    before_ms = launcher.client.hello().started_at_ms
+    launcher.process.send_signal(signal.SIGHUP)
+    wait_for(partial(restarted, launcher, before_ms), "the next image answers")
+    assert launcher.client.hello().started_at_ms > before_ms
+
+
 def test_clients_are_bounded(launcher: LauncherProcess) -> None:
+    known, later = launcher.client, LauncherClient(launcher.socket)
+    known.hello()
     silent = [launcher.connection() for _ in range(clients.MAX_CLIENTS)]
     with pytest.raises(LauncherError):
-        launcher.client.hello()
+        later.hello()
+    assert known.hello(), "a client keeps its connection"
     for stream in silent:
         stream.close()
     wait_for(lambda: restarted(launcher, 0), "it serves again")

@@ -65,6 +65,8 @@ class Changes(Struct, frozen=True):
 class LauncherClient:
     def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
         self._path = path
+        self._idle: list[socket.socket] = []
+        """Connection for the next request, if an earlier one has left it."""
         self._subscription: socket.socket | None = None
         self._closed = False
 
@@ -178,14 +180,34 @@ class LauncherClient:
         if len(request) > protocol.MAX_REQUEST_BYTES:
             raise LauncherError(self._path, f"a request of {len(request)} bytes, at most {protocol.MAX_REQUEST_BYTES}")
         try:
-            with self._connect(ANSWER_SECONDS) as stream:
-                stream.send(request)
-                answer = stream.recv(protocol.MAX_ANSWER_BYTES)
+            # An answer may be lost with a launcher that executes a new version of itself. Each request may be repeated.
+            with contextlib.suppress(ConnectionError, IndexError):
+                if answer := self._exchange(self._idle.pop(), request):
+                    return answer
+            answer = self._exchange(self._connect(ANSWER_SECONDS), request)
         except OSError as err:
             raise LauncherError(self._path, err.strerror or str(err)) from err
         if not answer:
             raise LauncherError(self._path, "it closed the connection without an answer")
         return answer
+
+    def _exchange(self, stream: socket.socket, request: bytes) -> bytes:
+        """Send a request and return the answer, which is empty if the connection was closed. Otherwise the connection is kept."""
+        try:
+            stream.send(request)
+            answer = stream.recv(protocol.MAX_ANSWER_BYTES)
+        except OSError:
+            stream.close()
+            raise
+        if answer and not self._idle:
+            self._idle.append(stream)
+        else:
+            stream.close()
+        return answer
+
+    def __del__(self) -> None:
+        for stream in self._idle:
+            stream.close()
 
     def _connect(self, timeout_seconds: float | None) -> socket.socket:
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
