@@ -4,6 +4,7 @@ Owners are real processes; the cgroups that they enter are the model's.
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import threading
@@ -145,6 +146,17 @@ def test_a_job_is_let_in_when_its_cpus_are_its_own_and_gone_with_its_owner(daemo
     assert daemon.machine.signals[-1:] == [("TERM", path("one"))], "what it left behind is asked to end"
     assert names(daemon) == ["shares"]
     assert not PlacementFiles(job_directory(daemon.agent.node.config)).read()
+
+
+def test_a_job_that_the_oom_killer_has_ended_is_logged_as_such(daemon: Daemon, owners: Owners) -> None:
+    for name, kills in (("one", 2), ("two", 0)):
+        owners.asks(name, "1")
+        daemon.rest()
+        daemon.machine.groups[path(name)].oom_kills = kills
+        owners.ends(name)
+        daemon.rest()
+    ends = [line for line in map(json.loads, daemon.log.getvalue().splitlines()) if line["event"] == "pod_ending"]
+    assert [(line["pod"], line.get("oom_kills")) for line in ends] == [("jobs/one", 2), ("jobs/two", None)]
 
 
 def test_its_release_is_told_when_its_cgroup_is_closed(daemon: Daemon, owners: Owners) -> None:

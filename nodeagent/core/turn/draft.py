@@ -59,10 +59,14 @@ class Draft(Struct, frozen=True):
         return replace(self, seen_room={**self.seen_room, key: find_room(self.state, world)})
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
-        """Begin to end a pod."""
+        """Begin to end a pod. The event counts the OOM kills among processes that the launcher hasn't started, such as a job's."""
         ending = replace(entry, deleting_since_ms=world.now_ms)
         ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked_to_end)
-        return self.plus(self.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
+        seen = [world.observed.get(entry.container_path(c.name)) for c in entry.pod.containers if not c.is_launched]
+        kills = sum(cgroup.oom_kills for cgroup in seen if cgroup is not None)
+        fields = (("oom_kills", kills),) if kills else ()
+        event = TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin, None, fields)
+        return self.plus(self.state.with_entry(ending), event)
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
         """Remove an ended pod, and release its holdings. `kind` is the kind of the event to report."""
