@@ -259,6 +259,7 @@ def _make_cgroups_above_pods(
     """Return the pods' cgroup and the cgroups above it, with the CPUs that each hands down to partitions (D27)."""
     if not kernel.path_to_partitions:
         yield DesiredCgroup("", controllers)
+        return
     cpus = CpuSet()
     for pod in pods:
         cpus |= pod.partition_cpus()

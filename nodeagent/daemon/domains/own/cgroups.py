@@ -10,7 +10,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import OWN
 from nodeagent.core.model.rotation import Rotation
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
@@ -36,9 +36,8 @@ class OwnDomain(PassiveDomain):
 
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
-        self._entries: tuple[PodEntry, ...] = ()
-        self._by_run: Mapping[str, str] = {}
-        """Path of each container's cgroup, by the run ID of its current attempt."""
+        self._by_run: tuple[tuple[PodEntry, ...], Mapping[str, str]] = ((), {})
+        """Last result of `_list_paths`, and the entries that it follows from."""
         self._runs: Runs = {}
         self._rotation = Rotation()
         self._strays: frozenset[str] = frozenset()
@@ -56,10 +55,12 @@ class OwnDomain(PassiveDomain):
 
     def observe(self, look: DomainInput, /) -> DomainView:
         runs = look.runs or {}
-        if look.state.entries is not self._entries:
-            self._entries, self._by_run = look.state.entries, look.state.by_run()
         for attempt, run in runs.items() if runs is not self._runs else ():
-            if run.exit is not None and run != self._runs.get(attempt) and (path := self._by_run.get(attempt)):
+            if (
+                run.exit is not None
+                and run != self._runs.get(attempt)
+                and (path := self._list_paths(look.state).get(attempt))
+            ):
                 self._tree.doubt(path)  # the kernel counts its OOM kills
         self._runs = runs
         cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
@@ -67,26 +68,35 @@ class OwnDomain(PassiveDomain):
         if cgroups is not self._cgroups or above != self._above:
             changed = frozenset(path for path, cgroup in cgroups.items() if cgroup is not self._cgroups.get(path))
             self._cgroups, self._above, self._all = cgroups, above, {**cgroups, **above}
-        return DomainView(self._all, strays=self._find_strays(look.part, changed))
+        return DomainView(self._all, strays=self._find_strays(look.state, look.part, changed))
 
-    def _find_strays(self, part: float, changed: frozenset[str]) -> frozenset[str]:
+    def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
         """Return the runs whose main process is outside of its cgroup.
 
         Those are checked that were outside, that have changed cgroups, and a part of the others. The kernel doesn't tell of a process that
         is moved out of a cgroup, unless the cgroup gets empty.
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
+        if not checked and not changed:
+            return self._strays
+        paths = self._list_paths(state)
         if changed:
-            checked |= {attempt for attempt, path in self._by_run.items() if path in changed}
+            checked |= {attempt for attempt, path in paths.items() if path in changed}
         strays = set()
-        for attempt in checked & self._runs.keys() & self._by_run.keys():
-            run, path = self._runs[attempt], self._by_run[attempt]
+        for attempt in checked & self._runs.keys() & paths.keys():
+            run, path = self._runs[attempt], paths[attempt]
             if run.exit is not None or run.pid is None or run.start_ticks is None:
                 continue
             if self._tree.processes.has_left(path, run.pid, run.start_ticks):
                 strays.add(attempt)
         self._strays = frozenset(strays)
         return self._strays
+
+    def _list_paths(self, state: NodeState) -> Mapping[str, str]:
+        """Return the path of each container's cgroup, by the run ID of its current attempt."""
+        if self._by_run[0] is not state.entries:
+            self._by_run = state.entries, state.by_run()
+        return self._by_run[1]
 
     def owns(self, path: str, /) -> bool:
         return not is_pinned(path)
