@@ -167,7 +167,7 @@ def desired_cgroups(
             amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
             burstable_milli[entry.is_pooled] += amounts.cpu_request_milli
     of_pods = tuple(chain.from_iterable([wants for _, wants in pods.kept.values()]))
-    unpooled = chain.from_iterable([wants for inputs, wants in pods.kept.values() if not inputs[0].is_pooled])
+    unpooled = chain.from_iterable(wants for inputs, wants in pods.kept.values() if not inputs[0].is_pooled)
     return (
         *_make_cgroups_above_pods(kernel, controllers, unpooled),
         _make_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli[False]),

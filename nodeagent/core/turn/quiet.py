@@ -80,10 +80,8 @@ def find_quiet(left: LeftAlone | None, state: NodeState, world: World) -> frozen
     touched.update(attempt.partition("/")[0] for attempt in _list_changed(before.runs or {}, world.runs))
     touched |= world.retried | world.released
     if before.sources != world.sources:
-        old, new = (
-            {(m.origin.name, m.pod.uid): m for source in one.sources for m in source.pods} for one in (before, world)
-        )
-        touched.update(uid for _, uid in _list_changed(old, new))
+        old, new = ({id(m): m for source in one.sources for m in source.pods} for one in (before, world))
+        touched.update((old | new)[key].pod.uid for key in old.keys() ^ new.keys())
     return left.pods - touched
 
 
