@@ -129,6 +129,16 @@ def test_a_change_costs_the_same_beside_any_number_of_pods() -> None:
     assert costs == [["pod1", "pod1/app", "pod2/app"]] * 2
 
 
+def test_each_cgroup_of_a_new_pod_is_read_once() -> None:
+    for told in (("podN", "podN/a", "podN/b"), ("podN/b", "podN/a", "podN")):
+        kernel = make_pods(2)
+        kernel.listed |= dict.fromkeys(("podN", "podN/a", "podN/b"), CPUS)
+        for path in told:
+            kernel.readings.doubt(path)
+        kernel.readings.refresh(OWN_DIRECTORIES, 0.0)
+        assert sorted(kernel.reads) == ["podN", "podN/a", "podN/b"]
+
+
 def test_a_change_of_the_pool_is_read_at_the_pool_alone() -> None:
     """The cgroups below its payload have no cpuset."""
     below = f"{POOL_PAYLOAD}/burstable/podS"

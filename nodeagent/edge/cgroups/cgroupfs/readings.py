@@ -96,7 +96,10 @@ class CgroupReadings:
         wanted += self._rotation.take(known, part)
         changed = False
         for path in dict.fromkeys(wanted):
-            before, now = known.get(path), self._read(path)
+            before = known.get(path)
+            if before is not None and path not in self._known:
+                continue  # it has just been read, below another new one
+            now = self._read(path)
             if now is None:
                 gone = [other for other in known if is_within(other, path)]
                 changed |= bool(gone)
