@@ -82,13 +82,21 @@ def test_a_quiet_job_bounds_idle_states_only_on_its_cores_and_gives_all_back(nod
     before = node.run(LATENCIES).stdout
     file = "/sys/devices/system/cpu/cpu$c/power/pm_qos_resume_latency_us"
     shell = f'for c in $(echo $NODEAGENT_EXCLUSIVE_CPUS | tr ,- "  "); do cat {file}; done; echo up; exec sleep 1010'
-    job = start(node, f"{JOB} --quiet --name still -- sh -c '{shell}'")
-    assert said(node, job, b"up").split() == ["5", "5", "up"], bytes(job.stderr)
+    of_process = (
+        "grep -E THP_enabled\\|Cpus_allowed_list /proc/self/status; echo $NODEAGENT_EXCLUSIVE_CPUS; "
+        "cat /proc/self/personality; nice; chrt -p $$"
+    )
+    options = "--quiet --no-aslr --no-thp --sched fifo:10 --nice 3"
+    job = start(node, f"{JOB} {options} --name still -- sh -c '{of_process}; {shell}'")
+    thp, allowed, told, personality, nice, policy, priority, *rest = said(node, job, b"up").splitlines()
+    assert (thp.split()[1], allowed.split()[1], personality, nice) == ("0", told, "00040000", "3")
+    assert (policy.split()[-1], priority.split()[-1]) == ("SCHED_FIFO", "10")
+    assert rest == ["5", "5", "up"], bytes(job.stderr)
     assert b"idle latency" not in bytes(job.stderr), "this kernel has it"
     has_governors = node.run("test -e /sys/devices/system/cpu/cpu0/cpufreq", check=False).returncode == 0
     assert (b"not quiet: frequency governor of CPU" in bytes(job.stderr)) != has_governors
     during = node.run(LATENCIES).stdout
-    assert during != before
+    assert ["4", "5"] in [line.split() for line in during.splitlines()], "both threads of two cores"
     node.kill_agent()
     assert node.run(LATENCIES).stdout == during
     node.run("pkill -KILL -f '^sleep 1010'")

@@ -165,6 +165,38 @@ def test_what_is_not_quiet_is_said_before_the_command() -> None:
     assert "the agent doesn't support --quiet and settings of cores\nhint: is the agent older" in older.stderr
 
 
+def test_the_command_has_the_settings_of_its_process_and_is_told_of_those_that_it_cannot_have() -> None:
+    shown = "grep THP_enabled /proc/self/status; cat /proc/self/personality; nice; chrt -p $$"
+
+    def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        return {**admit_job(arguments, peer), "exclusiveCPUs": "", "sharedCPUs": "0"}
+
+    with answer_jobs(answer) as socket:
+        done = run(socket, "--nice", "5", "--sched=rr:3", "--no-aslr", "--no-thp", "--", "sh", "-c", shown)
+        batch = run(socket, "--sched", "batch", "--nice=3", "--", "sh", "-c", shown)
+    thp, personality, nice, policy, priority = done.stdout.splitlines()
+    assert (thp.split()[1], personality, nice) == ("0", "00040000", "5")
+    assert policy.endswith("SCHED_OTHER")
+    assert priority.endswith(": 0")
+    assert done.stderr == "nodeagent: not quiet: scheduler: the job has no CPUs of its own\n"
+    assert (batch.stderr, "SCHED_BATCH" in batch.stdout, "\n3\n" in batch.stdout) == ("", True, True)
+
+
+def test_settings_of_the_process_come_with_the_profile_and_options_replace_them() -> None:
+    def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        process = {"aslr": False, "transparentHugePages": True, "nice": 3, "scheduler": "batch"}
+        quiet = {"profile": "fast", "process": process, "applied": {}, "missing": {}}
+        return {**admit_job(arguments, peer), "exclusiveCPUs": read_own_cpus(), "sharedCPUs": "", "quiet": quiet}
+
+    with answer_jobs(answer) as socket:
+        done = run(
+            socket, "--quiet=fast", "--nice", "5", "--", "sh", "-c", "cat /proc/self/personality; nice; chrt -p $$"
+        )
+    personality, nice, policy, _ = done.stdout.splitlines()
+    assert (personality, nice, done.stderr) == ("00040000", "5", "")
+    assert policy.endswith("SCHED_BATCH")
+
+
 def test_a_job_without_cpus_of_its_own_is_not_quiet() -> None:
     def share(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         of_pool = {"exclusiveCPUs": "", "sharedCPUs": "0", "quiet": {"applied": {}, "missing": {}}}

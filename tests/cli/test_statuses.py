@@ -69,6 +69,7 @@ SWEEP = {
         ),
         "job --cpus 2 --memory 1Gi --name One --socket s -- true",
         "job --cpus 2 --memory 1Gi --idle-latency 5 --socket s -- true", "job --cpus 2 --memory 1Gi --threads-per-core 2 -- true",
+        "job --cpus 2 --memory 1Gi --sched fifo:50 -- true", "job --cpus 2 --memory 1Gi --nice 20 -- true",
         "job --cpus 2 --memory 1Gi --max-frequency 2400 --socket s -- true",
         f"pin x@.service --cpus 2 --memory 1Gi {HERE}", f"pin a/b --cpus 2 --memory 1Gi {HERE}",
     ),

@@ -24,7 +24,7 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.quiet import Profile, QuietSettings
+from nodeagent.core.model.quiet import ProcessSettings, Profile, QuietSettings
 from nodeagent.core.model.state import JOBS
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
@@ -817,13 +817,14 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
     core = core_of(first)
     applied = {f"idle latency of CPU {cpu}": "5" for cpu in core}
     applied |= {f"frequency governor of CPU {cpu}": "performance" for cpu in core}
-    assert first["quiet"] == {"profile": "quiet", "applied": applied, "missing": {}}
+    assert first["quiet"] == {"profile": "quiet", "process": {}, "applied": applied, "missing": {}}
     assert {served.machine.values[Setting(SettingKind.IDLE_LATENCY, str(cpu))] for cpu in core} == {"5"}
     served.machine.values.clear()  # another kernel
     served.turn(WakeUpReason.TIMER)
     second = quiet("second", "1")
     assert second["quiet"] == {
         "profile": "quiet",
+        "process": {},
         "applied": {},
         "missing": {
             f"{what} of CPU {cpu}": "this machine or kernel doesn't have it for one CPU"
@@ -831,7 +832,7 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
             for cpu in core_of(second)
         },
     }
-    assert quiet("shared", "500m")["quiet"] == {"profile": "quiet", "applied": {}, "missing": {}}
+    assert quiet("shared", "500m")["quiet"] == {"profile": "quiet", "process": {}, "applied": {}, "missing": {}}
     assert "quiet" not in asked(served, "loud", cpu="1")
 
 
@@ -912,10 +913,10 @@ def test_a_job_keeps_the_settings_of_its_profile(served: Daemon) -> None:
         socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "2", "memory": "64Mi"}
         return answered(served, lambda: call(socket, "job", name=name, amounts=amounts, report=True, quiet=quiet))
 
-    configure(Profile(QuietSettings(governor="schedutil"), (("sibling", 5),)))
+    configure(Profile(QuietSettings(governor="schedutil"), ProcessSettings(nice=5), (("sibling", 5),)))
     answer = ask("one", "fast, idleLatency=2us")
     assert set(answer["quiet"]["applied"].values()) == {"schedutil", "2"}
-    assert answer["quiet"]["profile"] == "fast"
+    assert (answer["quiet"]["profile"], answer["quiet"]["process"]) == ("fast", {"nice": 5})
     assert answer["runThresholds"] == {"steal": 50, "sibling": 5}
     configure(Profile(QuietSettings(governor="conservative")))
     served.turn(WakeUpReason.TIMER)
@@ -927,7 +928,7 @@ def test_a_job_keeps_the_settings_of_its_profile(served: Daemon) -> None:
         ask("two", "boost=off")
     configure(Profile(run_thresholds=(("sibling", 5),)))
     answer = ask("three", "fast")
-    assert answer["quiet"] == {"profile": "fast", "applied": {}, "missing": {}}
+    assert answer["quiet"] == {"profile": "fast", "process": {}, "applied": {}, "missing": {}}
     assert answer["runThresholds"] == {"steal": 50, "sibling": 5}
 
 

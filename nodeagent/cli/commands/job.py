@@ -58,6 +58,7 @@ class PlainOptions:
     core_class: None = None
     quiet: str | None = None
     settings: tuple[str, ...] = ()
+    process: tuple[tuple[str, object], ...] = ()
     wait: None = None
     max_time: None = None
     reservation: None = None
@@ -120,7 +121,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--quiet [PROFILE]] [--idle-latency TIME]
                      [--governor NAME] [--min-frequency FREQUENCY]
                      [--max-frequency FREQUENCY] [--no-boost]
-                     [--threads-per-core N]
+                     [--threads-per-core N] [--no-aslr] [--no-thp]
+                     [--sched POLICY] [--nice N]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
@@ -166,6 +168,36 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         metavar="N",
         help="1: run on one thread of each of its cores, whose siblings stay idle, so --cpus 4 takes 4 whole cores; all: run on all "
         "threads, also with --quiet",
+    )
+    parser.add_argument(
+        "--no-aslr",
+        dest="process",
+        action="append_const",
+        const=("aslr", False),
+        help="the same addresses in each run of the command",
+    )
+    parser.add_argument(
+        "--no-thp",
+        dest="process",
+        action="append_const",
+        const=("transparentHugePages", False),
+        help="no transparent huge pages for the command",
+    )
+    parser.add_argument(
+        "--sched",
+        dest="process",
+        action="append",
+        type=_read_scheduler,
+        metavar="POLICY",
+        help="scheduling policy of the command: batch, or fifo or rr with a priority from 1 to 49, such as fifo:10",
+    )
+    parser.add_argument(
+        "--nice",
+        dest="process",
+        action="append",
+        type=_read_nice,
+        metavar="N",
+        help="nice value of the command, -20 to 19",
     )
     parser.add_argument(
         "--name", metavar="NAME", help="name the pod jobs/NAME (default: made from the command and its process ID)"
@@ -378,6 +410,38 @@ def _read_threads(text: str) -> str:
     return settings[text]
 
 
+def _read_scheduler(text: str) -> tuple[str, str]:
+    """Return the setting for the scheduling policy.
+
+    Raises:
+        argparse.ArgumentTypeError: there is no such policy.
+    """
+    import argparse
+
+    from nodeagent.formats.syntax.quiet_settings import SCHEDULER, SCHEDULER_RULE
+
+    if not SCHEDULER.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} {SCHEDULER_RULE}")
+    return "scheduler", text
+
+
+def _read_nice(text: str) -> tuple[str, int]:
+    """Return the setting for the nice value.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no nice value.
+    """
+    import argparse
+    from contextlib import suppress
+
+    from nodeagent.formats.syntax.quiet_settings import NICE_RANGE
+
+    with suppress(ValueError):
+        if NICE_RANGE[0] <= int(text) <= NICE_RANGE[1]:
+            return "nice", int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from -20 to 19")
+
+
 def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
     """Request a job that waits for room. An agent that is restarted meanwhile is asked again, and knows the job by the ticket.
 
@@ -463,10 +527,8 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
     }
     for option in [option for option, is_unsupported in unsupported.items() if is_unsupported]:
         raise JobError(f"the agent doesn't support {option}", hint=_OLD_AGENT_HINT)
-    if quiet:
-        _tell_quiet(answer)
     found: Mapping[str, Any] = answer
-    return found
+    return _make_quiet(found, options) if quiet or options.process else found
 
 
 def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
@@ -474,20 +536,27 @@ def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
     return ",".join(([options.quiet] if options.quiet else []) + list(options.settings or ()))
 
 
-def _tell_quiet(answer: Mapping[str, Any]) -> None:
-    """Write to stderr what isn't quiet about a job's cores, before its command runs.
+def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Namespace) -> Mapping[str, Any]:
+    """Give this process its settings, and write to stderr what the job can't have. Returns the answer with what it has.
 
     Raises:
         JobError: the agent doesn't know the option, or the job has no cores of its own.
     """
-    if "quiet" not in answer:
+    from nodeagent.cli.support.process_settings import apply_process_settings
+
+    is_of_cores = bool(options.quiet or options.settings)
+    if is_of_cores and "quiet" not in answer:
         raise JobError("the agent doesn't support --quiet and settings of cores", hint=_OLD_AGENT_HINT)
-    if not answer["exclusiveCPUs"]:
+    if is_of_cores and not answer["exclusiveCPUs"]:
         hint = "ask for whole CPUs, where the configuration's cpuManagerPolicy is static"
         raise JobError("the job has no CPUs of its own, whose settings could be changed", hint=hint)
-    for reason in sorted(set(answer["quiet"]["missing"].values())):
-        names = [name for name, why in answer["quiet"]["missing"].items() if why == reason]
+    process = {**answer.get("quiet", {}).get("process", {}), **dict(options.process or ())}
+    answer = apply_process_settings(answer, process)
+    missing = answer["quiet"]["missing"]
+    for reason in sorted(set(missing.values())):
+        names = [name for name, why in missing.items() if why == reason]
         sys.stderr.write(f"nodeagent: not quiet: {_join_settings(names)}: {reason}\n")
+    return answer
 
 
 def _join_settings(names: Sequence[str]) -> str:

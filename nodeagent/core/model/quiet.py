@@ -41,8 +41,22 @@ class QuietRequest(Struct, frozen=True):
         return None if profile is None else profile.settings.overridden_by(self.settings)
 
 
+class ProcessSettings(Struct, frozen=True):
+    """Settings of a job's process by name. None leaves a setting as the caller has it."""
+
+    aslr: bool | None = None
+    """Whether addresses differ from run to run. True means the same as None."""
+    transparent_huge_pages: bool | None = None
+    """Whether memory may be in transparent huge pages. True means the same as None."""
+    scheduler: str | None = None
+    """Scheduling policy, and its priority after a colon, such as `fifo:10`."""
+    nice: int | None = None
+
+
 class Profile(Struct, frozen=True):
     settings: QuietSettings = QuietSettings()
+    process: ProcessSettings = ProcessSettings()
+    """Settings of the process, for jobs only."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
     """Largest rates of a clean run by disturbance, where they differ from the node's."""
 

@@ -7,7 +7,7 @@ from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quiet import SHIPPED_PROFILES
 from nodeagent.formats.config.configuration_sources import AGENT_KIND
-from nodeagent.formats.syntax.quiet_settings import format_settings
+from nodeagent.formats.syntax.quiet_settings import format_process_settings, format_settings
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
 KIND = AGENT_KIND
@@ -89,6 +89,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     if own:
         places["profiles"] = {
             name: format_settings(profile.settings)
+            | format_process_settings(profile.process)
             | ({"runThresholds": dict(profile.run_thresholds)} if profile.run_thresholds else {})
             for name, profile in own
         }

@@ -46,7 +46,7 @@ from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_durati
 from nodeagent.formats.syntax.fields import Fields, suggest_nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.quantity_words import explain_no_quantity
-from nodeagent.formats.syntax.quiet_settings import PROFILE_NAME, PROFILE_RULE, read_settings
+from nodeagent.formats.syntax.quiet_settings import PROFILE_NAME, PROFILE_RULE, read_process_settings, read_settings
 from nodeagent.formats.syntax.tree import MapNode, line_at
 
 _HINT = "fix these lines, then start or reload again; examples/config.yaml (see `nodeagent --help`) has every field of the agent"
@@ -246,7 +246,9 @@ class _ConfigReader:
             if not PROFILE_NAME.fullmatch(name):
                 listed.report(name, PROFILE_RULE, name)
             if fields is not None:
-                found[name] = Profile(read_settings(fields), _read_run_thresholds(fields))
+                found[name] = Profile(
+                    read_settings(fields), read_process_settings(fields), _read_run_thresholds(fields)
+                )
                 fields.close()
         if len(listed.present()) > _MAX_PROFILES:
             self._report("profiles", f"has more than {_MAX_PROFILES} entries")

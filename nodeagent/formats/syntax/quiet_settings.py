@@ -6,13 +6,17 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from nodeagent.core.model.quiet import QuietRequest, QuietSettings
+from nodeagent.core.model.quiet import ProcessSettings, QuietRequest, QuietSettings
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import Findings
 
 PROFILE_NAME = re.compile(r"(?!none$)[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 PROFILE_RULE = "must be a name of at most 32 lower-case letters, digits and dashes, other than none"
+SCHEDULER = re.compile(r"batch|(?:fifo|rr):(?:[1-9]|[1-4][0-9])")
+"""Scheduling policy of a process. Interrupts in kernel threads have priority 50, and stay above."""
+SCHEDULER_RULE = "must be batch, or fifo or rr with a priority from 1 to 49, such as fifo:10"
+NICE_RANGE = (-20, 19)
 _GOVERNOR = re.compile(r"[a-z][a-z0-9_]{0,14}")
 _FREQUENCY = re.compile(r"([0-9]{1,5})(?:\.([0-9]{1,3}))?(MHz|GHz)")
 _MAX_LATENCY_US = 1_000_000
@@ -33,6 +37,30 @@ def read_settings(fields: Fields) -> QuietSettings:
         idle_siblings=fields.boolean("idleSiblings"),
         boost=fields.boolean("boost"),
     )
+
+
+def read_process_settings(fields: Fields) -> ProcessSettings:
+    """Read the settings of a process of one object. The caller closes the object."""
+    scheduler = fields.string("scheduler")
+    if scheduler is not None and not SCHEDULER.fullmatch(scheduler):
+        fields.report("scheduler", SCHEDULER_RULE, scheduler)
+    return ProcessSettings(
+        aslr=fields.boolean("aslr"),
+        transparent_huge_pages=fields.boolean("transparentHugePages"),
+        scheduler=scheduler,
+        nice=fields.integer("nice", *NICE_RANGE),
+    )
+
+
+def format_process_settings(settings: ProcessSettings) -> dict[str, Any]:
+    """Format the settings of a process as fields of a profile. Settings that are None are left out."""
+    found = {
+        "aslr": settings.aslr,
+        "transparentHugePages": settings.transparent_huge_pages,
+        "scheduler": settings.scheduler,
+        "nice": settings.nice,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def format_settings(settings: QuietSettings) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from nodeagent.core.model.config import DEFAULT_GATES, Config, Errata, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.quiet import SHIPPED_PROFILES, Profile, QuietSettings
+from nodeagent.core.model.quiet import SHIPPED_PROFILES, ProcessSettings, Profile, QuietSettings
 from nodeagent.daemon.start.node_builder import find_unsuited
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.config_text import config_fields, config_text
@@ -586,11 +586,13 @@ def test_profiles_are_settings_of_cores_and_thresholds_by_name() -> None:
         "idleSiblings": True,
         "boost": False,
     }
+    fast |= {"aslr": False, "transparentHugePages": False, "scheduler": "fifo:10", "nice": -5}
     config = read(f"profiles: {{fast: {json.dumps(fast | {'runThresholds': {'steal': 5}})}}}")
     settings = QuietSettings(
         idle_latency_us=2, min_frequency_mhz=2400, max_frequency_mhz=2400, idle_siblings=True, boost=False
     )
-    assert config.profiles == (("fast", Profile(settings, (("steal", 5),))), *SHIPPED_PROFILES)
+    process = ProcessSettings(aslr=False, transparent_huge_pages=False, scheduler="fifo:10", nice=-5)
+    assert config.profiles == (("fast", Profile(settings, process, (("steal", 5),))), *SHIPPED_PROFILES)
     assert config_fields(config)["profiles"] == {"fast": fast | {"runThresholds": {"steal": 5}}}
     assert read("\n".join(config_text(config_fields(config)).splitlines())) == config
     assert read("{}").profiles == SHIPPED_PROFILES
@@ -607,6 +609,8 @@ def test_profiles_are_settings_of_cores_and_thresholds_by_name() -> None:
         ("{A: {}}", "lower-case letters"),
         ("{a: {idleLatency: 5}}", "a time such as 5us"),
         ("{a: {boots: false}}", "did you mean boost?"),
+        ("{a: {scheduler: 'fifo:99'}}", "must be batch, or fifo or rr with a priority from 1 to 49"),
+        ("{a: {nice: 20}}", "must be between -20 and 19"),
         ("{a: {runThresholds: {sleep: 1}}}", "sleep"),
         ("{a: 3}", "must be an object"),
         ("{" + ", ".join(f"a{n}: {{}}" for n in range(33)) + "}", "more than 32 entries"),

@@ -1,0 +1,44 @@
+"""Settings that `nodeagent job` gives to itself in its job, and so to the command."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from nodeagent.edge.processes.process_settings import (
+    set_nice,
+    set_scheduler,
+    stop_address_randomization,
+    stop_transparent_huge_pages,
+)
+
+_OF_REAL_TIME = ("fifo:", "rr:")
+
+
+def apply_process_settings(answer: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply settings by their names in a profile. Return the agent's answer with those applied, and those missing with reasons."""
+    quiet = {"profile": "", "applied": {}, "missing": {}, **answer.get("quiet", {})}
+    applied, missing = dict(quiet["applied"]), dict(quiet["missing"])
+    for label, value, apply in _list_changes(settings):
+        try:
+            if value.startswith(_OF_REAL_TIME) and not answer["exclusiveCPUs"]:
+                missing[label] = "the job has no CPUs of its own"
+            else:
+                apply()
+                applied[label] = value
+        except OSError as err:
+            missing[label] = err.strerror or str(err)
+    return {**answer, "quiet": {**quiet, "applied": applied, "missing": missing}}
+
+
+def _list_changes(settings: Mapping[str, Any]) -> list[tuple[str, str, Callable[[], None]]]:
+    """Return the name for people, the value and the function of each setting that changes something."""
+    changes: list[tuple[str, str, Callable[[], None]]] = []
+    if settings.get("aslr") is False:
+        changes.append(("address space randomization", "off", stop_address_randomization))
+    if settings.get("transparentHugePages") is False:
+        changes.append(("transparent huge pages", "off", stop_transparent_huge_pages))
+    if (nice := settings.get("nice")) is not None:
+        changes.append(("nice value", str(nice), partial(set_nice, nice)))
+    if (scheduler := settings.get("scheduler")) is not None:
+        changes.append(("scheduler", scheduler, partial(set_scheduler, scheduler)))
+    return changes
