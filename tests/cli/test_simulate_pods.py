@@ -77,7 +77,7 @@ spec: {jobTemplate: {spec: {template: {spec: {containers: [{name: app, resources
 def test_workloads_of_a_cluster_are_decided_on_and_told_in_one_line(run: RunCommand) -> None:
     Path("all.yaml").write_text(WORKLOADS)
     said = (
-        "all.yaml: one pod is decided of: Deployment web (2 pods), CronJob web; documents without pods are ignored: "
+        "all.yaml: one pod is decided for each of: Deployment web (2 pods), CronJob web; documents without pods are ignored: "
         "Service; fields that `nodeagent apply` refuses are ignored: volumeMounts, volumes\n"
     )
     for words in (

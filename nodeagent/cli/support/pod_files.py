@@ -197,7 +197,7 @@ def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
     pods = [one for one in documents if isinstance(one, ManifestPod)]
     fields = sorted({re.split(r"[.\[]", path)[-1] for pod in pods for path in pod.not_run})
     said = {
-        "one pod is decided of": [pod.workload for pod in pods if pod.workload],
+        "one pod is decided for each of": [pod.workload for pod in pods if pod.workload],
         "documents without pods are ignored": others,
         "fields that `nodeagent apply` refuses are ignored": fields,
     }
