@@ -101,9 +101,10 @@ def measure_beside(node: Node, count: int) -> Iterator[tuple[str, float, str, fl
     yield "processor time of a restart", used_ms(node, f"/proc/{node.main_pid()}"), "ms", None, True
     job_ms = statistics.median(run_job(node) for _ in range(ROUNDS))
     yield "processor time of `job --cpus 2 -- true`", job_ms, "ms", None, True
-    by_agent = [start_by_agent(node) for _ in range(ROUNDS)]
     plan = make_plan(node)
-    by_program = [start_by_program(node, plan) for _ in range(ROUNDS)]
+    by_agent, by_program = zip(
+        *((start_by_agent(node), start_by_program(node, plan)) for _ in range(ROUNDS)), strict=True
+    )  # in turn, so that other load on the host hits both
     for which, name, most in (
         (0, "from the manifest to the running process", 2.5),
         (1, "processor time of a start", 5.0),
@@ -116,10 +117,12 @@ def measure_beside(node: Node, count: int) -> Iterator[tuple[str, float, str, fl
 def measure_isolation(node: Node) -> Iterator[Row]:
     """Compare a start beside no pods with partitions and moved interrupts with one without."""
     with phase("measuring isolation"):
-        node.configure(configuration("none", "none"))
-        without = statistics.median(start_by_agent(node)[0] for _ in range(ROUNDS))
-        node.configure(configuration("partition", "affinity"))
-        isolated = statistics.median(start_by_agent(node)[0] for _ in range(ROUNDS))
+        kinds: dict[tuple[str, str], list[float]] = {("none", "none"): [], ("partition", "affinity"): []}
+        for _ in range(ROUNDS):  # in turn, as above
+            for kind, took in kinds.items():
+                node.configure(configuration(*kind))
+                took += [start_by_agent(node)[0] for _ in range(2)]
+        without, isolated = map(statistics.median, kinds.values())
     name = "from the manifest to the running process, with isolation"
     yield Row("guest", name, isolated, isolated, None, "960 ms", "ms")
     yield Row("guest", f"{name} / without", isolated / without, isolated / without, 1.5, "", "×")
