@@ -317,7 +317,8 @@ def node(cgroup: Path) -> Iterator[str]:
 
     def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
         assert arguments["report"] is True
-        return {**admit_job(arguments, peer), "cgroup": str(cgroup), "numaNodes": "0", "configurationHash": "abc"}
+        of_report = {"numaNodes": "0", "configurationHash": "abc", "runThresholds": {"steal": 1234}}
+        return {**admit_job(arguments, peer), "cgroup": str(cgroup), **of_report}
 
     with answer_jobs(answer) as socket:
         yield socket
@@ -331,12 +332,15 @@ def run(socket: str, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_file_has_the_report_and_the_command_its_status(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     with node(tmp_path) as socket:
-        done = run(socket, "--report", str(file), "--", "sh", "-c", "echo out; exit 9", "secret")
+        done = run(socket, "--report", str(file), "--no-aslr", "--", "sh", "-c", "echo out; exit 9", "secret")
     assert (done.returncode, done.stdout) == (9, "out\n")
     document = json.loads(file.read_text())
     check_schema(document)
     assert document["exit"] == {"status": 9, "signal": None}
     assert document["node"]["configurationHash"] == "abc"
+    applied = [{"setting": "address space randomization", "value": "off"}]
+    assert document["quiet"] == {"profile": None, "applied": applied, "missing": []}
+    assert {one["name"]: one["threshold"] for one in document["measures"]}["steal"] == 1234
     assert document["mainThread"]["voluntarySwitches"] is not None
     assert document["startedAtMs"] <= document["endedAtMs"]
     assert "secret" not in file.read_text()

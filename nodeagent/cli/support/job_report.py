@@ -117,7 +117,17 @@ class ReportWriter:
 CLEAN = b"c"
 EXIT_DISTURBED = 123
 """Exit status of a command that succeeded, but not often enough without disturbance, with `--require-clean`."""
-_FACTS = ("pod", "cgroup", "exclusiveCPUs", "sharedCPUs", "numaNodes", "configurationHash", "environment")
+_FACTS = (
+    "pod",
+    "cgroup",
+    "exclusiveCPUs",
+    "sharedCPUs",
+    "numaNodes",
+    "configurationHash",
+    "environment",
+    "quiet",
+    "runThresholds",
+)
 
 
 def _hash_command(command: Sequence[str]) -> str:
