@@ -6,7 +6,6 @@ Flags of kubelet count more than fields, as in kubelet.
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from email import message_from_string
 
 from msgspec import Struct
 
@@ -137,6 +136,8 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
 
 def _keep_node_configs(text: str, findings: Findings) -> str:
     """Return the NodeConfigs in user data of EKS (MIME parts), each on the same lines, so that findings name the right ones."""
+    from email import message_from_string  # noqa: PLC0415 - only for user data
+
     # The parser calls itself for a part within a part, and each has such a line.
     if len(_CONTENT_TYPE.findall(text)) > _MOST_PARTS:
         findings.add(1, "", "", f"user data must have at most {_MOST_PARTS} parts")
