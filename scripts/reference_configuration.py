@@ -100,7 +100,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("devicePluginSocket", _DEFAULT.device_plugin_socket, "socket at which Kubernetes' device plugins register, as with kubelet; empty: no device plugins"),
     ("nriSocket", _DEFAULT.nri_socket, "containerd's NRI socket, `/var/run/nri/nri.sock`, for the agent to place its containers, too; empty: it doesn't"),
     ("kubeletPodsSocket", _DEFAULT.kubelet_pods_socket, "socket of kubelet's pods API (1.37), the source of what NRI doesn't tell about containerd's pods; empty: not asked"),
-    ("jobs", "", "the group whose members may run jobs, besides root, and the limits of all jobs of a user: `{group: NAME, maxCPUs: 8, maxMemory: 32Gi, maxPerUser: 10, maxReservations: 2}`"),
+    ("jobs", "", "the group whose members may run jobs, besides root, and the limits of all jobs of a user: `{group: NAME, maxCPUs: 8, maxMemory: 32Gi, maxPerUser: 10, maxReservations: 2, weight: 100}`, with [`shares`](../how-to/job.md#who-may) of users and groups"),
     ("runThresholds", "", "how much of each [disturbance](../how-to/certificate.md#what-disturbs) a clean run may have, where it isn't the default, in thousandths, per second or times: `{steal: 50, interrupts: 200}`"),
     ("profiles", "quiet", "settings of [quiet cores](../how-to/quiet.md) and of jobs' processes by name, and what a clean run may have there: `{fast: {idleLatency: 2us, governor: performance, minFrequency: 2400MHz, maxFrequency: 2400MHz, boost: false, runThresholds: {steal: 5}}}`"),
     ("machineWideBoost", str(_DEFAULT.machine_wide_boost).lower(), "boost may be switched off for the whole machine while a job or pod requests none, on machines without a setting for each CPU"),

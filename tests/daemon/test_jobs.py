@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.settings import Setting, SettingKind
-from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.config import JobBounds, JobShare
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -961,6 +961,63 @@ def test_cores_of_several_sizes_leave_open_how_many_siblings_are_idle(served: Da
     socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "2", "memory": "64Mi"}
     with pytest.raises(ApiError, match="the cores have 1 or 2 threads, so it is open how many are to be idle"):
         answered(served, lambda: call(socket, "job", name="one", amounts=amounts, quiet="idleSiblings=true"))
+
+
+def test_a_share_of_a_user_or_group_has_its_own_limits_and_weight(
+    served: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"runners", "students"}
+    monkeypatch.setattr(job_requests, "is_member", lambda user, group: user == os.getuid() and group in own)
+    monkeypatch.setattr(job_requests, "find_user_id", {"me": os.getuid(), "other": os.getuid() + 1}.get)
+    shares = (
+        JobShare(user="other", max_cpus=Quantity.of(1)),
+        JobShare(group="staff", max_cpus=Quantity.of(1)),
+        JobShare(group="students", max_cpus=Quantity.of(3), weight=50),
+        JobShare(user="me", max_cpus=Quantity.of(7)),
+    )
+    bounds = JobBounds("runners", max_cpus=Quantity.of(2), max_per_user=4, shares=shares)
+    configured = replace(served.agent.node.config, jobs=bounds)
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
+    with pytest.raises(JobRequestError, match=r"jobs\.maxCPUs is 3 for you"):
+        asked_as_user(served, cpu="4")
+    assert asked_as_user(served, cpu="3")["pod"] == "jobs/one"
+    assert [record.weight for record in served.jobs.list_records()] == [50]
+    served.start()
+    served.rest()
+    assert [record.weight for record in served.jobs.list_records()] == [50], "after a restart, too"
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_when_its_turn_comes_a_job_starts_only_if_its_user_is_still_a_member(
+    served: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch, *, is_member: bool
+) -> None:
+    members = {os.getuid()}
+    monkeypatch.setattr(job_requests, "is_member", lambda user, _group: user in members)
+    configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
+    served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
+    owners.asks("holds", "7")
+    served.rest()
+    asked_at = served.jobs.ask
+
+    def ask(*arguments: Any) -> Answer:
+        """Once the job waits, the user may leave the group, and then there is room."""
+        answer = asked_at(*arguments)
+        if not is_member:
+            members.clear()
+        owners.ends("holds")
+        return answer
+
+    monkeypatch.setattr(served.jobs, "ask", ask)
+    arguments = {"name": "one", "amounts": {"cpu": "5", "memory": "64Mi"}, "wait": 60, "ticket": "t"}
+    requests = JobRequests(served.jobs, served.agent, NOBODY_UNBOUNDED)
+    peer = Peer(os.getuid(), frozenset(), os.getpid())
+    if is_member:
+        assert answered(served, lambda: asyncio.run(requests.answer(arguments, peer)))["pod"] == "jobs/one"
+        return
+    with pytest.raises(JobRequestError, match="is not in the group runners"):
+        answered(served, lambda: asyncio.run(requests.answer(arguments, peer)))
+    served.rest()
+    assert names(served) == []
 
 
 def test_who_writes_a_report_is_told_the_rules_for_it(served: Daemon) -> None:

@@ -19,7 +19,7 @@ def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod, reserv
     """
     pods = (*held, job)
     if len(pods) + reserved > bounds.max_per_user:
-        return f"it would be your job number {len(pods) + reserved} at once, jobs.maxPerUser is {bounds.max_per_user}"
+        return f"it would be your job number {len(pods) + reserved} at once, jobs.maxPerUser is {bounds.max_per_user} for you"
     return _find_exceeded_amount(bounds, pods, "jobs")
 
 
@@ -27,19 +27,17 @@ def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new:
     """Return a text about the limit that a reservation would exceed together with the user's others. None means that it exceeds none."""
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:
-        return f"it would be your reservation number {len(pods)}, jobs.maxReservations is {bounds.max_reservations}"
+        return f"it would be your reservation number {len(pods)}, jobs.maxReservations is {bounds.max_reservations} for you"
     return _find_exceeded_amount(bounds, pods, "reservations")
 
 
 def _find_exceeded_amount(bounds: JobBounds, pods: tuple[Pod, ...], what: str) -> str | None:
     cpus = Quantity(sum(_sum_limits(pod, CPU) for pod in pods))
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
-        return f"your {what} would have {cpus} CPUs together, jobs.maxCPUs is {bounds.max_cpus}"
+        return f"your {what} would have {cpus} CPUs together, jobs.maxCPUs is {bounds.max_cpus} for you"
     memory = Quantity.of_bytes(sum(_sum_limits(pod, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
-        return (
-            f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory}"
-        )
+        return f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory} for you"
     return None
 
 

@@ -169,6 +169,24 @@ class Placement(Struct, frozen=True):
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
 
 
+DEFAULT_WEIGHT = 100
+"""As of CPUWeight= in systemd's units."""
+
+
+class JobShare(Struct, frozen=True):
+    """Weight and limits of one user, or of each member of a group. None means that the value of `JobBounds` applies."""
+
+    user: str = ""
+    """Name of the user. Empty if the share is a group's."""
+    group: str = ""
+    """Name of the group. Empty if the share is a user's."""
+    weight: int | None = None
+    max_cpus: Quantity | None = None
+    max_memory: Quantity | None = None
+    max_per_user: int | None = None
+    max_reservations: int | None = None
+
+
 class JobBounds(Struct, frozen=True):
     """Users besides root who may run jobs, and the limits for the total of one user's jobs, and for that of one user's reservations."""
 
@@ -180,6 +198,21 @@ class JobBounds(Struct, frozen=True):
     max_per_user: int = 10
     max_reservations: int = 2
     """Limit on the reservations of one user that have not ended. 0 means that only root may reserve."""
+    weight: int = DEFAULT_WEIGHT
+    """Weight of a user. Of the jobs that may start early, the one whose user has the fewest CPUs in relation to the weight goes first."""
+    shares: tuple[JobShare, ...] = ()
+    """Shares of users and groups. The first one that fits a user counts."""
+
+    def apply_share(self, share: JobShare) -> "JobBounds":
+        """Return the bounds of a user with this share."""
+        return JobBounds(
+            self.group,
+            share.max_cpus or self.max_cpus,
+            share.max_memory or self.max_memory,
+            self.max_per_user if share.max_per_user is None else share.max_per_user,
+            self.max_reservations if share.max_reservations is None else share.max_reservations,
+            self.weight if share.weight is None else share.weight,
+        )
 
 
 RETRY_NOTHING = "none"

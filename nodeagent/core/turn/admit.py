@@ -114,7 +114,8 @@ def _look_at_queue(
 def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manifest, bool]]:
     """Return the refused pods to look at, each with whether it is due, or a user wants it to be decided again.
 
-    A pod without a known manifest stays due. Queued jobs that wait for others come last, those of the users who hold least first.
+    A pod without a known manifest stays due. Queued jobs that wait for others come last, those of the users who hold least for their
+    weight first.
     """
     due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
     due |= world.retried
@@ -125,12 +126,12 @@ def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manife
         if manifest is not None and manifest.pod == entry.pod and (is_due or is_behind):
             found.append((entry, manifest, is_due))
     held = measure_holdings(draft.state, world) if found else {}
-    users = {terms.uid: terms.user for source in world.sources for terms in source.terms} if found else {}
+    terms = {one.uid: one for source in world.sources for one in source.terms} if found else {}
 
     def rank(one: tuple[PodEntry, Manifest, bool]) -> tuple[int, int]:
-        refusal, user = one[0].refusal, users.get(one[0].pod.uid)
+        refusal, own = one[0].refusal, terms.get(one[0].pod.uid)
         assert refusal is not None
         is_behind = refusal.reason == WAITS_FOR_JOBS
-        return (1 + held.get(user, 0) if is_behind and user is not None else 0), refusal.at_ms
+        return (1 + held.get(own.user, 0) // own.weight if is_behind and own is not None else 0), refusal.at_ms
 
     return sorted(found, key=rank)

@@ -5,6 +5,7 @@ from itertools import chain
 
 from msgspec import Struct
 
+from nodeagent.core.model.config import DEFAULT_WEIGHT
 from nodeagent.core.model.demand import never_holds_cpuset
 from nodeagent.core.model.pod import OWN, Pod, qos_class
 from nodeagent.core.model.reservation import Reservation
@@ -70,6 +71,8 @@ class JobTerms(Struct, frozen=True):
     """Whether the pod waits in the queue if there is no room."""
     reservation: str = ""
     """Name of the reservation that the pod runs in. Empty means none."""
+    weight: int = DEFAULT_WEIGHT
+    """Weight of the user."""
 
 
 class PodSource(Struct, frozen=True):

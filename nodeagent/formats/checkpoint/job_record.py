@@ -4,6 +4,7 @@ import json
 
 from msgspec import Struct
 
+from nodeagent.core.model.config import DEFAULT_WEIGHT
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document, pod_to_document
 from nodeagent.formats.syntax.findings import DocumentError
@@ -33,6 +34,8 @@ class JobRecord(Struct, frozen=True):
     """Time of its end, in milliseconds since boot. 0 if the job has no limit, or has not started."""
     reservation: str = ""
     """Name of the reservation that it runs in. Empty means none."""
+    weight: int = DEFAULT_WEIGHT
+    """Weight of the user when the job was requested."""
 
 
 def format_record(record: JobRecord) -> bytes:
@@ -43,6 +46,8 @@ def format_record(record: JobRecord) -> bytes:
         fields |= {"maxMs": record.max_ms, "endsAtMs": record.ends_at_ms}
     if record.reservation:
         fields |= {"reservation": record.reservation}
+    if record.weight != DEFAULT_WEIGHT:
+        fields |= {"weight": record.weight}
     return json.dumps({**fields, "pod": pod_to_document(record.pod)}, sort_keys=True).encode() + b"\n"
 
 
@@ -60,6 +65,7 @@ def parse_record(text: bytes) -> JobRecord | None:
             max_ms=document.read_optional("maxMs", JsonValue.whole, 0),
             ends_at_ms=document.read_optional("endsAtMs", JsonValue.whole, 0),
             reservation=document.read_optional("reservation", JsonValue.text, ""),
+            weight=document.read_optional("weight", lambda value: value.whole(1), DEFAULT_WEIGHT),
         )
     except (MisfitError, DocumentError):
         return None

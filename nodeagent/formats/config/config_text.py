@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.model.config import Config, JobBounds, JobShare, Placement
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quiet import SHIPPED_PROFILES
 from nodeagent.formats.config.configuration_sources import AGENT_KIND
@@ -79,10 +79,12 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     if config.cgroup_root is not None:
         places["cgroupRoot"] = config.cgroup_root
     if (jobs := config.jobs) is not None:
-        bounds = {"maxCPUs": jobs.max_cpus, "maxMemory": jobs.max_memory}
-        limits = {name: str(bound) for name, bound in bounds.items() if bound is not None}
-        numbers = {"maxPerUser": jobs.max_per_user, "maxReservations": jobs.max_reservations}
-        places["jobs"] = {"group": jobs.group, **limits, **numbers}
+        places["jobs"] = {"group": jobs.group, **_format_job_share(jobs)}
+        if jobs.shares:
+            places["jobs"]["shares"] = [
+                ({"user": share.user} if share.user else {"group": share.group}) | _format_job_share(share)
+                for share in jobs.shares
+            ]
     if config.run_thresholds:
         places["runThresholds"] = dict(config.run_thresholds)
     own = [one for one in config.profiles if one not in SHIPPED_PROFILES]
@@ -95,6 +97,13 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         }
     places["machineWideBoost"] = config.machine_wide_boost
     return fields | places
+
+
+def _format_job_share(share: JobBounds | JobShare) -> Document:
+    bounds = {"maxCPUs": share.max_cpus, "maxMemory": share.max_memory}
+    limits = {name: None if bound is None else str(bound) for name, bound in bounds.items()}
+    numbers = {"maxPerUser": share.max_per_user, "maxReservations": share.max_reservations, "weight": share.weight}
+    return {name: value for name, value in (limits | numbers).items() if value is not None}
 
 
 def plugin_entries(placement: Placement) -> list[Document]:

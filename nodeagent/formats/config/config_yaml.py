@@ -31,6 +31,7 @@ from nodeagent.core.model.config import (
     Config,
     Errata,
     JobBounds,
+    JobShare,
     Placement,
 )
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
@@ -66,6 +67,9 @@ _MAX_TASKS = 2**22
 """The kernel's limit on process IDs (PID_MAX_LIMIT)."""
 _MAX_INT32 = 2**31 - 1
 _MAX_PROFILES = 32
+_MAX_SHARES = 32
+"""Limit on the shares of users and groups. Each request for a job looks some of them up."""
+_MAX_WEIGHT = 10_000
 Judge = Callable[[Config], Iterable[StartRefused]]
 
 
@@ -215,25 +219,20 @@ class _ConfigReader:
         fields = self._fields.object("jobs")
         if fields is None:
             return None
-        default, group = JobBounds(""), fields.string("group")
-        max_per_user, max_reservations = (
-            fields.integer("maxPerUser", 1, _MAX_INT32),
-            fields.integer("maxReservations", 0, _MAX_INT32),
-        )
-        bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
+        group, of_all = fields.string("group"), _read_job_share(fields)
         if not group:
             fields.report("group", "is required: the name of the group whose members may run jobs", group)
-        for key, bound in bounds.items():
-            if bound is not None and bound.nano <= 0:
-                fields.report(key, f"must be more than 0 (omit it for no limit): {bound}")
+        shares = []
+        for item in fields.objects("shares"):
+            user, members = item.string("user") or "", item.string("group") or ""
+            if bool(user) == bool(members):
+                item.report("user", "is required, or else group: each share is one user's or one group's", user)
+            shares.append(replace(_read_job_share(item), user=user, group=members))
+            item.close()
+        if len(shares) > _MAX_SHARES:
+            fields.report("shares", f"must have at most {_MAX_SHARES} items", len(shares))
         fields.close()
-        return JobBounds(
-            group or "",
-            bounds["maxCPUs"],
-            bounds["maxMemory"],
-            default.max_per_user if max_per_user is None else max_per_user,
-            default.max_reservations if max_reservations is None else max_reservations,
-        )
+        return replace(JobBounds(group or "").apply_share(of_all), shares=tuple(shares))
 
     def _read_profiles(self, shipped: tuple[tuple[str, Profile], ...]) -> tuple[tuple[str, Profile], ...]:
         """Read the profiles. One with the name of a shipped profile replaces it."""
@@ -541,6 +540,21 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _read_job_share(fields: Fields) -> JobShare:
+    """Read the weight and the limits for the jobs of a user."""
+    bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
+    for key, bound in bounds.items():
+        if bound is not None and bound.nano <= 0:
+            fields.report(key, f"must be more than 0 (omit it for no limit): {bound}")
+    return JobShare(
+        weight=fields.integer("weight", 1, _MAX_WEIGHT),
+        max_cpus=bounds["maxCPUs"],
+        max_memory=bounds["maxMemory"],
+        max_per_user=fields.integer("maxPerUser", 1, _MAX_INT32),
+        max_reservations=fields.integer("maxReservations", 0, _MAX_INT32),
+    )
 
 
 def _read_run_thresholds(fields: Fields) -> tuple[tuple[str, int], ...]:

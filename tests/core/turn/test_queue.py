@@ -5,6 +5,7 @@ On this machine a count of free CPUs is the whole decision: one NUMA node, and n
 
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from nodeagent.core.turn.queue import (
     may_overtake,
 )
 from nodeagent.core.turn.reserving import find_obstacle
+from nodeagent.core.turn.world import EventKind
 from nodeagent.formats.checkpoint.reservation_list import make_reservation
 from nodeagent.formats.manifest.job_pod import job_pod
 from tests.support.node_model import Agent, CrashError, Machine
@@ -34,6 +36,8 @@ NODE = node(SMALL)
 CPUS = 7
 """CPUs that can be exclusive: CPU 0 is reserved."""
 USERS = 5
+WEIGHTS = {0: 50, 1: 100, 2: 100, 3: 200, 4: 1000}
+"""Weights by user."""
 SECOND = 1000
 
 
@@ -84,7 +88,7 @@ class Day:
         self.jobs: dict[str, Job] = {}
         self.done: list[Job] = []
         self.reserved: list[Reserved] = []
-        self.overtook = self.refused = self.ran_inside = self.held_back = 0
+        self.overtook = self.refused = self.ran_inside = self.held_back = self.passed = 0
 
     @property
     def now_ms(self) -> int:
@@ -99,7 +103,8 @@ class Day:
         for uid, job in self.jobs.items():
             ends = 0 if job.started_ms is None else job.latest_end_ms or 0
             inside = "" if job.inside is None else job.inside.it.name
-            yield JobTerms(uid, job.user, job.max_ms, ends, is_queued=True, reservation=inside)
+            weight = WEIGHTS[job.user]
+            yield JobTerms(uid, job.user, job.max_ms, ends, is_queued=True, reservation=inside, weight=weight)
 
     def waiting(self, inside: Reserved | None = None) -> list[Job]:
         return [job for job in self.jobs.values() if job.started_ms is None and job.inside is inside]
@@ -108,13 +113,17 @@ class Day:
         """Let the agent do all that it can, and judge each start as it comes."""
         for _ in range(60):
             before = self.agent.state
+            known = [job for job in self.waiting() if before.entry(job.pod.uid) is not None]
+            shares = {user: self.weigh(user) for user in WEIGHTS}
             self.agent.other_sources = (self.source(),)
             self.turn()
-            for uid in list(self.jobs):
-                entry = self.agent.state.entry(uid)
-                if self.jobs[uid].started_ms is None and entry is not None and entry.is_active:
-                    self.judge_start(self.jobs[uid])
-                    self.jobs[uid].started_ms = self.now_ms
+            admitted = [event.pod.uid for event in self.agent.last.events if event.kind is EventKind.POD_ADMITTED]
+            for uid in dict.fromkeys((*admitted, *self.jobs)):
+                entry, job = self.agent.state.entry(uid), self.jobs.get(uid)
+                if job is not None and job.started_ms is None and entry is not None and entry.is_active:
+                    self.judge_start(job)
+                    self.judge_share(job, known, shares)
+                    job.started_ms = self.now_ms
                     self.judge_room()
             wakes_at_ms = self.agent.last.wake_at_ms
             if self.agent.state == before and (wakes_at_ms is None or wakes_at_ms > self.now_ms):
@@ -202,6 +211,21 @@ class Day:
             assert self.now_ms <= job.promised_ms, f"{job.pod.name} was promised an earlier start"
         self.overtook += job is not self.waiting(job.inside)[0]
         self.ran_inside += job.inside is not None
+
+    def weigh(self, user: int) -> Fraction:
+        """Return the CPUs of a user's running jobs for its weight."""
+        running = (job.cpus for job in self.jobs.values() if job.user == user and job.started_ms is not None)
+        return Fraction(sum(running), WEIGHTS[user])
+
+    def judge_share(self, job: Job, known: list[Job], shares: dict[int, Fraction]) -> None:
+        """Of those that may start before others, the one whose user holds least for its weight has started."""
+        first = self.waiting(job.inside)[0]
+        if job.inside is not None or job is first:
+            return
+        for other in known:
+            if other not in {first, job} and other.started_ms is None and shares[other.user] < shares[job.user]:
+                assert not self.may_start(other), f"{other.pod.name} comes before {job.pod.name}"
+                self.passed += 1
 
     def judge_room(self) -> None:
         """All of what is reserved now is free for its own jobs."""
@@ -318,6 +342,7 @@ def test_fifty_jobs_of_five_users_start_as_the_rule_says_and_nobody_starves(seed
     assert day.agent.state.entries == ()
     if seed == 0:
         assert day.overtook > 0, "jobs that delay nobody don't wait"
+        assert day.passed > 0
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
@@ -332,7 +357,12 @@ def test_with_reservations_nobody_holds_what_another_has_reserved_and_nobody_sta
         assert day.ran_inside > 5
 
 
-def test_of_those_that_may_overtake_the_one_whose_user_holds_least_goes_first() -> None:
+@pytest.mark.parametrize(("weight_of_first", "first"), [(100, 5), (200, 4)])
+def test_of_those_that_may_overtake_the_one_whose_user_holds_least_for_its_weight_goes_first(
+    weight_of_first: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """User 1 holds 3 CPUs, and user 2 holds 2."""
+    monkeypatch.setitem(WEIGHTS, 1, weight_of_first)
     day = Day(0)
     jobs = [
         Job(0, user=1, cpus=3, max_ms=100 * SECOND, takes_ms=100 * SECOND),
@@ -347,7 +377,7 @@ def test_of_those_that_may_overtake_the_one_whose_user_holds_least_goes_first() 
         day.settle()
     assert [job.started_ms is not None for job in jobs] == [True, True, True, False, False, False]
     day.advance_to(day.now_ms + 10 * SECOND)
-    assert [job.started_ms is not None for job in jobs[3:]] == [False, False, True]
+    assert [job.started_ms is not None for job in jobs[3:]] == [False, first == 4, first == 5]
     day.advance_to(day.now_ms + 20 * SECOND)
     assert [job.started_ms is not None for job in jobs[3:]] == [False, True, True]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.model.config import DEFAULT_GATES, Config, Errata, Placement, ReservedMemory
+from nodeagent.core.model.config import DEFAULT_GATES, Config, Errata, JobBounds, JobShare, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
@@ -618,6 +618,40 @@ def test_profiles_are_settings_of_cores_and_thresholds_by_name() -> None:
 )
 def test_a_profile_that_is_wrong_is_refused(text: str, why: str) -> None:
     (found,) = refused(f"profiles: {text}")
+    assert why in found
+
+
+def test_jobs_have_bounds_and_a_weight_and_users_and_groups_have_their_own() -> None:
+    shares = [{"user": "nightly", "maxCPUs": "16", "weight": 1000}, {"group": "students", "maxReservations": 0}]
+    config = read(f"jobs: {{group: runners, maxMemory: 1Gi, weight: 50, shares: {json.dumps(shares)}}}")
+    first, second = (
+        JobShare(user="nightly", max_cpus=Quantity.of(16), weight=1000),
+        JobShare(group="students", max_reservations=0),
+    )
+    bounds = JobBounds("runners", max_memory=Quantity.parse("1Gi"), weight=50, shares=(first, second))
+    assert config.jobs == bounds
+    assert config_fields(config)["jobs"]["shares"] == shares
+    assert read("\n".join(config_text(config_fields(config)).splitlines())) == config
+    own = bounds.apply_share(second)
+    assert (own.max_memory, own.max_reservations, own.max_per_user, own.weight) == (bounds.max_memory, 0, 10, 50)
+    assert bounds.apply_share(first).max_cpus == Quantity.of(16)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{maxCPUs: 1}", "group: is required"),
+        ("{group: a, maxCPUs: 0}", "must be more than 0"),
+        ("{group: a, weight: 0}", "weight"),
+        ("{group: a, weight: 10001}", "weight"),
+        ("{group: a, shares: [{weight: 1}]}", "each share is one user's or one group's"),
+        ("{group: a, shares: [{user: b, group: c}]}", "each share is one user's or one group's"),
+        ("{group: a, shares: [{user: b, maxCPU: 1}]}", "did you mean maxCPUs?"),
+        ("{group: a, shares: [" + "{user: b}, " * 33 + "]}", "at most 32"),
+    ],
+)
+def test_bounds_of_jobs_that_are_wrong(text: str, why: str) -> None:
+    (found,) = refused(f"jobs: {text}")
     assert why in found
 
 

@@ -5,7 +5,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.quiet import list_quiet_settings
-from nodeagent.core.model.config import JobBounds
+from nodeagent.core.model.config import DEFAULT_WEIGHT, JobBounds
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU, Pod
 from nodeagent.core.model.quantity import Quantity
@@ -26,8 +26,8 @@ from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.daemon.domains.jobs.jobs import JobRefusal, Jobs
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.placements import placement_file
-from nodeagent.edge.processes.job_owners import open_caller
-from nodeagent.edge.processes.user_database import is_member
+from nodeagent.edge.processes.job_owners import Owner, open_caller
+from nodeagent.edge.processes.user_database import find_user_id, is_member
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.job_record import JobRecord
 from nodeagent.formats.config.config_text import hash_config
@@ -108,18 +108,9 @@ class JobRequests:
         waiting[peer.uid] += 1
         try:
             async with asyncio.timeout(wait_seconds or MAX_TURN_SECONDS):
-                try:
-                    resumed = self._jobs.resume(owner, ticket) if ticket else None
-                    if resumed is None:
-                        await self._wait_for_bounds(pod, peer.uid, reservation)
-                except BaseException:
-                    owner.close()
-                    raise
-                if resumed is None:
-                    answer = self._jobs.ask(pod, peer.uid, owner, ticket, max_ms, reservation)
-                else:
-                    owner.close()
-                    pod, answer = resumed
+                pod, answer = await self._request(pod, peer.uid, owner, ticket, max_ms, reservation)
+                if ticket:
+                    await self._check_turn(pod.uid, peer.uid)
                 placement = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             if not ticket:  # a waiting job keeps its place while the agent restarts, until its owner ends
@@ -306,14 +297,47 @@ class JobRequests:
         """
         if user in self._limits.unbounded:
             return None
-        bounds = self._bounds()
-        await self._check_member(user, bounds.group)
-        return bounds
+        return await self._look_up(user, self._bounds())
 
-    async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> None:
-        """Check the user's bounds for another job. Wait while only ended jobs that still hold something exceed them.
+    async def _request(
+        self, pod: Pod, user: int, owner: Owner, ticket: str, max_ms: int, reservation: str
+    ) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]]:
+        """Return the pod and the answer of the owner's waiting job with this ticket, or of a new one. The owner is closed on errors.
 
-        A job in a reservation counts as one job, and its amounts count as the reservation's.
+        Raises:
+            NodeAgentError: the job isn't requested.
+        """
+        try:
+            resumed = self._jobs.resume(owner, ticket) if ticket else None
+            bounds = None if resumed is not None else await self._wait_for_bounds(pod, user, reservation)
+        except BaseException:
+            owner.close()
+            raise
+        if resumed is not None:
+            owner.close()
+            return resumed
+        weight = DEFAULT_WEIGHT if bounds is None else bounds.weight
+        return pod, self._jobs.ask(pod, user, owner, ticket, max_ms, reservation, weight)
+
+    async def _check_turn(self, uid: str, user: int) -> None:
+        """Wait until a job's turn has come, and check that its user may still run jobs. The wait may have taken days.
+
+        Raises:
+            JobRequestError: the user may run no jobs any more. The job is given up.
+        """
+        await asyncio.wrap_future(self._jobs.watch_turn(uid))
+        try:
+            await self.find_bounds(user)
+        except JobRequestError:
+            self._jobs.give_up(uid)
+            raise
+        self._jobs.let_in(uid)
+
+    async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
+        """Return the user's bounds, None without any, once they allow another job.
+
+        Wait while only ended jobs that still hold something exceed them. A job in a reservation counts as one job, and its amounts count as
+        the reservation's.
 
         Raises:
             JobRequestError: the user may run no jobs or doesn't have the reservation, or the running jobs and this one exceed the bounds.
@@ -322,8 +346,9 @@ class JobRequests:
             excess = self.find_reservation(reservation, user).find_excess((), pod)
             if excess is not None:
                 raise JobRequestError(excess, hint="request less, or make a larger reservation")
-        if await self.find_bounds(user) is None:
-            return
+        bounds = await self.find_bounds(user)
+        if bounds is None:
+            return None
         if pod.asks_for_devices:
             what = ", ".join(name for container in pod.containers for name, _ in container.devices)
             raise JobRequestError(
@@ -331,13 +356,12 @@ class JobRequests:
                 hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
             )
         while True:
-            bounds = self._bounds()
             living, ended = self._jobs.records_of_user(user)
             passed = _find_exceeded(bounds, living, pod, reservation)
             if passed is not None:
                 raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
             if _find_exceeded(bounds, (*living, *ended), pod, reservation) is None:
-                return
+                return bounds
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _bounds(self) -> JobBounds:
@@ -346,8 +370,8 @@ class JobRequests:
             raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
         return bounds
 
-    async def _check_member(self, user: int, group: str) -> None:
-        """Check that the user database has the user in the group.
+    async def _look_up(self, user: int, bounds: JobBounds) -> JobBounds:
+        """Check that the user database has the user in the group, and return the bounds with the user's share.
 
         The socket admits every process that has the group. In a user namespace, such a process may take any subordinate ID of its user, and
         each ID would have bounds of its own.
@@ -357,18 +381,30 @@ class JobRequests:
         """
         try:
             async with asyncio.timeout(self._limits.lookup_seconds):
-                found = await asyncio.get_running_loop().run_in_executor(self._lookups, is_member, user, group)
+                found = await asyncio.get_running_loop().run_in_executor(self._lookups, _find_bounds, user, bounds)
         except TimeoutError as err:
             raise JobRequestError(
-                f"the user database has not said within {self._limits.lookup_seconds:.0f} s whether user {user} is in the group {group}",
+                f"the user database has not said within {self._limits.lookup_seconds:.0f} s whether user {user} is in the group "
+                f"{bounds.group}",
                 hint=f"try again; if `getent passwd {user}` hangs, too, see /etc/nsswitch.conf for the services that it asks",
             ) from err
-        if not found:
+        if found is None:
             raise JobRequestError(
-                f"by the user database, user {user} is not in the group {group} (jobs.group), whose members may run jobs",
+                f"by the user database, user {user} is not in the group {bounds.group} (jobs.group), whose members may run jobs",
                 hint="run it as a member, outside of user namespaces that have other ids; root adds one by "
-                f"`usermod -aG {group} USER`",
+                f"`usermod -aG {bounds.group} USER`",
             )
+        return found
+
+
+def _find_bounds(user: int, bounds: JobBounds) -> JobBounds | None:
+    """Return the bounds with the user's share. None means that the user isn't in the group."""
+    if not is_member(user, bounds.group):
+        return None
+    for share in bounds.shares:
+        if find_user_id(share.user) == user if share.user else is_member(user, share.group):
+            return bounds.apply_share(share)
+    return bounds
 
 
 def _find_exceeded(bounds: JobBounds, jobs: Sequence[JobRecord], pod: Pod, reservation: str) -> str | None:

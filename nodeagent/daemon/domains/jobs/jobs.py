@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
-from nodeagent.core.model.config import Config
+from nodeagent.core.model.config import DEFAULT_WEIGHT, Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import OF_QUEUE, RESERVATION_OVER
 from nodeagent.core.model.state import JOBS, NodeState, Origin
@@ -48,8 +48,15 @@ class _Job(Struct, eq=False):
     """Answer that the owner waits for. None means that the owner has entered its cgroup, maybe under an earlier agent process, or that it
     has a ticket and hasn't asked this agent process again.
     """
+    turn: Future[None] | None = None
+    """Answer to `watch_turn`, for an owner who may not enter yet."""
     waits_for: frozenset[str] = field(default_factory=frozenset)
     """UIDs of the jobs that were ending at the last refusal. This job may fit once they have released their CPUs."""
+
+    def end_turn(self) -> None:
+        """Answer `watch_turn`."""
+        if self.turn is not None and not self.turn.done() and self.turn.set_running_or_notify_cancel():
+            self.turn.set_result(None)
 
     def is_over(self, boot_ms: int) -> bool:
         return 0 < self.record.ends_at_ms <= boot_ms or not self.owner.is_alive()
@@ -57,7 +64,13 @@ class _Job(Struct, eq=False):
 
 def make_terms(record: JobRecord) -> JobTerms:
     return JobTerms(
-        record.pod.uid, record.user, record.max_ms, record.ends_at_ms, bool(record.ticket), record.reservation
+        record.pod.uid,
+        record.user,
+        record.max_ms,
+        record.ends_at_ms,
+        bool(record.ticket),
+        record.reservation,
+        record.weight,
     )
 
 
@@ -113,7 +126,14 @@ class Jobs:
             return living, (*ended, *(record for record in self._ended.values() if record.user == user))
 
     def ask(
-        self, pod: Pod, user: int, owner: Owner, ticket: str = "", max_ms: int = 0, reservation: str = ""
+        self,
+        pod: Pod,
+        user: int,
+        owner: Owner,
+        ticket: str = "",
+        max_ms: int = 0,
+        reservation: str = "",
+        weight: int = DEFAULT_WEIGHT,
     ) -> Future[ContainerPlacement | JobRefusal]:
         """Request a job. `Jobs` closes the owner, even on errors.
 
@@ -124,6 +144,7 @@ class Jobs:
             ticket: the owner's text for `resume`. Such a job waits for room. Empty if the job is to be refused instead.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
             reservation: the name of the reservation that it runs in, and with which it ends. Empty means none.
+            weight: the weight of the user.
 
         Returns:
             Placement of the job once the owner has entered it, or the refusal.
@@ -144,7 +165,15 @@ class Jobs:
             last_ms = max((job.record.since_ms for job in self._jobs.values()), default=0)
             since_ms = max(now_ms, last_ms + 1) if ticket else 0
             record = JobRecord(
-                pod, user, owner.pid, owner.start_ticks, ticket, since_ms, max_ms, reservation=reservation
+                pod,
+                user,
+                owner.pid,
+                owner.start_ticks,
+                ticket,
+                since_ms,
+                max_ms,
+                reservation=reservation,
+                weight=weight,
             )
             try:
                 self._files.write(f"{pod.uid}/{_FILE}", format_record(record))
@@ -155,6 +184,26 @@ class Jobs:
             self._watch.add(owner)
         self._wake()
         return answer
+
+    def watch_turn(self, uid: str) -> Future[None]:
+        """Return a future that is done once the job has room, is refused or has ended. Its owner then enters after `let_in` only."""
+        with self._lock:
+            job = (self._jobs or {}).get(uid)
+            turn: Future[None] = Future()
+            if job is None or job.answer is None:  # it has entered already
+                turn.set_result(None)
+            else:
+                job.turn = turn
+        self._wake()
+        return turn
+
+    def let_in(self, uid: str) -> None:
+        """Let the owner of a job whose turn has come enter it."""
+        with self._lock:
+            job = (self._jobs or {}).get(uid)
+            if job is not None:
+                job.turn = None
+        self._wake()
 
     def watch_release(self, uid: str) -> Future[None]:
         """Return a future that is done once a job holds nothing, and other programs can use its CPUs."""
@@ -243,6 +292,7 @@ class Jobs:
         if job is None:
             return
         job.owner.close()
+        job.end_turn()
         self._ended[uid] = job.record
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
             hint = "`journalctl -u nodeagent` may say why"
@@ -294,8 +344,10 @@ class Jobs:
                         self._refuse(job, JobRefusal(entry.refusal.reason, entry.refusal.message))
                 elif entry.deleting_since_ms is not None:
                     self._refuse(job, JobRefusal("Released", "it was ended by `nodeagent release`"))
-                elif entry.container_path(JOB_CONTAINER) in ready:
-                    self._attach(job, entry.container_path(JOB_CONTAINER), placed, tree)
+                elif entry.container_path(JOB_CONTAINER) in ready and self._begin(job):
+                    job.end_turn()
+                    if job.turn is None:
+                        self._attach(job, entry.container_path(JOB_CONTAINER), placed, tree)
 
     def _refuse(self, job: _Job, refusal: JobRefusal) -> None:
         answer, job.answer = job.answer, None
@@ -329,8 +381,6 @@ class Jobs:
         return True
 
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
-        if not self._begin(job):
-            return
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
                 return  # the owner has exited, which the next turn finds
