@@ -172,9 +172,14 @@ DAYS: dict[str, dict[str, Mishap]] = {
 }
 
 
+OLDER = ("the configuration",)
+"""Days on Debian 12, so that both lanes of guests take about as long."""
+
+
 @pytest.fixture
-def node(four_nodes: Guest) -> Node:
-    node = Node(four_nodes)
+def node(request: pytest.FixtureRequest, guest: str) -> Node:
+    found: Guest = request.getfixturevalue(guest)
+    node = Node(found)
     node.guest.put(SCRIPT, (CONTRIB / "check/nodeagent-health").read_bytes(), mode=0o755)
     node.apply(*PODS)
     node.wait_running("pinned", "shared")
@@ -223,7 +228,7 @@ def play(node: Node, mishap: Mishap) -> None:
     assert placed(node).split() == [cpus, pid]
 
 
-@pytest.mark.parametrize("day", DAYS)
+@pytest.mark.parametrize(("guest", "day"), [("two_sockets" if day in OLDER else "four_nodes", day) for day in DAYS])
 def test_each_mishap_is_named_right_and_over_once_it_is_mended(node: Node, day: str) -> None:
     for name, mishap in DAYS[day].items():
         try:
