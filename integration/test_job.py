@@ -166,20 +166,20 @@ def test_a_job_waits_for_room_in_its_place_and_leaves_with_its_process(node: Nod
 
 
 def test_reserved_room_is_left_to_the_jobs_in_the_reservation_over_a_kill_of_the_agent(node: Node) -> None:
-    node.run("nodeagent reserve --cpus 12 --for 1h --name soon --from $(date -d '+2 minutes' +%H:%M)")
+    node.run("nodeagent reserve --cpus 10 --for 1h --name soon --from $(date -d '+2 minutes' +%H:%M)")
     refused = node.run("nodeagent job --cpus 8 --memory 64Mi -- true", check=False)
     assert (refused.returncode, "WaitingForReservation" in refused.stderr) == (125, True), refused.stderr
     beside = start(node, "nodeagent job --cpus 2 --memory 64Mi --name beside -- sh -c 'echo up; exec sleep 1008'")
     said(node, beside, b"up")
     inside = start(
         node,
-        "nodeagent job --cpus 12 --memory 64Mi --reservation soon --wait --name inside -- sh -c 'echo in; sleep 9'",
+        "nodeagent job --cpus 10 --memory 64Mi --reservation soon --wait --name inside -- sh -c 'echo in; sleep 9'",
     )
     node.wait(there("inside"), "the job to wait for its reservation")
     node.kill_agent()
     node.run(READY)
     (kept,) = json.loads(node.run("nodeagent reserve --list -o json").stdout)["reservations"]
-    assert (kept["name"], kept["cpus"], kept["hasRoom"]) == ("soon", "12", True)
+    assert (kept["name"], kept["cpus"], kept["hasRoom"]) == ("soon", "10", True)
     said(node, inside, b"in", seconds=180)  # two minutes, of which the clock shows whole ones
     assert int(node.run("date +%s%3N").stdout) >= kept["fromMs"]
     assert ended(node, inside) == 0
