@@ -1,6 +1,7 @@
 """The certificate of a run says whether anything disturbed it, and names it, on a real kernel."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,6 +13,25 @@ from integration.test_job import BOUNDS
 JOB = "nodeagent job --cpus 2 --memory 64Mi"
 WORK = "-- bash -c 'until [ $SECONDS -ge 2 ]; do :; done'"
 
+SHORT = "for i in {{1..20000}}; do :; done"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """A run that is disturbed. Both scripts are formatted with a CPU of the job."""
+
+    begin: str = "true"
+    options: str = "--cpus 2"
+    work: str = SHORT
+    host: str = "partition"
+    """Whether the host's processes are kept off. Otherwise they disturb, too."""
+
+
+DISTURBANCES = {
+    "other-tasks": Disturbance(INTRUDER + NOW_AND_THEN, host="none"),
+}
+"""By their names."""
+
 
 @pytest.fixture
 def node(two_sockets: Guest) -> Node:
@@ -19,7 +39,7 @@ def node(two_sockets: Guest) -> Node:
 
 
 def report(node: Node, file: str) -> Document:
-    document: Document = json.loads(node.run(f"cat {file}").stdout)
+    document: Document = json.loads(node.guest.get(file))
     return document
 
 
@@ -46,6 +66,26 @@ def test_a_quiet_run_is_clean_and_a_process_on_its_cpus_is_named_first(node: Nod
         said = node.run("nodeagent report compare /run/clean.json /run/disturbed.json").stdout
         assert "\n  1. other tasks took " in said
     assert node.run(f"ls {INSTANCES}").stdout == "", "nothing is left of it in the kernel"
+
+
+def run_disturbed(node: Node, kind: str, repeats: int) -> list[Document]:
+    """Run a command as one job that is disturbed; return the reports."""
+    one = DISTURBANCES[kind]
+    node.run(f"{JOB} --report /run/before.json -- true")
+    cpu = last_of(report(node, "/run/before.json")["exclusiveCPUs"])
+    node.run(one.begin.format(cpu=cpu))
+    try:
+        return run_repeatedly(node, one.options, one.work.format(cpu=cpu), repeats)
+    finally:
+        node.run("systemctl stop -q intruder", check=False)
+
+
+def run_repeatedly(node: Node, options: str, work: str, repeats: int) -> list[Document]:
+    """Run a command as one job; return the reports."""
+    reports = f"--report /run/one.json --repeat {repeats}"
+    node.run(f"nodeagent job {options} --memory 64Mi {reports} -- bash -c '{work}'", timeout_seconds=60)
+    numbers = [f"-{number}" for number in range(1, repeats + 1)] if repeats > 1 else [""]
+    return [report(node, f"/run/one{number}.json") for number in numbers]
 
 
 def test_a_user_without_rights_gets_all_that_may_be_known(node: Node) -> None:

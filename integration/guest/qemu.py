@@ -36,6 +36,7 @@ class Accelerator:
 
 KVM = Accelerator("kvm")
 TCG = Accelerator("tcg,thread=multi")
+TCG_IN_TURNS = Accelerator("tcg,thread=single")
 
 
 def start_qemu(

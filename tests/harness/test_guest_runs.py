@@ -121,7 +121,10 @@ def test_what_does_not_come_up_is_tried_twice_and_the_other_kinds_go_on(
 STUBS = {
     "guest/__init__.py": "",
     "guest/images.py": "def guest_image(_): return None\n",
-    "guest/machine.py": "FOUR_CACHES, FOUR_NODES, TWO_CARDS, TWO_SOCKETS, Machine = 'caches', 'nodes', 'cards', 'sockets', str\n",
+    "guest/machine.py": """
+FOUR_CACHES, FOUR_NODES, IN_TURNS, TWO_CARDS, TWO_SOCKETS = 'caches', 'nodes', 'turns', 'cards', 'sockets'
+Machine = str
+""",
     "guest/guest.py": """
 class Guest:
     made = 0

@@ -1,0 +1,36 @@
+"""Many short runs, each with a certificate: none that nothing disturbs is disturbed, and what disturbs the others is named first."""
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.isolation import isolate
+from integration.node import Node
+from integration.test_certificate import DISTURBANCES, SHORT, run_disturbed, run_repeatedly
+
+REPEATS = 5
+"""Runs of one job, which a slow guest has done before anybody gives up."""
+
+
+@pytest.fixture(params=["in_turns_12", "in_turns_13"])
+def node(request: pytest.FixtureRequest) -> Node:
+    guest: Guest = request.getfixturevalue(request.param)
+    return Node(guest)
+
+
+@pytest.mark.long  # the short form is that of test_certificate.py: one run of each kind
+@pytest.mark.configures
+@pytest.mark.parametrize("kind", DISTURBANCES)
+def test_a_disturbance_is_named_first_in_nine_runs_of_ten(node: Node, kind: str) -> None:
+    isolate(node, DISTURBANCES[kind].host, interrupts="none")
+    found = [one for _ in range(10 // REPEATS) for one in run_disturbed(node, kind, REPEATS)]
+    first = [one["disturbances"][0]["name"] for one in found if one["verdict"] == "disturbed"]
+    assert first.count(kind) >= 9, [(one["verdict"], one["disturbances"]) for one in found]
+
+
+@pytest.mark.long  # the short form is that of test_certificate.py: one run
+@pytest.mark.configures
+def test_a_hundred_runs_that_nothing_disturbs_are_clean(node: Node) -> None:
+    """With the isolation. Without it, the kernel's threads and the measurement of the guest's pace come to their CPUs."""
+    isolate(node)
+    found = [one for _ in range(100 // REPEATS) for one in run_repeatedly(node, "--cpus 2", SHORT.format(), REPEATS)]
+    assert [(one["verdict"], one["disturbances"]) for one in found if one["verdict"] != "clean"] == []
