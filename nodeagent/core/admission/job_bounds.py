@@ -34,7 +34,9 @@ def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new:
 def _find_exceeded_amount(bounds: JobBounds, pods: tuple[Pod, ...], what: str) -> str | None:
     cpus = Quantity(sum(_sum_limits(pod, CPU) for pod in pods))
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
-        return f"your {what} would have {cpus} CPUs together, jobs.maxCPUs is {bounds.max_cpus} for you"
+        has_idle = any(pod.quiet is not None and pod.quiet.settings.idle_siblings for pod in pods)
+        counted = f"{cpus} CPUs together, idle siblings included" if has_idle else f"{cpus} CPUs together"
+        return f"your {what} would have {counted}, jobs.maxCPUs is {bounds.max_cpus} for you"
     memory = Quantity.of_bytes(sum(_sum_limits(pod, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
         return f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory} for you"

@@ -1,10 +1,12 @@
 """What the bounds on a user's jobs say yes and no to."""
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.quiet import QuietRequest, QuietSettings
 from tests.support.pods import cgroup_only, pod
 
 FOUR = JobBounds("runners", max_cpus=Quantity.of(4), max_memory=Quantity.parse("1Gi"), max_per_user=2)
@@ -29,6 +31,13 @@ def test_what_a_user_may_have(bounds: JobBounds, held: int, cpu: str, memory: st
     answer = find_exceeded_bound(bounds, [SMALL] * held, asked)
     assert (answer is None) == (said is None)
     assert (said or "") in (answer or "")
+
+
+def test_idle_siblings_count_and_the_text_says_so() -> None:
+    quiet = QuietRequest(settings=QuietSettings(idle_siblings=True))
+    asked = replace(pod("asked", cgroup_only("main", cpu="6", memory="64Mi")), quiet=quiet)
+    said = "your jobs would have 6 CPUs together, idle siblings included, jobs.maxCPUs is 4 for you"
+    assert find_exceeded_bound(FOUR, (), asked) == said
 
 
 def test_huge_pages_count_as_memory() -> None:
