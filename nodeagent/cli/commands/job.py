@@ -306,11 +306,13 @@ def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namesp
     """Explain a refusal on stderr, and return the error that the command ends with: of wrong arguments, if that is what they are."""
     if isinstance(err, JobRefusedError):
         sys.stderr.write(_explain_refusal(options))
-    elif wrong := find_wrong_option(options, options.name or "job", _list_quiet_words(options)):
+    if hasattr(err, "exit_status"):
+        return err
+    if wrong := find_wrong_option(options, options.name or "job", _list_quiet_words(options)):
         from nodeagent.cli.support.exit_status import UsageError
 
         return UsageError(wrong, hint="`nodeagent job --help` describes the options")
-    return err if hasattr(err, "exit_status") else JobError(err.message, hint=err.hint)
+    return JobError(err.message, hint=err.hint)
 
 
 def run(options: argparse.Namespace) -> int:
