@@ -168,7 +168,7 @@ def test_every_value_says_what_it_is(name: str) -> None:
         for argument in (*command.options, *command.places):
             if argument.metavar and argument.help is not None and not argument.choices and not argument.takes_the_rest:
                 for part in re.split("[| ]", argument.metavar.strip("[]…. ")):
-                    assert part in KNOWN or not re.search("FILE|POD|DIR|PATH|CONTAINER|CONFIG", part), argument
+                    assert part in KNOWN or not re.search(r"\b(FILE|POD|DIR|PATH|CONTAINER|CONFIG)", part), argument
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
