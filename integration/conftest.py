@@ -111,12 +111,6 @@ def two_cards(request: pytest.FixtureRequest) -> Guest:
 
 
 @pytest.fixture
-def in_turns_12(request: pytest.FixtureRequest) -> Guest:
+def in_turns(request: pytest.FixtureRequest) -> Guest:
     """Debian 12. Two sockets and NUMA nodes, 8 CPUs that run in turns. For long tests: it is one more boot."""
-    return _guest(request, "in_turns_12")
-
-
-@pytest.fixture
-def in_turns_13(request: pytest.FixtureRequest) -> Guest:
-    """Debian 13. The same for kernel 6.12."""
-    return _guest(request, "in_turns_13")
+    return _guest(request, "in_turns")

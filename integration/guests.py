@@ -16,8 +16,7 @@ KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
     # the second half of each node is for what the kernel can move: it may be taken offline
     "four_nodes": (13, FOUR_NODES, ("movablecore=1G",)),
     "two_cards": (13, TWO_CARDS, ()),
-    "in_turns_12": (12, IN_TURNS, ()),
-    "in_turns_13": (13, IN_TURNS, ()),
+    "in_turns": (12, IN_TURNS, ()),
 }
 """Debian release, machine, and what is added to the kernel's command line."""
 _MOST_FAILURES, _MOST_WAITS_IN_VAIN = 10, 4

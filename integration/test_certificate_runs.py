@@ -11,10 +11,9 @@ REPEATS = 5
 """Runs of one job, which a slow guest has done before anybody gives up."""
 
 
-@pytest.fixture(params=["in_turns_12", "in_turns_13"])
-def node(request: pytest.FixtureRequest) -> Node:
-    guest: Guest = request.getfixturevalue(request.param)
-    return Node(guest)
+@pytest.fixture
+def node(in_turns: Guest) -> Node:
+    return Node(in_turns)
 
 
 @pytest.mark.long  # the short form is that of test_certificate.py: one run of each kind

@@ -2,13 +2,14 @@
 
 import json
 import re
+from collections.abc import Iterator
 
 import pytest
 
 from integration.guest.guest import Guest
 from integration.guest.session import Request
 from integration.isolation import configuration
-from integration.node import READY, Document, Node
+from integration.node import CONFIG, READY, Document, Node
 from integration.test_job import ended, gone, said, there
 
 ENGINEERS = ("anna", "ben", "carla")
@@ -47,17 +48,20 @@ class Engineer:
         return document
 
 
-@pytest.fixture(params=["two_sockets"])
-def node(request: pytest.FixtureRequest) -> Node:
-    guest: Guest = request.getfixturevalue(request.param)
-    node = Node(guest)
+@pytest.fixture
+def node(two_sockets: Guest) -> Iterator[Node]:
+    node = Node(two_sockets)
+    node.clear()
+    usual = node.guest.get(CONFIG)
     node.run("groupadd -f runners")
     for name in ENGINEERS:
         node.run(f"id {name} || useradd -m -s /bin/bash -G runners,nodeagent {name}")
     bounds = "jobs: {group: runners, maxCPUs: 10, maxMemory: 1Gi, maxPerUser: 3} #"
-    node.configure(configuration("partition", "affinity").replace("jobs: ", bounds))
+    node.guest.put(CONFIG, configuration("partition", "affinity").replace("jobs: ", bounds))
     node.restart_agent()
-    return node
+    yield node
+    node.guest.put(CONFIG, usual)
+    node.restart_agent()
 
 
 @pytest.mark.long  # each thing that happens has its own test
