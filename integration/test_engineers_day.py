@@ -48,9 +48,10 @@ class Engineer:
         return document
 
 
-@pytest.fixture
-def node(two_sockets: Guest) -> Iterator[Node]:
-    node = Node(two_sockets)
+@pytest.fixture(params=["two_sockets", "four_nodes"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    guest: Guest = request.getfixturevalue(request.param)
+    node = Node(guest)
     node.clear()
     usual = node.guest.get(CONFIG)
     node.run("groupadd -f runners")
