@@ -102,9 +102,8 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     }
     name = next((word for word in words if not word.startswith("-")), None)
     if name in known:
-        with without(
-            "typing_extensions"
-        ):  # which takes longer to load than msgspec, and has what `typing` has since Python 3.11
+        # typing_extensions takes longer to load than msgspec, which can use `typing` of Python 3.11 instead.
+        with without("typing_extensions"):
             importlib.import_module("msgspec")
         importlib.import_module(f"nodeagent.cli.commands.{name}").add_arguments(known[name])
     return parser, known

@@ -171,7 +171,7 @@ def _make_runtime_domain(
     """Return the domain of a configured runtime, or of an earlier one whose containers still hold CPUs."""
     if not config.nri_socket and state.runtime == Registry():
         return None
-    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents serve no runtime
 
     path, default = config.kubelet_pods_socket, Config().kubelet_pods_socket
     pods = None
@@ -190,7 +190,7 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
     """Return the registry of device plugins if it is configured."""
     if not config.device_plugin_socket:
         return None
-    from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents need nothing of it
+    from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents have no device plugins
 
     return DevicePlugins(Path(config.device_plugin_socket), lambda: wakeups.wake(WakeUpReason.DEVICES), log)
 

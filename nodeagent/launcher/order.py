@@ -136,7 +136,7 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
             count += sum(len(part) for part in cpus)
             found.append(ThreadMove(int(thread[1]), int(thread[2]), cpus))
         else:
-            raise RefusedError("not_a_setting", f"host: {place[:MAX_ID]!r} is no setting of the host's CPUs")
+            raise RefusedError("not_a_setting", f"host: {place[:MAX_ID]!r} is not a setting of the host's CPUs")
     if count > MAX_CPUS:
         raise RefusedError("too_large", f"host: the lists of threads have {count} CPUs, at most {MAX_CPUS}")
     return found
@@ -145,7 +145,7 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
 def parse_cpus(text: str) -> tuple[range, ...]:
     """Parse a list in the kernel's format, such as 0-3,8. The CPUs must ascend, so that no list has more CPUs than a machine can have."""
     if not CPU_LIST.fullmatch(text):
-        raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is no list of CPUs")
+        raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is not a list of CPUs")
     parts = []
     next_cpu = 0
     for part in text.split(","):

@@ -223,7 +223,7 @@ class Launcher:
     def signal(self, run_id: str, number: object) -> bool:
         """Send a signal by pidfd, or by pid to a child, whose pid isn't reused before reap(). Return False if the process has ended."""
         if type(number) is not int or number not in signal.valid_signals():
-            raise RefusedError("bad_request", f"signal: {number!r:.40} is no signal's number")
+            raise RefusedError("bad_request", f"signal: {number!r:.40} is not the number of a signal")
         starting = self.starting.get(run_id)
         run = starting.run if starting else self.runs.get(run_id)
         if run is None:
@@ -413,7 +413,9 @@ def gather(cgroup: Path) -> int:
                         os.sched_setaffinity(tid, range(MAX_CPU + 1))
                         count += 1
     except OSError as err:
-        raise RefusedError("not_written", f"gather: {cgroup}: {err.strerror}") from err
+        raise RefusedError(
+            "not_written", f"gather: cannot let the threads of {cgroup} use all its CPUs: {err.strerror}"
+        ) from err
     log("gathered", cgroup=str(cgroup), threads=count)
     return count
 

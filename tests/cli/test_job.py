@@ -162,7 +162,7 @@ def test_what_is_not_quiet_is_said_before_the_command() -> None:
     with answer_jobs(admit_job) as socket:
         older = run(socket, "--quiet", "--", "true")
     assert older.returncode == 125
-    assert "the agent doesn't support --quiet and settings of cores\nhint: is the agent older" in older.stderr
+    assert "the agent supports neither --quiet nor settings of cores\nhint: is the agent older" in older.stderr
 
 
 def test_the_command_has_the_settings_of_its_process_and_is_told_of_those_that_it_cannot_have() -> None:

@@ -513,4 +513,4 @@ def test_what_is_no_report_is_refused(
 ) -> None:
     (tmp_path / "none").write_text(text)
     assert main(["report", "compare", reports["good"], str(tmp_path / "none")]) == 1
-    assert f"{tmp_path}/none is no report of a run: " in capsys.readouterr().err
+    assert f"{tmp_path}/none is not a report of a run: " in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_a_plugins_devices_have_what_it_has_answered() -> None:
         ),
         (
             {"devices": [MESSAGES.DeviceSpec(container_path="/dev/gpu", host_path="/dev")]},
-            "the device plugin of example.com/gpu names /dev, which is no device file",
+            "the device plugin of example.com/gpu names /dev, which is not a device file",
         ),
         (
             {"mounts": [MESSAGES.Mount(container_path="lib", host_path="/opt")]},

@@ -464,8 +464,8 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     ("resource", "asked", "why"),
     [
         (GPU, {"version": "v1alpha1"}, "is not supported"),
-        (GPU, {"endpoint": "../x.sock"}, "is no name of a socket"),
-        (GPU, {"endpoint": ".."}, "is no name of a socket"),
+        (GPU, {"endpoint": "../x.sock"}, "is not the name of a socket"),
+        (GPU, {"endpoint": ".."}, "is not the name of a socket"),
         ("gpu", {}, "is invalid"),
         ("kubernetes.io/gpu", {}, "is invalid"),
         ("example.com/nic", {}, "is given by the configuration"),

@@ -270,7 +270,7 @@ CHANGES: dict[str, tuple[Node, Node, list[str]]] = {
     "memory policy Static": (
         node(two_nodes()),
         NUMA,
-        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory of its own is available now"),
+        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory can be allocated to it now"),
     ),
     "a pod's CPU reserved": (
         STATIC,

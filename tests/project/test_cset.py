@@ -51,9 +51,9 @@ def test_a_shield_is_a_pod_with_so_many_exclusive_cpus(tmp_path: Path, words: st
     ("words", "reason"),
     [
         ("set --list", "only shield is known"),
-        ("shield --cpu x", "no list of CPUs"),
-        ("shield --cpu 5-2", "no list of CPUs"),
-        ("shield --cpu 1-", "no list of CPUs"),
+        ("shield --cpu x", "is not a list of CPUs"),
+        ("shield --cpu 5-2", "is not a list of CPUs"),
+        ("shield --cpu 1-", "is not a list of CPUs"),
         ("shield --shield --pid 4", "`nodeagent pin UNIT --cpus 2`"),
     ],
 )

@@ -548,7 +548,7 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
 
     is_of_cores = bool(options.quiet or options.settings)
     if is_of_cores and "quiet" not in answer:
-        raise JobError("the agent doesn't support --quiet and settings of cores", hint=_OLD_AGENT_HINT)
+        raise JobError("the agent supports neither --quiet nor settings of cores", hint=_OLD_AGENT_HINT)
     if is_of_cores and not answer["exclusiveCPUs"]:
         hint = "ask for whole CPUs, where the configuration's cpuManagerPolicy is static"
         raise JobError("the job has no CPUs of its own, whose settings could be changed", hint=hint)
@@ -602,7 +602,7 @@ def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
     from nodeagent.views.explain.text import render_explanation
 
     try:
-        directory = os.path.dirname(options.socket or DEFAULT_JOB_SOCKET)  # noqa: PTH120 - of a socket's name
+        directory = os.path.dirname(options.socket or DEFAULT_JOB_SOCKET)  # noqa: PTH120 - only splits the text
         known = read_this_node(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
         node = create_what_if_node(known)
         amounts = read_amounts(options)

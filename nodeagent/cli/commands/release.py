@@ -264,7 +264,7 @@ def _wait_for_end(
     state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport, deadline: float
 ) -> None:
     reporter = _Reporter(answer, state, uids)
-    while reporter.left():
+    while reporter.list_active():
         try:
             reporter(state_from_document(call(socket_path, "state")["state"]).state)
         except ApiUnavailable as err:
@@ -272,7 +272,7 @@ def _wait_for_end(
                 f"the agent does not answer any more: {err.message}",
                 hint="start it with `systemctl start nodeagent`: it continues where it stopped",
             ) from err
-        left = reporter.left()
+        left = reporter.list_active()
         if left and time.monotonic() > deadline:
             raise ReleaseError(
                 f"still there: {', '.join(left)}",
@@ -296,7 +296,7 @@ class _Reporter:
         self._answer.follow(state)
         self._state = state
 
-    def left(self) -> list[str]:
+    def list_active(self) -> list[str]:
         return [e.pod.full_name for e in self._state.entries if e.pod.uid in self._uids and e.is_active]
 
 

@@ -77,6 +77,6 @@ def read_file(path: NamedFile) -> ReadReport:
         return read_report(content, str(path))
     except MisfitError as err:
         raise ReportError(
-            f"{path} is no report of a run: {err}",
+            f"{path} is not a report of a run: {err}",
             hint="make one with `nodeagent job --cpus 2 --memory 1Gi --report FILE -- COMMAND`",
         ) from err

@@ -36,7 +36,8 @@ class InterferenceError(NodeAgentError):
 
 @contextmanager
 def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
-    """Count while the `with` block runs. The yielded function ends the count and returns the result.
+    """Count tasks and interrupts on the exclusive CPUs while the `with` block runs. The yielded function ends the count and returns the
+    result.
 
     Raises:
         NodeAgentError: the kernel cannot count, or the pods' processes are unknown. The yielded function raises this error, too.

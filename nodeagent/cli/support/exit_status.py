@@ -21,7 +21,7 @@ OUTCOMES = {
 
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
 """Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
-NO_FAIL_HELP = "exit with 0 also if something is wrong, for people's prompts: what can't be found out is still 1"
+NO_FAIL_HELP = "exit with 0 even if something is wrong, for people's prompts; exit with 1 if that can't be found out"
 
 
 class PodRefusedError(NodeAgentError):

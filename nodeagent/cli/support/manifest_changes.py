@@ -37,7 +37,7 @@ from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, par
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
-_MOST_MODE = 0o644
+_MAX_MODE = 0o644
 """Largest permissions of an installed manifest. A user who can write to a manifest can run any command as root."""
 
 
@@ -297,8 +297,8 @@ def _find_mode(path: str) -> int:
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
-            return status.st_mode & _MOST_MODE
-    return _MOST_MODE
+            return status.st_mode & _MAX_MODE
+    return _MAX_MODE
 
 
 def _is_writable_by_others(path: str) -> bool:

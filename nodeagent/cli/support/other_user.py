@@ -1,4 +1,4 @@
-"""Change of this process to another user, for `job --user`: nothing of root's passes to the command but its streams and directory."""
+"""Change of this process to another user, for `job --user`: the command gets nothing from root but its streams and directory."""
 
 import fcntl
 import os

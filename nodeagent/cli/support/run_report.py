@@ -40,8 +40,8 @@ _NO_LONGEST = (
     "the kernel's histograms have the sum of all times of a task, and not the longest: see longestAtMostMicroseconds"
 )
 _LONGEST_BOUND = "others.longestAtMostMicroseconds"
-_ONLY_ROOT = "only root may have the kernel count each task; the tasks are those that ran last on these CPUs"
-_SHARED = "others share these CPUs, so tasks are not counted; the tasks are those that ran last on these CPUs"
+_ONLY_ROOT = "only root may have the kernel count each task; the listed tasks are those that ran last on these CPUs"
+_SHARED = "others share these CPUs, so tasks are not counted; the listed tasks are those that ran last on these CPUs"
 
 
 def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocation, pipe: IO[bytes], ready: int) -> None:

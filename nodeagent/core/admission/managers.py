@@ -120,7 +120,7 @@ class Managers(Struct, frozen=True):
         return replace(self, providers=providers, plugged=plugged)
 
     @property
-    def devices(self) -> "DeviceResource | None":
+    def device_manager(self) -> "DeviceResource | None":
         """Return the device manager. None means that no pod can request devices by count."""
         if DeviceHoldings not in [one.holdings for one in self.providers.resources]:
             return None
@@ -131,13 +131,13 @@ class Managers(Struct, frozen=True):
     @property
     def pools(self) -> "tuple[DevicePool, ...]":
         """Return the pools of devices that pods may request by count."""
-        return () if self.devices is None else self.devices.manager.pools
+        return () if self.device_manager is None else self.device_manager.manager.pools
 
     def tried_out(self) -> "Managers":
         """Return the managers for trials, which don't call device plugins."""
-        if self.devices is None:
+        if self.device_manager is None:
             return self
-        return replace(self, providers=self.providers.having(self.devices.tried_out()))
+        return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
 
     def without_preferred_nodes(self) -> "Managers":
         """Return the managers without the node's own preferences for NUMA nodes, which a kubelet lacks."""
@@ -256,7 +256,7 @@ def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return an error for each preference for NUMA nodes that is on where kubelet's behaviour is reproduced: no kubelet has it."""
+    """Return an error for each preference for NUMA nodes that is on, if errata are reproduced. No kubelet has these preferences."""
     if placement.errata is Errata.FIXED:
         return ()
     settings = (("sameNumaNodes", placement.same_numa_nodes), ("spreadHugePages", placement.spread_huge_pages))
@@ -457,8 +457,8 @@ def _decide_once(
     is_running: bool,
 ) -> AdmissionResult:
     why = sort_refusal or unfit(managers.providers, managers.topology, demand)
-    if why is None and managers.devices is not None and not is_running:
-        why = managers.devices.find_wait(promises.of_pod(pod.uid), demand)
+    if why is None and managers.device_manager is not None and not is_running:
+        why = managers.device_manager.find_wait(promises.of_pod(pod.uid), demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
         return _decide_resources(managers, promises, demand, why, is_running=is_running)
     from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few pods have claims

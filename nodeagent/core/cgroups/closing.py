@@ -31,7 +31,7 @@ class Why(enum.StrEnum):
     )
     IMPOSSIBLE = "this kernel has no partitions below other cgroups (6.7 and later have)"
     UNIT = "it is a systemd unit, and only systemd writes its cgroup"
-    RUNTIME = "a container runtime owns its cgroup, and no cgroup above hands CPUs down"
+    RUNTIME = "a container runtime owns its cgroup, and no cgroup above passes exclusive CPUs down to it"
     REUSED = "an init container has the same CPUs and others of the pod share, so no partition can hold just these"
 
 

@@ -89,7 +89,7 @@ def container_placements(
     return ContainerPlacements(
         of_pool,
         tuple(pooled),
-        before.follow(
+        before.derive(
             (node,),
             others,
             lambda item: (

@@ -124,7 +124,7 @@ def pod_cgroups(
         held = state.promises.of_pod(entry.pod.uid)
         return entry, held, default if _uses_pool(entry, held, kernel.online) else None
 
-    return (last or PodCgroups()).follow(
+    return (last or PodCgroups()).derive(
         (config, node, kernel, bool(pool)),
         [(entry.pod.uid, entry) for entry in state.own_entries() if entry.is_active],
         find_inputs,

@@ -83,7 +83,7 @@ class QuietCores(Struct, frozen=True):
             cpus = reduce(operator.or_, (own for _, own in held.of(CpuHoldings).cpus), CpuSet())
             return list_quiet_settings(topology, cpus, settings, machine_wide_boost=config.machine_wide_boost)
 
-        of_pods = self.of_pods.follow(common, pods, lambda pod: (pod, state.promises.of_pod(pod.uid)), make)
+        of_pods = self.of_pods.derive(common, pods, lambda pod: (pod, state.promises.of_pod(pod.uid)), make)
         if of_pods == self.of_pods:
             return self
         profiles = dict(config.profiles)

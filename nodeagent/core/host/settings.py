@@ -20,13 +20,13 @@ class SettingKind(enum.StrEnum):
     IRQ = "irq"
     """Affinity of an interrupt. The name is its number."""
     NEW_IRQS = "new-irqs"
-    """Default affinity of new interrupts. The name is empty."""
+    """Default affinity of new interrupts. The setting's name is empty."""
     QUEUE = "queue"
     """CPUs that handle a queue of a network interface (RPS, XPS). The name is a path such as `eth0/queues/rx-0/rps_cpus`, with the current
     name of the interface.
     """
     IRQBALANCE = "irqbalance"
-    """CPUs that irqbalance may move interrupts to. The name is empty. irqbalance shows a new value only after its next scan."""
+    """CPUs that irqbalance may move interrupts to. The setting's name is empty. irqbalance shows a new value only after its next scan."""
     BALANCING = "balancing"
     """CPUs that irqbalance may move one interrupt to. The value is either all CPUs of irqbalance or none. The name is the interrupt's
     number.

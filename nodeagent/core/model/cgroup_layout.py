@@ -82,7 +82,7 @@ def cpuset_path(path: str) -> str:
 
 
 def pinned_path(domain: str) -> str:
-    """Return the common prefix of the units that a domain's pods pin."""
+    """Return the common prefix of the paths of all units that a domain's pods pin."""
     return UNITS if domain == SYSTEMD else f"{_DOMAIN}{domain}"
 
 

@@ -18,7 +18,7 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
     kept: Mapping[str, tuple[Inputs, V]] = field(default_factory=dict)
     """Inputs and value by key."""
 
-    def follow(
+    def derive(
         self,
         common: tuple[object, ...],
         items: Iterable[tuple[str, T]],

@@ -66,7 +66,7 @@ EXPLAINED = {
     ),
     ProblemKind.SERVICE: Explained(
         "a socket, a container runtime or a plugin is not served",
-        "the problem names it with the next step",
+        "the problem names the socket, runtime or plugin, and the next step",
     ),
     ProblemKind.MANIFEST: Explained(
         "a manifest is invalid, unreadable, a duplicate, or refused as a change",

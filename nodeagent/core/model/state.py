@@ -197,7 +197,7 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_queued(self) -> bool:
-        """Whether the pod is a job that waits in the queue, which is no reason for a person to act."""
+        """Whether the pod is a job that waits in the queue. Nobody has to act for it."""
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:

@@ -30,7 +30,9 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))
-        if entry.deleting_since_ms is None:  # for a pod that is ending already, only its return is prevented
+        if (
+            entry.deleting_since_ms is None
+        ):  # a pod that is already ending only keeps the mark, which prevents its return
             draft = draft.with_ending(released, world)
     return draft
 

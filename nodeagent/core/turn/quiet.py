@@ -1,4 +1,4 @@
-"""Quiet pods: those for which a turn has nothing to do, because nothing of theirs has changed since a turn that left them as they were."""
+"""Quiet pods: those for which a turn has nothing to do, because nothing about them has changed since a turn that left them as is."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar

@@ -205,7 +205,7 @@ class _RecordFile:
         if record == self._record:
             return
         if record:
-            # a boot resets the settings, so nothing of the record is needed after a loss of power
+            # a boot resets the settings, so the record isn't needed after a loss of power
             state_files.write_atomically(self._path, encode_record(self._boot, record), sync=Sync.NONE)
         else:
             state_files.remove(self._path)

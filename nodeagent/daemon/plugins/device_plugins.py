@@ -266,7 +266,7 @@ class DevicePlugins:
         if not is_extended_resource(asked.resource):
             return f'the ResourceName "{asked.resource}" is invalid'
         if "/" in asked.endpoint or asked.endpoint in {"", ".", ".."} or "\0" in asked.endpoint:
-            return f'the endpoint "{asked.endpoint}" is no name of a socket in this directory'
+            return f'the endpoint "{asked.endpoint}" is not the name of a socket in this directory'
         if asked.resource in self.configured():
             return f"{asked.resource} is given by the configuration (devices)"
         with self._lock:

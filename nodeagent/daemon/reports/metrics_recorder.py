@@ -146,7 +146,7 @@ class MetricsRecorder:
         claims: dict[Holder, tuple[str, ...]] = {}
         paths: dict[Holder, str] = {}
         before = self.pods.kept
-        self.pods = self.pods.follow(
+        self.pods = self.pods.derive(
             (managers, view.node.config),
             [(entry.pod.uid, entry) for entry in state.entries],
             lambda entry: (entry, state.promises.of_pod(entry.pod.uid)),

@@ -17,7 +17,7 @@ _PARSERS = ("core/model", "formats/manifest", "formats/syntax")
 
 
 class KeptManifests:
-    """Keeper of the parsed manifests. They only save time, so a file that can't be used or written is no problem."""
+    """Keeper of the parsed manifests. They only save time, so a file that can't be used or written does no harm."""
 
     def __init__(self, config: Config) -> None:
         self._path = str(Path(config.runtime_directory) / PARSED_MANIFESTS)

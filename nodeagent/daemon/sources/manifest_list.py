@@ -189,7 +189,7 @@ class _OverdueFiles:
         return None if file is None else file.problem
 
     def problems(self) -> Iterator[ManifestProblem]:
-        """Return the problems with a directory that keeps changing, and with files that are no manifests."""
+        """Return the problems with a directory that keeps changing, and with files that aren't manifests."""
         now = self._clock()
         if self._partial_since is not None and now - self._partial_since >= self.patience_seconds:
             text = (
@@ -212,7 +212,7 @@ class _SourceDraft(Struct):
     """Claim documents, each with its file."""
 
     def add_others(self, source: str, documents: "tuple[ClaimDocument | RefusedPod, ...]") -> None:
-        """Add the documents of a file that are no valid pods."""
+        """Add the documents of a file that aren't valid pods."""
         for document in documents:
             if not isinstance(document, RefusedPod):
                 self.claims.append((source, document))

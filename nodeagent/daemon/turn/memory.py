@@ -107,7 +107,7 @@ class TurnMemory(Struct, frozen=True):
     asked: frozenset[str] = frozenset()
     """IDs of the stopping runs to which SIGTERM was sent or could not be sent. SIGKILL follows in time for both."""
     conditions: tuple[str, ...] = ()
-    """Problems that the last whole turn has left, and that are no failures."""
+    """Problems that the last whole turn has left, except failures."""
     misplaced_problem: str = ""
     """Problem with main processes outside their cgroups. Empty means that all are inside."""
     has_reconciled: bool = False

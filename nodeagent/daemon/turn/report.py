@@ -166,7 +166,7 @@ class Reporter(Struct, frozen=True):
             reported=replace(known, manifests=refused, problems=frozenset(problems), shortfalls=found),
         )
         runs = seen.runs
-        # invalid manifests have their own log lines and are no problem of the agent
+        # invalid manifests have their own log lines, and aren't problems of the agent
         manifests = [
             *((problem.source, problem.text) for problem in refused),
             *known.duplicates,
@@ -217,7 +217,7 @@ class Reporter(Struct, frozen=True):
         return TurnReport(memory, view, pause_seconds)
 
     def _find_conditions(self, memory: TurnMemory) -> Iterator[str]:
-        """Return the problems that are no failures of this turn."""
+        """Return the problems that aren't failures of this turn."""
         yield from self.standing
         yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem))
         services = [describe_suspended_plugins(memory.node.managers)]

@@ -11,7 +11,9 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
 """Limit on directories below a function. A card with 128 RDMA queues has about a thousand."""
-_WITHOUT_FILES = frozenset({"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"})
+_SKIPPED_DIRECTORIES = frozenset(
+    {"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"}
+)
 
 
 def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
@@ -41,7 +43,7 @@ def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
                 for path in sorted(disks.glob(f"{disk}*")):  # the disk and its partitions
                     if path.name == disk or path.name.removeprefix(f"{disk}p").isdecimal():
                         yield from _read_file_in(path)
-        below[:] = [name for name in below if name not in _WITHOUT_FILES and not is_address(name)]
+        below[:] = [name for name in below if name not in _SKIPPED_DIRECTORIES and not is_address(name)]
         yield from _read_file_in(Path(directory))
 
 

@@ -149,14 +149,14 @@ def _copy_answer(answer: object) -> _Result:
     if answer is None or type(answer) is int or type(answer) is str:
         return answer
     if type(answer) is CpuSet:
-        return CpuSet(answer.bits) if type(answer.bits) is int else _Failure("what it answers is no set of CPUs")
+        return CpuSet(answer.bits) if type(answer.bits) is int else _Failure("its answer is not a set of CPUs")
     if type(answer) is dict:
         copy = answer.copy()
         if len(copy) > MOST_CPUS:
             return _Failure(f"it answers about {len(copy)} CPUs, and no machine has as many")
         if all(type(cpu) is int and type(score) is int for cpu, score in copy.items()):
             return copy
-        return _Failure("what it answers are no numbers of CPUs")
+        return _Failure("its answer is not a map of CPUs to whole numbers")
     return _Failure(f"it answers with {_shorten(type(answer).__name__)}")
 
 

@@ -168,7 +168,7 @@ class Server:
         task = loop.create_task(self._serve_connection(connection, peer, self._make_room(user)))
 
         def close_connection(done: asyncio.Task[None]) -> None:
-            connection.close()  # also if the task was cancelled before its first step
+            connection.close()  # even if the task was cancelled before its first step
             if not done.cancelled() and (err := done.exception()) is not None:
                 raise err  # for the exception handler of the loop
 

@@ -273,7 +273,7 @@ def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
     if [status.name for status in entry.containers] != expected:
-        raise MisfitError(f"{containers.path}: must be those of the pod's containers {expected}")
+        raise MisfitError(f"{containers.path}: must be the statuses of the pod's containers {expected}")
     return entry
 
 

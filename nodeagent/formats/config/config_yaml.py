@@ -54,7 +54,7 @@ _HINT = "fix these lines, then start or reload again; examples/config.yaml (see 
 _KUBELET_VERSION = "kubelet.config.k8s.io/v1beta1"
 _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
 """Feature gates of kubelet that are locked to true and affect the agent."""
-_OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
+_EFFECTIVE_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
 _GATE_OF_POLICY = {
     "CPUManager": ("cpuManagerPolicy", "none"),
     "MemoryManager": ("memoryManagerPolicy", "None"),
@@ -360,11 +360,11 @@ class _ConfigReader:
                 gates[name] = value
             elif name in _LOCKED_GATES and not value:
                 self._report("featureGates", f"cannot set feature gate {name} to false, feature is locked to true")
-            elif name not in _OUR_GATES and difflib.get_close_matches(
-                name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9
+            elif name not in _EFFECTIVE_GATES and difflib.get_close_matches(
+                name.casefold(), [gate.casefold() for gate in _EFFECTIVE_GATES], n=1, cutoff=0.9
             ):
                 # The name is probably a misspelled gate of the agent, not one of kubelet's other gates.
-                self._report("featureGates", f"unknown feature gate{suggest_nearest(name, _OUR_GATES)}", name)
+                self._report("featureGates", f"unknown feature gate{suggest_nearest(name, _EFFECTIVE_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
         return tuple(gates.items())

@@ -148,7 +148,7 @@ def _read_request(fields: Fields) -> ClaimRequest:
     exactly, first = fields.object("exactly"), fields.objects("firstAvailable")
     fields.close()
     if (exactly is None) is not bool(first):
-        fields.report("exactly", "is required, or else firstAvailable, and not both")
+        fields.report("exactly", "exactly one of this field and firstAvailable is required")
         return ClaimRequest(name, ())
     if exactly is not None:
         return ClaimRequest(name, (_read_device_request(exactly, is_named=False),))
@@ -211,7 +211,7 @@ def _read_constraint(fields: Fields, known: set[str]) -> MatchAttribute:
     match, distinct = fields.string(_MATCH), fields.string(_DISTINCT)
     fields.close()
     if (match is None) is (distinct is None):
-        fields.report(_MATCH, f"is required, or else {_DISTINCT}, and not both")
+        fields.report(_MATCH, f"exactly one of this field and {_DISTINCT} is required")
     attribute = match or distinct or ""
     domain, slash, name = attribute.partition("/")
     if attribute and not (slash and is_subdomain(domain) and name.isascii() and name.isidentifier()):

@@ -58,7 +58,7 @@ class DecodedPod(Struct, frozen=True):
     unused_fields: tuple[str, ...]
     """Paths of the fields that are set but have no effect here."""
     not_run: tuple[str, ...] = ()
-    """Paths of the fields with which the agent couldn't run the pod."""
+    """Paths of the unsupported fields that keep the agent from running the pod."""
 
 
 class _PodIdentity(Struct, frozen=True):

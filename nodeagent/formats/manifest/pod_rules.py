@@ -290,7 +290,7 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
             rule = "is also the name of another claim of this pod (a claim from a template is named POD-NAME)"
             yield Breach((*path, index, "resourceClaimName" if claim.claim else "name"), shown(own), rule)
         if bool(claim.claim) is bool(claim.template):
-            yield Breach((*path, index), "", "needs resourceClaimName or resourceClaimTemplateName, and not both")
+            yield Breach((*path, index), "", "needs resourceClaimName or resourceClaimTemplateName, but not both")
         elif not is_subdomain(claim.claim or claim.template):
             key = "resourceClaimName" if claim.claim else "resourceClaimTemplateName"
             yield Breach((*path, index, key), shown(claim.claim or claim.template), SUBDOMAIN_RULE)

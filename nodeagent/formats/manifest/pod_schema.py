@@ -140,21 +140,21 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
 
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "volumes": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
+        "volumes": "volumes are not supported: processes run on the host's own file system; use host paths in command and args",
     }
 )
 
 CONTAINER_REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "envFrom": "envFrom is not supported: there are no config maps or secrets here, write the variables into env",
-        "volumeMounts": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
-        "volumeDevices": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
+        "envFrom": "envFrom is not supported: there are no config maps or secrets here; write the variables into env",
+        "volumeMounts": "volumes are not supported: processes run on the host's own file system; use host paths in command and args",
+        "volumeDevices": "volumes are not supported: processes run on the host's own file system; use host paths in command and args",
         "restartPolicyRules": "restart rules are not supported: use the pod's restartPolicy",
     }
 )
 
 ENV_REFUSED: Mapping[str, str] = MappingProxyType(
-    {"valueFrom": "valueFrom is not supported: there are no config maps, secrets or pod fields here, write the value"}
+    {"valueFrom": "valueFrom is not supported: there are no config maps, secrets or pod fields here; write the value"}
 )
 
 RESOURCES_REFUSED: Mapping[str, str] = MappingProxyType(

@@ -127,7 +127,7 @@ def _read_container_annotation(stated: StatedContainer, annotations: Fields, kin
     devices: dict[str, int] = {}
     for item, name, count in _split_items(annotations, key, _COUNTS):
         if not is_extended_resource(name):
-            annotations.report(key, f"{shown(name)} is no name of devices, such as example.com/nic", item)
+            annotations.report(key, f"{shown(name)} is not a name of devices such as example.com/nic", item)
         elif not _COUNT.fullmatch(count):
             annotations.report(key, _COUNTS, item)
         else:
@@ -148,7 +148,7 @@ def _read_containers(annotations: Fields) -> dict[str, ContainerKind] | None:
         if not _NAME.fullmatch(name):
             annotations.report(CONTAINERS, _LIST, item)
         elif kind is None:
-            annotations.report(CONTAINERS, f"{shown(kind_name)} is no kind of container: {', '.join(kinds)}", item)
+            annotations.report(CONTAINERS, f"{shown(kind_name)} is not a kind of container: {', '.join(kinds)}", item)
         elif name in found:
             annotations.report(CONTAINERS, f"names {name} twice: remove one of them", text)
         elif len(found) == _MAX_CONTAINERS:

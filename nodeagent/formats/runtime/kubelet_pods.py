@@ -137,7 +137,7 @@ def _read_containers(spec: Message) -> Iterator[KubeletContainer]:
 
 def _check_name(name: str, path: str) -> str:
     if not _NAME.fullmatch(name):
-        raise KubeletPodError(f"{path}.name: {_quote(name)} is no name of a container")
+        raise KubeletPodError(f"{path}.name: {_quote(name)} is not the name of a container")
     return name
 
 
@@ -157,7 +157,7 @@ def _read_amounts(entries: list[Message], path: str) -> Resources:
         try:
             amount = Quantity.parse(text).rounded_up_to_milli()
         except QuantitySyntaxError:
-            raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is no quantity") from None
+            raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is not a quantity") from None
         if amount.nano < 0:
             raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is less than nothing")
         found[name] = Quantity.parse(str(amount))  # in the same form as in a saved state

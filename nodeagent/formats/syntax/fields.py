@@ -129,7 +129,7 @@ class Fields:
         self._wrong_type(self.at(key), node, "an object")
         return None
 
-    def _items(self, key: str, wanted: str, *, secret: bool = False) -> tuple[TreeNode, ...]:
+    def _read_items(self, key: str, wanted: str, *, secret: bool = False) -> tuple[TreeNode, ...]:
         node = self._node(key)
         if node is None:
             return ()
@@ -140,7 +140,7 @@ class Fields:
 
     def objects(self, key: str, *, secret: bool = False) -> tuple["Fields", ...]:
         found = []
-        for index, item in enumerate(self._items(key, "a list of objects", secret=secret)):
+        for index, item in enumerate(self._read_items(key, "a list of objects", secret=secret)):
             path = f"{self.at(key)}[{index}]"
             if isinstance(item, MapNode):
                 found.append(Fields(item, path, self._findings, secret=secret))
@@ -150,7 +150,7 @@ class Fields:
 
     def strings(self, key: str, *, secret: bool = False) -> tuple[str, ...]:
         found = []
-        for index, item in enumerate(self._items(key, "a list of strings", secret=secret)):
+        for index, item in enumerate(self._read_items(key, "a list of strings", secret=secret)):
             if isinstance(item, Scalar) and isinstance(item.value, str):
                 found.append(item.value)
             else:
@@ -162,7 +162,7 @@ class Fields:
         if not self.has(key):
             return None
         found = []
-        for index, item in enumerate(self._items(key, "a list of whole numbers")):
+        for index, item in enumerate(self._read_items(key, "a list of whole numbers")):
             if isinstance(item, Scalar) and type(item.value) is int and low <= item.value <= high:
                 found.append(item.value)
             else:
@@ -173,7 +173,7 @@ class Fields:
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
         """Read a list of pairs of strings."""
         found = []
-        for index, item in enumerate(self._items(key, "a list of pairs of strings")):
+        for index, item in enumerate(self._read_items(key, "a list of pairs of strings")):
             texts = (
                 [each.value for each in item.items if isinstance(each, Scalar)] if isinstance(item, ListNode) else []
             )

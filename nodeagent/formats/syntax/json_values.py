@@ -91,16 +91,16 @@ class JsonValue(Struct, frozen=True):
 
     def each(self, read: "Callable[[JsonValue], T]") -> tuple[T, ...]:
         """Read each item of a list."""
-        return tuple(read(item) for item in self._items())
+        return tuple(read(item) for item in self._read_items())
 
     def row(self, size: int) -> "tuple[JsonValue, ...]":
         """Return the items of a list, which must have exactly `size` items."""
-        items = self._items()
+        items = self._read_items()
         if len(items) != size:
             raise MisfitError(f"{self.path}: must have {size} values, not {len(items)}")
         return items
 
-    def _items(self) -> "tuple[JsonValue, ...]":
+    def _read_items(self) -> "tuple[JsonValue, ...]":
         if not isinstance(self.value, list):
             raise self.misfit("a list")
         return tuple(JsonValue(value, f"{self.path}[{index}]") for index, value in enumerate(self.value))

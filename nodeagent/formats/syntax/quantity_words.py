@@ -26,7 +26,7 @@ def explain_no_quantity(text: str) -> str:
         return "must be a quantity such as 2, 500m or 1Gi"
     if found["gap"] and _is_quantity(number + unit):
         return f"must have no blank before the unit: {number}{unit}"
-    return f"{unit} is no unit: {' or '.join(meant)}"
+    return f"{unit} is not a unit: {' or '.join(meant)}"
 
 
 def _is_quantity(text: str) -> bool:

@@ -19,7 +19,7 @@ API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
 MOST_DEVICES = 128
 """Largest number of devices in a slice (ResourceSliceMaxDevices)."""
 _MOST_LISTED = 32
-"""Limit on the values of one list. A device has at most 48 values (ResourceSliceMaxAttributeValuesPerDevice), and up to 10 are no lists."""
+"""Limit on the values of one list. A device has at most 48 values (ResourceSliceMaxAttributeValuesPerDevice), and up to 10 aren't lists."""
 
 
 def resource_slices(

@@ -100,7 +100,7 @@ def _run(command: Sequence[str], report: int, output_fd: int, seconds: float, na
     except subprocess.TimeoutExpired as err:
         raise LatencyToolError(
             f"{name} has not ended after {seconds:g} s{_read_last_output(output_fd)}",
-            hint="does the container get CPU time? see `nodeagent inspect`, its cpu.max and cgroup.freeze",
+            hint="does the container get CPU time? see `nodeagent inspect`, and cpu.max and cgroup.freeze of its cgroup",
         ) from err
     finally:
         process.kill()

@@ -59,7 +59,7 @@ def read_report(text: bytes, name: str) -> ReadReport:
     """Decode a report.
 
     Raises:
-        MisfitError: the document is no report of a run.
+        MisfitError: the document is not a report of a run.
     """
     document = parse_json(text)
     document.field("kind").among((REPORT_KIND,))

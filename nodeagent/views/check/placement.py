@@ -193,7 +193,7 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
     once = "memory may come from there once nearer nodes are full"
     if not free:
         yield CheckResult(
-            name, Level.OK, f"{why}; reservedMemory keeps Guaranteed pods off, and other containers' {once}"
+            name, Level.OK, f"{why}; reservedMemory keeps Guaranteed pods off it, and other containers' {once}"
         )
         return
     gets = (

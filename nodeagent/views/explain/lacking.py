@@ -76,7 +76,7 @@ class ResourceDemand(Protocol):
         """Return the amount on a node when it is empty."""
 
     def describe_on(self, node: NodeHeadroom) -> str:
-        """Describe the shortage of a node. Empty if the node has what could be expected of it, also if that is nothing."""
+        """Describe the shortage of a node. Empty if the node has enough for its part, or none of the resource even when empty."""
 
 
 class ExplanationView(Struct, frozen=True):

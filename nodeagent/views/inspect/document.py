@@ -97,7 +97,7 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
         "pods": pods,
         "orphans": _describe_orphans(view, plan) if pod_uids is None else [],
         "summary": summary,
-        "verdict": _judge(node["agent"], summary, is_about_pods=pod_uids is not None),
+        "verdict": _find_verdict(node["agent"], summary, is_about_pods=pod_uids is not None),
         "version": VERSION,
     }
 
@@ -135,7 +135,7 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
     return wanted, plan, tuple(found)
 
 
-def _judge(agent: Document, summary: Document, *, is_about_pods: bool) -> NodeVerdict:
+def _find_verdict(agent: Document, summary: Document, *, is_about_pods: bool) -> NodeVerdict:
     if not agent["live"]:
         return NodeVerdict.AGENT_AWAY
     if is_about_pods and summary["refused"]:

@@ -25,7 +25,7 @@ def test_values_are_those_made_from_scratch(rounds: list[tuple[int, dict[str, in
             return common, made[-1]
 
         same = {key for key, number in wanted.items() if before == (common, before[1] | {key: number})}
-        last = last.follow((common,), wanted.items(), lambda number: (inputs[number],), make, same)
+        last = last.derive((common,), wanted.items(), lambda number: (inputs[number],), make, same)
         assert list(last.by_key().items()) == [(key, (common, number)) for key, number in wanted.items()]
         unchanged = before[1].items() & wanted.items() if common == before[0] else set()
         assert sorted(made) == sorted(number for key, number in wanted.items() if (key, number) not in unchanged)

@@ -758,7 +758,7 @@ class Life:
         agent.dies_at = None
         for one in agent.state.entries:
             for container in one.pod.containers:
-                first = agent.state.promises.of_pod(one.pod.uid).of(CpuHoldings).first_set(container.name)
+                first = agent.state.promises.of_pod(one.pod.uid).of(CpuHoldings).remaining_first_set(container.name)
                 assert first is None or first <= own(agent, one.pod.name, container.name)
         return True
 

@@ -112,7 +112,7 @@ class Counted:
         for one in entry.pod.containers:
             own = held.of(CpuHoldings).own_set(one.name) or CpuSet()
             assert len(own) == own_cpus(one), f"{one.name} of {entry.pod.name} has {own}"
-            assert (held.of(CpuHoldings).first_set(one.name) or CpuSet()) <= own
+            assert (held.of(CpuHoldings).remaining_first_set(one.name) or CpuSet()) <= own
             for cpu in own:
                 assert self.owners.setdefault(cpu, entry.pod.uid) == entry.pod.uid, f"two pods have CPU {cpu}"
             blocks = held.of(MemoryHoldings).blocks(one.name) or ()
@@ -129,7 +129,7 @@ class Counted:
         if any(bool(own_cpus(was)) != bool(own_cpus(now)) for was, now in pairs):
             return False
         if not self.below and any(
-            own_cpus(now) < len(held.of(CpuHoldings).first_set(now.name) or ()) for _, now in pairs
+            own_cpus(now) < len(held.of(CpuHoldings).remaining_first_set(now.name) or ()) for _, now in pairs
         ):
             return False
         others = [one.pod for one in self.holding if one is not entry]

@@ -501,7 +501,9 @@ def body_with(change: Any) -> bytes:
             id="a negative limit of a pod",
         ),
         pytest.param(
-            body_with(lambda d: d["entries"][0]["containers"].pop()), "must be those of the pod", id="a status too few"
+            body_with(lambda d: d["entries"][0]["containers"].pop()),
+            "must be the statuses of the pod",
+            id="a status too few",
         ),
         pytest.param(body_with(lambda d: d["entries"][1].update(outcome="Over")), "outcome: must be", id="no phase"),
         pytest.param(

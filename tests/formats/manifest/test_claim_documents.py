@@ -180,7 +180,7 @@ def changed(text: str, old: str, new: str) -> list[str]:
         (
             "distinctAttribute: ",
             "matchAttribute: x.y/z, distinctAttribute: ",
-            "is required, or else distinctAttribute, and not both",
+            "exactly one of this field and distinctAttribute is required",
         ),
         ("count: 4", "count: 4\n            adminAccess: true", "adminAccess is not supported"),
         ("name: nic\n", "name: cpus\n", "cpus: two requests have the same name"),
@@ -207,7 +207,7 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(old: str, new: str
             "name: owm, request: cpus}",
             "claims[0].name: owm: must be one of spec.resourceClaims",
         ),
-        ("resourceClaimTemplateName: near-nic", "resourceClaimName: a, resourceClaimTemplateName: b", "and not both"),
+        ("resourceClaimTemplateName: near-nic", "resourceClaimName: a, resourceClaimTemplateName: b", "but not both"),
         (", resourceClaimTemplateName: near-nic", "", "needs resourceClaimName or resourceClaimTemplateName"),
         (
             "- {name: own, r",

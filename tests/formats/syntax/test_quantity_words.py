@@ -13,15 +13,15 @@ PLAIN = "must be a quantity such as 2, 500m or 1Gi"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("64MB", "MB is no unit: 64M or 64Mi"),
-        ("64mb", "mb is no unit: 64M or 64Mi"),
-        ("1.5GB", "GB is no unit: 1.5G or 1.5Gi"),
-        ("64MiB", "MiB is no unit: 64Mi"),
-        ("64mi", "mi is no unit: 64Mi"),
-        ("64K", "K is no unit: 64k or 64Ki"),
+        ("64MB", "MB is not a unit: 64M or 64Mi"),
+        ("64mb", "mb is not a unit: 64M or 64Mi"),
+        ("1.5GB", "GB is not a unit: 1.5G or 1.5Gi"),
+        ("64MiB", "MiB is not a unit: 64Mi"),
+        ("64mi", "mi is not a unit: 64Mi"),
+        ("64K", "K is not a unit: 64k or 64Ki"),
         ("64 Mi", "must have no blank before the unit: 64Mi"),
-        ("64 MB", "MB is no unit: 64M or 64Mi"),
-        ("64 bytes", "bytes is no unit: 64"),
+        ("64 MB", "MB is not a unit: 64M or 64Mi"),
+        ("64 bytes", "bytes is not a unit: 64"),
         ("2cores", PLAIN),
         ("MB", PLAIN),
         ("-1MB", PLAIN),
@@ -50,7 +50,7 @@ spec:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("        memory: 64MB\n", 'a.yaml:9: spec.containers[0].resources.limits[memory]: "64MB": MB is no unit: 64M or 64Mi'),
+        ("        memory: 64MB\n", 'a.yaml:9: spec.containers[0].resources.limits[memory]: "64MB": MB is not a unit: 64M or 64Mi'),
         ("        cpus: 1\n", "a.yaml:9: spec.containers[0].resources.limits[cpus]: is not a resource of this node, did you mean cpu?"),
         ("        mem: 1\n", "a.yaml:9: spec.containers[0].resources.limits[mem]: is not a resource of this node, did you mean memory?"),
         ("        disk: 1\n", "a.yaml:9: spec.containers[0].resources.limits[disk]: is not a resource of this node: cpu, memory and hugepages-<size> are"),

@@ -111,7 +111,7 @@ def test_it_is_a_machine_like_any_other():
         ("1c,", '"" is neither memory=AMOUNT nor hugepages-SIZE=AMOUNT'),
         ("1c,swap=1Gi", '"swap=1Gi" is neither'),
         ("1c,memory=lots", "must be a quantity such as"),
-        ("1c,memory=64GB", "GB is no unit: 64G or 64Gi"),
+        ("1c,memory=64GB", "GB is not a unit: 64G or 64Gi"),
         ("1c,memory=-1", "must be from 0 to less than 8Ei"),
         ("1c,memory=8Ei", "must be from 0 to less than 8Ei"),
         ("1c,memory=1e30", "must be from 0 to less than 8Ei"),

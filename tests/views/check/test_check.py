@@ -223,7 +223,7 @@ CASES = [
     Case("memory-only-nodes", "ok", "NUMA nodes 2-9 have no CPUs, as memory of CXL or GPUs, and no memory now", facts(topology=with_nodes(*[0] * 8))),
     Case("memory-only-nodes", "note", "NUMA nodes 2-4 have no CPUs, as memory of CXL or GPUs (192Gi on 2,4); memoryManagerPolicy None allocates no memory, so the containers' memory may come from there once nearer nodes are full", facts(topology=with_nodes(96, 0, 96)), "memoryManagerPolicy: Static"),
     Case("memory-only-nodes", "note", f"NUMA node 2 has no CPUs, as memory of CXL or GPUs (96Gi); the memory manager allocates that memory to Guaranteed pods, as any node's, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi"), topology=with_nodes(96)), "{numaNode: 2, limits: {memory: 98240Mi}}"),
-    Case("memory-only-nodes", "ok", f"reservedMemory keeps Guaranteed pods off, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi", n2="98240Mi"), topology=with_nodes(96))),
+    Case("memory-only-nodes", "ok", f"reservedMemory keeps Guaranteed pods off it, and {FALLS_BACK}", facts(placement=reserving(n0="100Mi", n2="98240Mi"), topology=with_nodes(96))),
     Case("memory-only-nodes", "unknown", "the configuration is missing", facts(placement=None, topology=with_nodes(96))),
     Case("cpus", "note", "9 offline, 11 of unknown core", facts(topology=changed(offline=CpuSet.of(9), skipped=CpuSet.of(11))), "cpu9/online"),
     Case("core-classes", "note", "there are performance cores 0-7 and efficiency cores 8-11, and pods without a required class", facts(topology=hybrid()), "exclusiveCoreClass: performance"),

@@ -1,4 +1,4 @@
-"""Options that select a command's node, and the rules for decisions that are tried out. They mean the same in every command."""
+"""Options that select a command's node, and the rules of trial decisions. Each option means the same in every command."""
 
 import argparse
 import shlex

@@ -81,7 +81,7 @@ def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tu
 
 
 def _list_paths(view: NodeView) -> list[str]:
-    """Return the paths of the pods' cgroup, of all cgroups that the view's pods have below it, and of the cgroups with their cpusets."""
+    """Return the paths of the pods' cgroup, of the view's pods and their containers, and of the cgroups whose cpusets apply to these."""
     entries = [entry for entry in view.state.own_entries() if not entry.pins_units]
     own = [
         path

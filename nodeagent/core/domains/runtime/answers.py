@@ -110,7 +110,7 @@ def build_response(
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if not now and one.overdue and pool is not None:
-            now = pool  # the pool is never exclusive, even if others are still to leave it
+            now = pool  # the pool is never exclusive, so this is allowed even before others have left it
         if taken:
             waiting.append(
                 BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))

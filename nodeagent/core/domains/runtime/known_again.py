@@ -12,7 +12,7 @@ from nodeagent.core.model.state import PodEntry
 def restore_known(
     entry: PodEntry, registry: Registry, stated: Callable[[Sandbox], StatedPod], capacity_bytes: int
 ) -> tuple[Known, ...]:
-    """Return the known amounts with their sources. Empty for other pods.
+    """Return the pod's known amounts with their sources. Empty if the registry has no requests of its containers.
 
     Args:
         entry: the pod's entry.

@@ -265,7 +265,7 @@ def matching(
     def give(place: int) -> bool:
         """Find a device for a request. Devices of other requests move to make room if possible."""
         moved: dict[int, tuple[int, str]] = {}
-        """Devices that would move: by their present request, the request that takes the device, and its name."""
+        """Planned moves by the request that would give up a device: the request that would get the device, and the device's name."""
         queue = [place]
         for request in queue:
             candidates = names[request]

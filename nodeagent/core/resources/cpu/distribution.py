@@ -207,7 +207,7 @@ def _list_distinct_combinations(
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # The earlier item with equally many free CPUs has already had every continuation of this item.
+        # An earlier item with as many free CPUs was already combined with everything that can follow this item.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
             for rest in _list_distinct_combinations(items, length - 1, free, i + 1):

@@ -173,7 +173,7 @@ class CpuExplainer(Explainer, frozen=True):
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
         exclusive = -(-(sought.asked - sought.shared) // MILLI)
-        # Where cores differ in size, the cores that are free may be larger than those that the number needs.
+        # If cores differ in size, perhaps only larger cores are free than those that make up the nearest number.
         further = 0 if layout.core_size is not None else max(core.size for core in layout.cores)
         counts = (layout.find_whole_count(exclusive + more, 1) for more in range(further + 1))
         amounts = (count * MILLI + sought.shared for count in counts if count is not None)

@@ -40,7 +40,7 @@ class CpuHoldings(Struct, frozen=True):
                 return cpus
         return None
 
-    def first_set(self, name: str) -> CpuSet | None:
+    def remaining_first_set(self, name: str) -> CpuSet | None:
         """Return the CPUs from a container's admission that it still has. None means that it has no exclusive CPUs."""
         own = self.own_set(name)
         first = next((cpus for key, cpus in self.first_cpus if key == name), None)

@@ -223,7 +223,7 @@ def over(question: Question, free: CpuMask, count: int) -> Question:
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the CPU manager, with kubelet's texts, and stop at kubelet's first error."""
+    """Build the CPU manager. If the machine or the configuration is unsuitable, return the errors in kubelet's words instead."""
     layout = CpuLayout.of(topology)
     refused: list[StartRefused] = []
     listed = placement.reserved_system_cpus

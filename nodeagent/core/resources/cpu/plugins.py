@@ -253,7 +253,7 @@ def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: obj
     cpus = _check_type(plugin, point, answer, CpuSet)
     # The length is checked first, because sets may have any size, and the other checks take longer for larger sets.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
-        raise PluginFailedError(plugin.name, point, "what it answers is no set of CPUs")
+        raise PluginFailedError(plugin.name, point, "its answer is not a set of CPUs")
     unknown = cpus - question.topology.online
     if unknown:
         raise PluginFailedError(plugin.name, point, f"CPUs {unknown} do not exist, or are offline")

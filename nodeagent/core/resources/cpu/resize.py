@@ -59,7 +59,7 @@ def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
     """Choose the CPUs that the container keeps: the CPUs from its admission, and the policy's choice of its other CPUs."""
-    first = promises.of_pod(pod.uid).of(CpuHoldings).first_set(now.name) or own
+    first = promises.of_pod(pod.uid).of(CpuHoldings).remaining_first_set(now.name) or own
     if now.cpus < len(first) and not manager.keeps_first:
         first = CpuSet()
     if now.cpus < len(first):
@@ -161,7 +161,7 @@ def _refuse_split_cores(manager: CpuManager, question: Question) -> NotResized |
 def _store_chosen_cpus(promises: Promises, uid: str, name: str, own: CpuSet, chosen: CpuSet) -> Promises:
     held = promises.of_pod(uid)
     holdings = held.of(CpuHoldings)
-    first = (holdings.first_set(name) or own) & chosen
+    first = (holdings.remaining_first_set(name) or own) & chosen
     cpus_of_others = CpuSet()
     for other, cpus in holdings.cpus:
         cpus_of_others |= CpuSet() if other == name else cpus

@@ -219,7 +219,7 @@ def _split_by_affinity(
 def _pick_preferred(
     pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
 ) -> list[PoolDevice]:
-    """Complete the first devices from the rest. Among these the plugin's preference decides (kubelet: devicesToAllocate)."""
+    """Complete the first devices from the rest, with the devices that the plugin prefers before others (kubelet: devicesToAllocate)."""
     preferred = frozenset[str]()
     if pool.plugin is not None:
         required = tuple(device.id for device in first)

@@ -172,9 +172,7 @@ def _explain_change(manager: MemoryManager, old_nodes: NumaSet, *, lacks: bool) 
     if lacks:
         parts.append(f"degraded: no NUMA node has room for what it asks for; {AGAIN}")
     elif not parts:
-        parts.append(
-            "memory of its own is available now" if not old_nodes else "its memory could not stay where it was"
-        )
+        parts.append("memory can be allocated to it now" if not old_nodes else "its memory could not stay where it was")
     return "; ".join(parts)
 
 

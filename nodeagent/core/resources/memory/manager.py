@@ -63,7 +63,7 @@ class MemoryManager(Struct, frozen=True):
 
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the memory manager, with kubelet's texts, and stop at kubelet's first error."""
+    """Build the memory manager. If the machine or the configuration is unsuitable, return the errors in kubelet's words instead."""
     unknown = judge_memory_policy(placement)
     if unknown:
         return unknown

@@ -161,7 +161,7 @@ class Jobs:
                     "the agent is starting",
                     hint="try again when `systemctl status nodeagent` says that it is ready",
                 )
-            # The order must survive a restart, also if the clock was set back.
+            # The order must survive a restart, even if the clock was set back.
             last_ms = max((job.record.since_ms for job in self._jobs.values()), default=0)
             since_ms = max(now_ms, last_ms + 1) if ticket else 0
             record = JobRecord(

@@ -285,7 +285,7 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def needs_every_turn(self) -> bool:
-        return self.is_served  # its calls come at any time, and are no observations
+        return self.is_served  # the runtime calls at any time, and observations don't show its calls
 
     @property
     def is_unsettled(self) -> bool:

@@ -62,7 +62,7 @@ def find_device_access(
                 return f"the device plugin of {resource} names {named.source}: {err.strerror}"
             is_block = stat.S_ISBLK(there.st_mode)
             if not is_block and not stat.S_ISCHR(there.st_mode):
-                return f"the device plugin of {resource} names {named.source}, which is no device file"
+                return f"the device plugin of {resource} names {named.source}, which is not a device file"
             number = there.st_rdev
             found[named.path] = DeviceFile(named.path, is_block, os.major(number), os.minor(number))
         parts.append(part)

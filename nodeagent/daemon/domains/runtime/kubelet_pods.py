@@ -110,7 +110,7 @@ class PodsApi:
                 try:
                     yield read_pod(kubelet.call(GET_POD, request, METADATA), uid)
                 except KubeletPodError as err:
-                    raise GrpcError(KUBELET, self._path, f"its answer is no pod: {err}") from err
+                    raise GrpcError(KUBELET, self._path, f"its answer is not a pod: {err}") from err
                 except GrpcError as err:
                     if err.status != Status.NOT_FOUND:
                         raise

@@ -45,7 +45,7 @@ class CgroupReadings:
         self._in_doubt_below.add("")
 
     def doubt(self, path: str, file: str = "") -> None:
-        """Read a cgroup again at the next refresh, with all others that the change of the file may have changed.
+        """Read a cgroup again at the next refresh, and all cgroups that the change of its file may affect.
 
         Args:
             path: path of a cgroup that was made, removed or changed.

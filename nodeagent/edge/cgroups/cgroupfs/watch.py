@@ -214,7 +214,9 @@ class _Watching:
         if watch in self._outside:
             is_wanted = bool(mask & (_CREATE | _MOVED_TO | _MODIFY)) and name in self._outside[watch]
             if is_wanted and name:
-                self._note(self._root, _EVENTS)  # of ours, nothing has changed; but the agent has to look
+                self._note(
+                    self._root, _EVENTS
+                )  # no cgroup of the agent has changed, but the agent has to look at the other one
             elif is_wanted:
                 self.changes = None
             return is_wanted
