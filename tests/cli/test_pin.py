@@ -155,7 +155,7 @@ def test_what_is_no_unit_with_processes_is_not_pinned(node: Node, name: str) -> 
 
 def test_wrong_amounts_are_named(node: Node) -> None:
     err = wrongly_used(node("pin", "db", "--cpus", "2", "--memory", "64MB"))
-    assert "argument --memory: '64MB': MB is not a unit: 64M or 64Mi" in err
+    assert '--memory "64MB": MB is not a unit: 64M or 64Mi' in err
     assert node.files() == []
 
 

@@ -108,7 +108,7 @@ def test_the_command_is_isolated_from_its_caller(tmp_path: Path, host: Host) -> 
     for words in (
         ("--version",),
         ("check", "--help"),
-        ("job", "--cpus", "1", "--socket", "s", "--memory", "1", "--", "a"),
+        ("job", "--cpus", "1", "--socket", "s", "--memory", "1Gi", "--", "a"),
     ):
         done = subprocess.run(
             [command, *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False

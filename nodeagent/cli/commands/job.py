@@ -75,16 +75,12 @@ _PLAIN = {
     for name in ("cpus", "memory", "hugepages_2Mi", "hugepages_1Gi", "numa", "near", "name", "socket", "device")
 }
 """Attribute of each plain option."""
-_AMOUNTS = frozenset({"--cpus", "--memory", "--hugepages-2Mi", "--hugepages-1Gi"})
-_PLAIN_UNITS = frozenset({"", "k", "M", "G", "Ki", "Mi", "Gi"})
-"""Units of a plain amount. The parser judges all others."""
 
 
 def read_plain_words(words: Sequence[str]) -> PlainOptions | None:
     """Read the words after `job` as the parser does, if they have the plain form. Returns None for all other forms.
 
-    In the plain form, each word before `--` is a plain option in full, with its value, each amount is a whole number and a usual unit,
-    and a command follows.
+    In the plain form, each word before `--` is a plain option in full, with its value, and a command follows.
     """
     options = PlainOptions()
     rest = iter(words)
@@ -95,10 +91,6 @@ def read_plain_words(words: Sequence[str]) -> PlainOptions | None:
         spelling, equals, value = word.partition("=")
         value = value if equals else next(rest, "")
         if spelling not in _PLAIN or value[:1] in {"", "-"}:
-            return None
-        if spelling in _AMOUNTS and (value[0] not in "123456789" or value.lstrip("0123456789") not in _PLAIN_UNITS):
-            return None
-        if spelling == "--numa" and not value.isdigit():
             return None
         if spelling == "--device":
             options.device.append(value)

@@ -80,14 +80,3 @@ def amount(text: str) -> str:
     if given.nano <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
     return text
-
-
-def numa_node(text: str) -> str:
-    """Return the number of a NUMA node as it was given.
-
-    Raises:
-        argparse.ArgumentTypeError: the text isn't a number from 0.
-    """
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a NUMA node")
-    return text

@@ -12,27 +12,23 @@ _PAGES = ("2Mi", "1Gi")
 
 def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for CPUs, memory and devices."""
-    from nodeagent.cli.support.numeric_arguments import amount, numa_node
     from nodeagent.core.model.topology import CORE_CLASSES
 
     parser.add_argument(
         "--cpus",
         required=True,
-        type=amount,
         metavar="N",
         help="CPUs: a whole number for exclusive CPUs, or a fraction such as 500m",
     )
-    parser.add_argument("--memory", required=True, type=amount, metavar="AMOUNT", help="memory, such as 4Gi")
+    parser.add_argument("--memory", required=True, metavar="AMOUNT", help="memory, such as 4Gi")
     for size in _PAGES:
         parser.add_argument(
             f"--hugepages-{size}",
-            type=amount,
             metavar="AMOUNT",
             help=f"memory in huge pages of {size}, in addition to --memory",
         )
     parser.add_argument(
         "--numa",
-        type=numa_node,
         metavar="N",
         help="exclusive CPUs and memory of this NUMA node only; refused without room there",
     )
