@@ -86,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
         return _print(options, describe_reservations(document["reservations"], document["atMs"]), "no reservations\n")
     if options.cancel is not None:
         answer = call(options.socket, "cancel-reservation", timeout_seconds=TURN_CALL_SECONDS, name=options.cancel)
-        return _print(options, describe_reservations([answer["reservation"]], _read_now_ms()), "", "cancelled:\n")
+        document = describe_reservations([answer["reservation"]], _read_now_ms())
+        sys.stdout.write(render_document(document, options.output, lambda _: f"cancelled {options.cancel}\n"))
+        return 0
     if options.cpus is None or options.span is None:
         options.parser.error("--cpus and --for are needed together")
     asked: dict[str, object] = {
