@@ -7,11 +7,13 @@ milliseconds.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import re
 import signal
 
-_SYS_CLONE3 = 435  # on all architectures
-_CLONE_INTO_CGROUP = 0x2_0000_0000  # linux/sched.h
+_SYS_CLONE3 = 435  # on x86-64 and arm64
+CLONE_INTO_CGROUP = 0x2_0000_0000  # linux/sched.h
 
 
 class CloneArguments(ctypes.Structure):
@@ -35,6 +37,10 @@ class CloneArguments(ctypes.Structure):
     )
 
 
+FIRST_KERNEL = (6, 4)
+"""Before, the kernel leaves the child with the CPUs and memory nodes of its parent instead of its cgroup's, but for releases with the fix
+of April 2023 (cpuset_fork in kernel/cgroup/cpuset.c).
+"""
 # calls by PyDLL keep the lock of the interpreter, as os.fork does
 _program = ctypes.PyDLL(None, use_errno=True)
 _program.syscall.restype = ctypes.c_long
@@ -44,10 +50,12 @@ def fork_into(cgroup: str) -> int:
     """Fork as os.fork does, with the child in a cgroup from the start. The process must have no other threads.
 
     Raises:
-        OSError: the kernel can't do this, or the cgroup takes no processes.
+        OSError: the kernel can't do this, or does it wrongly, or the cgroup takes no processes.
     """
+    if tuple(map(int, re.findall(r"[0-9]+", os.uname().release)[:2])) < FIRST_KERNEL:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), cgroup)
     directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    arguments = CloneArguments(flags=_CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=directory)
+    arguments = CloneArguments(flags=CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=directory)
     size = ctypes.c_size_t(ctypes.sizeof(arguments))
     _program.PyOS_BeforeFork()
     pid: int = _program.syscall(ctypes.c_long(_SYS_CLONE3), ctypes.byref(arguments), size)

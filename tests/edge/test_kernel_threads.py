@@ -62,6 +62,7 @@ def test_without_a_rescan_only_what_is_new_is_told_apart_and_each_affinity_is_re
     processes.put(77, "bash", 0)
     threads = KernelThreads(str(processes.directory))
     threads.find()
+    threads.find()  # looks again at what it saw for the first time
     for pid in (2, 77):
         (processes.directory / str(pid) / "stat").unlink()  # reading it would be an ended process
     (processes.directory / "77/status").unlink()
@@ -79,6 +80,24 @@ def test_a_rescan_finds_that_a_new_worker_is_bound(processes: Processes) -> None
     assert threads.find(rescan=False)
     processes.put(5, "kworker/u8:1", KERNEL | BOUND)
     assert threads.find() == {}
+
+
+def test_a_thread_that_enters_a_cgroup_just_after_it_has_appeared_is_left_out_at_the_next_look(
+    processes: Processes,
+) -> None:
+    processes.put(4, "vhost-77", KERNEL)
+    threads = KernelThreads(str(processes.directory))
+    assert threads.find(rescan=False)
+    processes.put(4, "vhost-77", KERNEL, cgroup="0::/machine.slice")
+    assert threads.find(rescan=False) == {}
+
+
+def test_a_thread_that_comes_back_from_a_cgroup_is_found_by_a_rescan(processes: Processes) -> None:
+    processes.put(6, "kswapd0", KERNEL, cgroup="0::/cset")
+    threads = KernelThreads(str(processes.directory))
+    assert threads.find() == threads.find() == {}
+    processes.put(6, "kswapd0", KERNEL)
+    assert threads.find().keys() == {ThreadKey(6, 9)}
 
 
 def test_a_later_process_with_the_same_id_is_another(processes: Processes) -> None:

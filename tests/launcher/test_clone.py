@@ -10,7 +10,7 @@ from nodeagent.launcher import clone
 
 
 def test_a_child_is_one_like_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(clone, "_CLONE_INTO_CGROUP", 0)
+    monkeypatch.setattr(clone, "CLONE_INTO_CGROUP", 0)
     ours, theirs = os.pipe()
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     pid = clone.fork_into(str(tmp_path))
@@ -30,3 +30,13 @@ def test_a_directory_that_is_no_cgroup_takes_no_child(tmp_path: Path) -> None:
     assert refused.value.errno == errno.EBADF
     with pytest.raises(FileNotFoundError):
         clone.fork_into(str(tmp_path / "none"))
+
+
+def test_a_kernel_that_would_leave_a_child_the_cpus_of_its_parent_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clone, "CLONE_INTO_CGROUP", 0)
+    monkeypatch.setattr(clone, "FIRST_KERNEL", (99, 0))
+    with pytest.raises(OSError, match=str(tmp_path)) as refused:
+        clone.fork_into(str(tmp_path))
+    assert refused.value.errno == errno.ENOSYS

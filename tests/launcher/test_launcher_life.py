@@ -79,6 +79,13 @@ def test_an_end_that_no_launcher_saw_is_unknown(launcher: LauncherProcess) -> No
     assert json.loads((launcher.state / "run.json").read_bytes())["unknown"] == "launcher_restarted"
 
 
+def test_a_deleted_socket_is_told_even_with_a_connection_to_its_launcher(launcher: LauncherProcess) -> None:
+    launcher.client.hello()
+    launcher.socket.unlink()
+    with pytest.raises(LauncherError, match="No such file or directory"):
+        launcher.client.hello()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "end"),
     [

@@ -28,7 +28,7 @@ has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
 _MOST_BYTES = 65536
-"""More than the longest of these files, a mask of 8,192 CPUs. The kernel returns such a file in one read."""
+"""More than the longest of these files, a mask of 8,192 CPUs."""
 
 
 class HostSettingsFiles:
@@ -251,10 +251,13 @@ def _read_text(path: str) -> str:
 
 
 def _read_with_mode(path: str) -> tuple[int, str]:
-    """Read a small file, and the bits of its mode."""
+    """Read a small file of one line, and the bits of its mode. The kernel returns at most a page of a long list of CPUs in a read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.fstat(descriptor).st_mode, os.read(descriptor, _MOST_BYTES).decode("ascii", "replace")
+        mode, text = os.fstat(descriptor).st_mode, b""
+        while not text.endswith(b"\n") and (piece := os.read(descriptor, _MOST_BYTES)):
+            text += piece
+        return mode, text.decode("ascii", "replace")
     finally:
         os.close(descriptor)
 

@@ -55,17 +55,18 @@ class KernelThreads:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._known: dict[tuple[str, int], tuple[ThreadKey, str] | None] = {}
-        """Identity and name of each movable kernel thread, None for other processes. The key is the name and the inode of the process's
-        directory. A later process with the same id has another inode (proc_flush_pid in fs/proc/base.c).
+        self._known: dict[tuple[str, int], _Look] = {}
+        """The last look at each process. The key is the name and the inode of the process's directory. A later process with the same id has
+        another inode (proc_flush_pid in fs/proc/base.c).
         """
 
     def find(self, *, rescan: bool = True) -> dict[ThreadKey, KernelThread]:
         """Return the movable kernel threads. Threads that end meanwhile are left out.
 
         Args:
-            rescan: whether known threads are checked again. The kernel binds a new worker, or moves it into a cgroup, after it has
-                appeared. Otherwise only their affinities are read. Other processes never become movable threads.
+            rescan: whether known threads are checked again, as one may leave or enter a cgroup. Otherwise only affinities are read, but
+                for threads that the last call saw for the first time: the kernel binds a thread, or moves it into a cgroup, after it has
+                appeared.
 
         Raises:
             KernelThreadsError: the processes can't be listed, or a thread can't be read.
@@ -79,13 +80,13 @@ class KernelThreads:
         for process in there:
             directory = f"{self._proc}/{process[0]}"
             try:
-                identity = known.get(process)
-                if process not in known or (rescan and identity is not None):
-                    identity = _identify(directory)
-                if identity is not None:
+                look = known.get(process)
+                if look is None or (not look.is_final and (rescan or look.is_first)):
+                    look = _look_at(directory, is_first=look is None)
+                if look.thread is not None:
                     # unlike sched_getaffinity(2), /proc/PID/status has offline CPUs, too
-                    found[identity[0]] = KernelThread(identity[1], parse_allowed_cpus(_read(f"{directory}/status")))
-                self._known[process] = identity
+                    found[look.thread] = KernelThread(look.name, parse_allowed_cpus(_read(f"{directory}/status")))
+                self._known[process] = look
             except (FileNotFoundError, ProcessLookupError):
                 continue
             except OSError as err:  # a thread that is left out would count as ended
@@ -93,11 +94,21 @@ class KernelThreads:
         return found
 
 
-def _identify(directory: str) -> tuple[ThreadKey, str] | None:
+class _Look(Struct, frozen=True):
+    thread: ThreadKey | None
+    """None means that it can't be moved."""
+    name: str
+    is_first: bool
+    is_final: bool
+    """Whether no later look can find a movable thread: it is bound, or is not a kernel thread."""
+
+
+def _look_at(directory: str, *, is_first: bool) -> _Look:
     stat = _read_stat(directory)
-    if not stat.is_kernel_thread or stat.is_bound or not _read(f"{directory}/cgroup").strip().endswith("0::/"):
-        return None
-    return ThreadKey(int(directory.rpartition("/")[2]), stat.start_ticks), stat.name
+    is_final = not stat.is_kernel_thread or stat.is_bound
+    is_movable = not is_final and _read(f"{directory}/cgroup").strip().endswith("0::/")
+    key = ThreadKey(int(directory.rpartition("/")[2]), stat.start_ticks)
+    return _Look(key if is_movable else None, stat.name, is_first, is_final)
 
 
 _MOST_BYTES = 65536

@@ -1,4 +1,4 @@
-"""Client of the launcher's socket, with one connection per request.
+"""Client of the launcher's socket, with a connection that is kept from request to request.
 
 Every request can be repeated after an error, because the launcher starts each id once, and keeps an exit status until the agent
 acknowledges it.
@@ -65,8 +65,10 @@ class Changes(Struct, frozen=True):
 class LauncherClient:
     def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
         self._path = path
-        self._idle: list[socket.socket] = []
-        """Connection for the next request, if an earlier one has left it."""
+        self._kept: tuple[int, socket.socket] | None = None
+        """Connection for the next request, if an earlier one has left it, with the inode of the launcher's socket. It isn't used once the
+        socket is deleted or replaced, as nobody else could reach this launcher then.
+        """
         self._subscription: socket.socket | None = None
         self._closed = False
 
@@ -180,18 +182,22 @@ class LauncherClient:
         if len(request) > protocol.MAX_REQUEST_BYTES:
             raise LauncherError(self._path, f"a request of {len(request)} bytes, at most {protocol.MAX_REQUEST_BYTES}")
         try:
-            # An answer may be lost with a launcher that executes a new version of itself. Each request may be repeated.
-            with contextlib.suppress(ConnectionError, IndexError):
-                if answer := self._exchange(self._idle.pop(), request):
-                    return answer
-            answer = self._exchange(self._connect(ANSWER_SECONDS), request)
+            inode, answer = self._path.stat().st_ino, b""
+            kept, self._kept = self._kept, None
+            if kept is not None and kept[0] != inode:
+                kept[1].close()
+            elif kept is not None:
+                # a request may be lost with a launcher that executes a new version of itself; each may be repeated
+                with contextlib.suppress(ConnectionError):
+                    answer = self._exchange(kept[1], request, inode)
+            answer = answer or self._exchange(self._connect(ANSWER_SECONDS), request, inode)
         except OSError as err:
             raise LauncherError(self._path, err.strerror or str(err)) from err
         if not answer:
             raise LauncherError(self._path, "it closed the connection without an answer")
         return answer
 
-    def _exchange(self, stream: socket.socket, request: bytes) -> bytes:
+    def _exchange(self, stream: socket.socket, request: bytes, inode: int) -> bytes:
         """Send a request and return the answer, which is empty if the connection was closed. Otherwise the connection is kept."""
         try:
             stream.send(request)
@@ -199,15 +205,15 @@ class LauncherClient:
         except OSError:
             stream.close()
             raise
-        if answer and not self._idle:
-            self._idle.append(stream)
+        if answer and self._kept is None:
+            self._kept = inode, stream
         else:
             stream.close()
         return answer
 
     def __del__(self) -> None:
-        for stream in self._idle:
-            stream.close()
+        if self._kept is not None:
+            self._kept[1].close()
 
     def _connect(self, timeout_seconds: float | None) -> socket.socket:
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
