@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
+from nodeagent.edge.transport.local_api_client import call
 from tests.support import shares
 
 _EXAMPLES = 100
@@ -20,6 +21,10 @@ settings.register_profile(
 )
 # pytest --hypothesis-profile=search looks for what those examples leave out.
 settings.register_profile("search", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+# A client gives up after some seconds. A slow machine must not fail a test for that.
+assert call.__kwdefaults__ is not None
+call.__kwdefaults__["timeout_seconds"] = 120.0
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -163,6 +163,6 @@ def render_reservations(
             )
         else:
             state = f"has begun, ends {format_time_until(one['untilMs'] - at_ms)}"
-        state += "" if one["hasRoom"] else ", without room: pods that aren't jobs hold it"
+        state += "" if one["hasRoom"] else ", without room: other pods hold it, or the machine has less"
         rows.append((one["name"], name_user(one["user"]), one["cpus"], one["memory"] or "none", state))
     return "\n".join([*format_table(rows, width), ""]) if reservations else ""

@@ -954,6 +954,15 @@ def test_with_idle_siblings_a_job_has_the_cpus_that_it_asks_for_and_takes_whole_
     assert ask("four", "64", "idleSiblings=true")["refused"]["cpus"] == "128"
 
 
+@pytest.mark.parametrize("quiet", [None, "quiet"])
+@pytest.mark.parametrize("left_out", ["cpu", "memory"])
+def test_a_job_has_cpus_and_memory_whoever_asks(served: Daemon, left_out: str, quiet: str | None) -> None:
+    amounts = {name: amount for name, amount in {"cpu": "1", "memory": "64Mi"}.items() if name != left_out}
+    more = {} if quiet is None else {"quiet": quiet}
+    with pytest.raises(ApiError, match=f"malformed request for a job: it has no {left_out}"):
+        call(f"{served.directory}/{JOB_SOCKET}", "job", name="one", amounts=amounts, **more)
+
+
 def test_cores_of_several_sizes_leave_open_how_many_siblings_are_idle(served: Daemon) -> None:
     odd = served.agent.node.topology
     odd = Topology.of(odd.cpus[:-1], odd.numa)

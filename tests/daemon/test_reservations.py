@@ -328,6 +328,45 @@ def test_users_reserve_within_their_bounds_and_use_their_own(daemon: Daemon, mon
         as_user(daemon, "reserve", name="c", **asked)
 
 
+def test_cpus_of_a_cancelled_reservation_count_and_memory_without_one_always_does(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
+    bounds = JobBounds("runners", max_cpus=Quantity.of(2), max_memory=Quantity.parse("128Mi"))
+    configured = replace(daemon.agent.node.config, jobs=bounds)
+    daemon.agent.memory = replace(daemon.agent.memory, node=replace(daemon.agent.node, config=configured))
+    made = keep(daemon, "night", 4, 0)  # by root, so it may be larger
+    one = {"cpu": "2", "memory": "64Mi"}
+    with pytest.raises(JobRequestError, match=r"129Mi of memory and huge pages together, jobs\.maxMemory is 128Mi"):
+        as_user(daemon, "job", name="big", amounts={"cpu": "4", "memory": "129Mi"}, reservation="night")
+    inside = asks_inside(owners, daemon, "inside", "night", 4)
+    daemon.rest()
+    assert len(placement(inside).exclusive_cpus) == 4
+    daemon.jobs.reservations.cancel(made)
+    with pytest.raises(JobRequestError, match=r"6 CPUs together, jobs\.maxCPUs is 2"):
+        as_user(daemon, "job", name="more", amounts=one)
+
+
+def test_a_name_is_free_again_once_the_jobs_of_its_last_reservation_have_ended(served: Daemon, owners: Owners) -> None:
+    reserve(served, "night", 5, 0, 2 * HOUR)
+    inside = asks_inside(owners, served, "inside", "night", 5)
+    served.rest()
+    assert placement(inside)
+    ask(served, "cancel-reservation", name="night")
+    with pytest.raises(ApiError, match="a job of the last reservation night has not ended"):
+        reserve(served, "night", 2, 0)
+    owners.ends("inside")
+    served.rest()
+    assert reserve(served, "night", 2, 0)["reservation"]["name"] == "night"
+
+
+def test_a_reservation_that_nothing_could_meet_holds_up_nobody(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Reservation] = []
+    monkeypatch.setattr(served.jobs.reservations, "hold", held.append)
+    assert "refused" in reserve(served, "huge", 1000, 0)
+    assert held == []
+
+
 def test_what_cannot_be_saved_is_not_reserved(served: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     made = keep(served, "first", 1, HOUR)
     path = served.directory / FILE
@@ -357,6 +396,11 @@ def test_a_file_that_is_no_list_of_reservations_is_set_aside(daemon: Daemon) -> 
     assert (daemon.directory / f"{FILE}.aside-1").read_bytes() == content
     daemon.start()
     assert daemon.jobs.reservations.list_current() == (made,)
+    path.write_bytes(whole.replace(b'"cpu"', b'"example.com/nic"'))
+    daemon.start()
+    assert daemon.jobs.reservations.list_current() == ()
+    path.unlink()  # by an administrator, and then there is nothing to set aside
+    keep(daemon, "third", 1, HOUR)
     path.unlink()
     path.symlink_to("/etc/passwd")
     daemon.start()

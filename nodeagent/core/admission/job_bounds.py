@@ -1,13 +1,18 @@
 """Limits for the jobs of an ordinary user. All jobs of one user together must stay within the limits. Root has no limits."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
 
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
+_NONE: Mapping[str, Container[str]] = MappingProxyType({})
 
-def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: int = 0) -> str | None:
+
+def find_exceeded_bound(
+    bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: Mapping[str, Container[str]] = _NONE
+) -> str | None:
     """Return a text about the limit that a job would exceed together with the user's other jobs. None means that the job stays within all
     limits.
 
@@ -15,12 +20,12 @@ def find_exceeded_bound(bounds: JobBounds, held: Iterable[Pod], job: Pod, reserv
         bounds: the limits.
         held: the user's other jobs.
         job: the job.
-        reserved: number of the user's jobs in reservations, which have limits of their own.
+        reserved: the resources that count as a reservation's instead, by the UID of the pod in it.
     """
     pods = (*held, job)
-    if len(pods) + reserved > bounds.max_per_user:
-        return f"it would be your job number {len(pods) + reserved} at once, jobs.maxPerUser is {bounds.max_per_user} for you"
-    return _find_exceeded_amount(bounds, pods, "jobs")
+    if len(pods) > bounds.max_per_user:
+        return f"it would be your job number {len(pods)} at once, jobs.maxPerUser is {bounds.max_per_user} for you"
+    return _find_exceeded_amount(bounds, pods, "jobs", reserved)
 
 
 def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new: Pod) -> str | None:
@@ -28,26 +33,28 @@ def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new:
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:
         return f"it would be your reservation number {len(pods)}, jobs.maxReservations is {bounds.max_reservations} for you"
-    return _find_exceeded_amount(bounds, pods, "reservations")
+    return _find_exceeded_amount(bounds, pods, "reservations", _NONE)
 
 
-def _find_exceeded_amount(bounds: JobBounds, pods: tuple[Pod, ...], what: str) -> str | None:
-    cpus = Quantity(sum(_sum_limits(pod, CPU) for pod in pods))
+def _find_exceeded_amount(
+    bounds: JobBounds, pods: tuple[Pod, ...], what: str, reserved: Mapping[str, Container[str]]
+) -> str | None:
+    cpus = Quantity(sum(_sum_limits(pod, reserved, CPU) for pod in pods))
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
         has_idle = any(pod.quiet is not None and pod.quiet.settings.idle_siblings for pod in pods)
         counted = f"{cpus} CPUs together, idle siblings included" if has_idle else f"{cpus} CPUs together"
         return f"your {what} would have {counted}, jobs.maxCPUs is {bounds.max_cpus} for you"
-    memory = Quantity.of_bytes(sum(_sum_limits(pod, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
+    memory = Quantity.of_bytes(sum(_sum_limits(pod, reserved, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
         return f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory} for you"
     return None
 
 
-def _sum_limits(pod: Pod, *names: str) -> int:
-    """Sum the containers' limits for resources with one of these prefixes, in billionths."""
+def _sum_limits(pod: Pod, reserved: Mapping[str, Container[str]], *names: str) -> int:
+    """Sum the containers' limits for resources with one of these prefixes that aren't reserved, in billionths."""
     return sum(
         amount.nano
         for container in pod.containers
         for name, amount in container.resources.limits
-        if name.startswith(names)
+        if name.startswith(names) and name not in reserved.get(pod.uid, ())
     )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
@@ -18,8 +18,12 @@ def make_reservation(
     """Create a reservation.
 
     Raises:
-        PodOptionError: no job can have this name or these amounts.
+        PodOptionError: no job can have this name or these amounts, or something else than CPUs and memory would be reserved.
     """
+    if CPU not in amounts or amounts.keys() - {CPU, MEMORY}:
+        raise PodOptionError(
+            "only CPUs, and memory with them, can be reserved", hint="`nodeagent reserve --help` describes the options"
+        )
     pod = job_pod(name, uid, {MEMORY: _LEAST_MEMORY} | dict(amounts))
     return Reservation(name, user, pod, from_ms, until_ms, has_memory=MEMORY in amounts)
 

@@ -43,3 +43,11 @@ def test_idle_siblings_count_and_the_text_says_so() -> None:
 def test_huge_pages_count_as_memory() -> None:
     asked = pod("asked", cgroup_only("main", cpu="1", memory="512Mi", hugepages_2Mi="514Mi"))
     assert "1026Mi of memory and huge pages" in (find_exceeded_bound(FOUR, (), asked) or "")
+
+
+def test_what_a_reservation_has_does_not_count_for_the_jobs_in_it() -> None:
+    asked = pod("asked", cgroup_only("main", cpu="6", memory="900Mi"))
+    assert "6 CPUs" in (find_exceeded_bound(FOUR, (), asked) or "")
+    assert find_exceeded_bound(FOUR, (), asked, {asked.uid: {"cpu"}}) is None
+    assert "1156Mi of memory" in (find_exceeded_bound(FOUR, [SMALL], asked, {asked.uid: {"cpu"}}) or "")
+    assert find_exceeded_bound(FOUR, [SMALL], asked, {asked.uid: {"cpu", "memory"}}) is None

@@ -53,11 +53,17 @@ class JobQueue:
         """Describe all jobs, whoever asks: who shares a machine may know who waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
-    async def find_obstacle(self, new: Reservation, state: NodeState) -> str | None:
-        """Return a text about why a reservation can't be made after the turn that has left this state. None means that it can."""
+    async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:
+        """Return a text about why a reservation can't be made. None means that it can.
+
+        Args:
+            new: the reservation.
+            state: the state that a turn has left. None means the last one.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find_obstacle, new, state)
 
-    def _find_obstacle(self, new: Reservation, state: NodeState) -> str | None:
+    def _find_obstacle(self, new: Reservation, state: NodeState | None) -> str | None:
+        state = self._agent.view.state if state is None else state
         source = self._make_source(self._jobs.list_records(), self._jobs.reservations.list_current())
         now_ms, lead_ms = read_clocks()
         waiting = list_waiting(state, source)[:MOST_EXPECTED]

@@ -17,7 +17,7 @@ from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.quiet import list_quiet_settings
 from nodeagent.core.model.config import DEFAULT_WEIGHT, JobBounds
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import CPU, Pod
+from nodeagent.core.model.pod import CPU, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.quiet import Profile, QuietRequest
 from nodeagent.core.model.reservation import Reservation
@@ -99,6 +99,10 @@ class JobRequests:
             reservation = asked.read_optional("reservation", JsonValue.text, "")
         except MisfitError as err:
             raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
+        if missing := {CPU, MEMORY} - amounts.keys():
+            raise JobRequestError(
+                f"malformed request for a job: it has no {min(missing)}", hint="ask with `nodeagent job`"
+            )
         if wait_seconds and not ticket:
             raise JobRequestError("malformed request for a job: the ticket is empty", hint="ask with `nodeagent job`")
         pod, request = self._make_pod(name, amounts, (numa_node, core_class, near), quiet)
@@ -272,6 +276,10 @@ class JobRequests:
                 hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
             )
 
+    def has_jobs_in(self, reservation: str) -> bool:
+        """Whether a job has been started, or waits, in a reservation of this name, even if that one is cancelled."""
+        return any(record.reservation == reservation for record in self._jobs.list_records())
+
     def find_reservation(self, name: str, user: int) -> Reservation:
         """Return a user's reservation. Root and the agent's own user have all.
 
@@ -336,8 +344,8 @@ class JobRequests:
     async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
         """Return the user's bounds, None without any, once they allow another job.
 
-        Wait while only ended jobs that still hold something exceed them. A job in a reservation counts as one job, and its amounts count as
-        the reservation's.
+        Wait while only ended jobs that still hold something exceed them. A job in a reservation counts as one job. What the reservation
+        has counts as the reservation's, and the job's other amounts count.
 
         Raises:
             JobRequestError: the user may run no jobs or doesn't have the reservation, or the running jobs and this one exceed the bounds.
@@ -357,12 +365,18 @@ class JobRequests:
             )
         while True:
             living, ended = self._jobs.records_of_user(user)
-            passed = _find_exceeded(bounds, living, pod, reservation)
+            passed = self._find_exceeded(bounds, living, pod, reservation)
             if passed is not None:
                 raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
-            if _find_exceeded(bounds, (*living, *ended), pod, reservation) is None:
+            if self._find_exceeded(bounds, (*living, *ended), pod, reservation) is None:
                 return bounds
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _find_exceeded(self, bounds: JobBounds, jobs: Sequence[JobRecord], pod: Pod, reservation: str) -> str | None:
+        reserved = {one.name: one.amounts.keys() for one in self._jobs.reservations.list_current()}
+        inside = {job.pod.uid: reserved.get(job.reservation, ()) for job in jobs}
+        inside[pod.uid] = reserved.get(reservation, ())
+        return find_exceeded_bound(bounds, [job.pod for job in jobs], pod, inside)
 
     def _bounds(self) -> JobBounds:
         bounds = self._agent.node.config.jobs
@@ -405,8 +419,3 @@ def _find_bounds(user: int, bounds: JobBounds) -> JobBounds | None:
         if find_user_id(share.user) == user if share.user else is_member(user, share.group):
             return bounds.apply_share(share)
     return bounds
-
-
-def _find_exceeded(bounds: JobBounds, jobs: Sequence[JobRecord], pod: Pod, reservation: str) -> str | None:
-    outside = [job.pod for job in jobs if not job.reservation and not reservation]
-    return find_exceeded_bound(bounds, outside, pod, len(jobs) - len(outside))

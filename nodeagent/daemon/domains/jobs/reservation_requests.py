@@ -7,7 +7,6 @@ from typing import Any
 
 from nodeagent.core.admission.job_bounds import find_exceeded_reservation_bound
 from nodeagent.core.model.config import JobBounds
-from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.daemon.domains.jobs.job_queue import JobQueue
 from nodeagent.daemon.domains.jobs.job_requests import JobRequests
@@ -76,6 +75,11 @@ class ReservationRequests:
             raise ReservationError(
                 f"there is a reservation {new.name} already", hint="choose another --name, or cancel that one"
             )
+        if self._requests.has_jobs_in(new.name):
+            raise ReservationError(
+                f"a job of the last reservation {new.name} has not ended",
+                hint="choose another --name, or wait for its end",
+            )
         of_user = [one.pod for one in known if one.user == new.user]
         passed = None if bounds is None else find_exceeded_reservation_bound(bounds, of_user, new.pod)
         if passed is not None or len(known) >= MOST:
@@ -92,6 +96,9 @@ class ReservationRequests:
         """
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
+                obstacle = await self._queue.find_obstacle(new)
+                if obstacle is not None:  # nobody waits for what is refused anyway
+                    return obstacle
                 state = await asyncio.wrap_future(self._reservations.hold(new))
             obstacle = await self._queue.find_obstacle(new, state)
             if obstacle is None:
@@ -132,8 +139,6 @@ def _make(name: str, user: int, amounts: Mapping[str, str], from_ms: int, for_ms
         raise ReservationError("--from must be a time from now to 31 days ahead", hint=_HINT)
     if not _MIN_LENGTH_MS <= for_ms <= _MAX_LENGTH_MS:
         raise ReservationError("--for must be a time from 1m to 168h", hint=_HINT)
-    if CPU not in amounts or amounts.keys() - {CPU, MEMORY}:
-        raise ReservationError("only CPUs, and memory with them, can be reserved", hint=_HINT)
     try:
         return make_reservation(name, user, str(uuid.uuid4()), amounts, from_ms, from_ms + for_ms)
     except PodOptionError as err:

@@ -1,5 +1,6 @@
 """Reservations of the node: in a file that survives a loss of power, and in the source of jobs."""
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -119,7 +120,8 @@ class Reservations:
     def _replace(self, kept: tuple[Reservation, ...]) -> None:
         kept = tuple(sorted(kept, key=lambda one: (one.from_ms, one.name)))
         if self._is_unusable:
-            state_files.set_aside(self._path)
+            if os.path.lexists(self._path):
+                state_files.set_aside(self._path)
             self._is_unusable = False
         state_files.write_atomically(self._path, format_reservations(kept))
         with self._lock:
