@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.launcher.clients import Clients
-from nodeagent.launcher.clone import fork_into
 from nodeagent.launcher.order import (
     MAX_CPU,
     MAX_ID,
@@ -283,15 +282,9 @@ class Launcher:
         # the child must not run the launcher's signal handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
         try:
-            pid = None
-            if order.cgroup is not None:
-                with contextlib.suppress(OSError):  # the child enters then by itself, and reports why it can't
-                    pid = fork_into(order.cgroup)
-            is_there = pid is not None
-            if pid is None:
-                pid = os.fork()
+            pid = os.fork()
             if pid == 0:
-                become_process(order, self.root, self.journal, link, is_there=is_there)
+                become_process(order, self.root, self.journal, link)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid

@@ -27,16 +27,9 @@ def list_handled_signals() -> tuple[int, ...]:
     return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
 
 
-def become_process(order: Order, root: Path | None, journal: str, link: int, *, is_there: bool = False) -> NoReturn:
+def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
     """Execute the container's command, or send the stage that failed through the link. The signals that the launcher handles are blocked
     on entry.
-
-    Args:
-        order: the request.
-        root: cgroup of all containers. None means that there are no cgroups.
-        journal: socket of the journal.
-        link: socket to the launcher.
-        is_there: whether the process is in the container's cgroup.
     """
     stage = "cgroup"
     try:
@@ -45,7 +38,7 @@ def become_process(order: Order, root: Path | None, journal: str, link: int, *, 
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
             os._exit(127)  # the launcher ended before it wrote the record, so nobody would know this process
-        if order.cgroup is not None and not is_there:
+        if order.cgroup is not None:
             procs = os.open(f"{order.cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
             os.write(procs, b"%d" % os.getpid())
             os.close(procs)
