@@ -24,6 +24,7 @@ from nodeagent.formats.topology.topology_json import TopologyDocumentError, topo
 if TYPE_CHECKING:
     from nodeagent.core.model.device_pools import DevicePool
     from nodeagent.core.model.problem_kinds import ProblemKind
+    from nodeagent.core.model.reservation import ReservedRoom
 
 Document = dict[str, Any]
 
@@ -98,6 +99,8 @@ class NodeView(Struct, frozen=True, dict=True):
     """Cgroups of the pinned systemd units, as paths below the root cgroup, by unit name."""
     pools: "tuple[DevicePool, ...]" = ()
     """Pools of extended resources. Empty if there are no such resources or devices haven't been scanned."""
+    reservations: "tuple[ReservedRoom, ...] | None" = None
+    """Reservations that have not ended, in the order of their begins. None means unknown, as only the running agent knows them."""
 
     @property
     def observed(self) -> Observation:
@@ -159,6 +162,7 @@ def view_document(view: NodeView) -> Document:
         "manifestDirectory": view.node.config.static_pod_path,
         **({"unitCgroups": dict(view.unit_cgroups)} if view.unit_cgroups else {}),
         **({"devices": _format_pools(view.pools)} if view.pools else {}),
+        **({} if view.reservations is None else {"reservations": [one.as_document() for one in view.reservations]}),
         "pids": None if view.pids is None else dict(view.pids),
         "live": view.is_live,
         "ready": view.is_ready,
@@ -212,6 +216,7 @@ class ViewReader:
             is_live=document.field("live").flag(),
             is_ready=document.field("ready").flag(),
             pools=document.read_optional("devices", _decode_pools, ()),
+            reservations=document.read_optional("reservations", lambda found: found.each(_decode_reservation), None),
         )
 
 
@@ -241,6 +246,20 @@ def _decode_pools(document: JsonValue) -> "tuple[DevicePool, ...]":
     from nodeagent.formats.topology.device_pools import pools_from_document  # noqa: PLC0415 - few nodes have devices
 
     return pools_from_document(document)
+
+
+def _decode_reservation(document: JsonValue) -> "ReservedRoom":
+    from nodeagent.core.model.reservation import ReservedRoom  # noqa: PLC0415 - few nodes have reservations
+
+    return ReservedRoom(
+        name=document.field("name").text(),
+        user=document.field("user").whole(),
+        cpus=document.field("cpus").text(),
+        memory=document.read_optional("memory", JsonValue.text, None),
+        from_ms=document.field("fromMs").whole(),
+        until_ms=document.field("untilMs").whole(),
+        jobs=document.field("jobs").each(JsonValue.text),
+    )
 
 
 def _decode_node(document: JsonValue) -> ReadNode:

@@ -6,8 +6,9 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.model.pod import CPU, MEMORY, Pod
-from nodeagent.core.model.reservation import Reservation
+from nodeagent.core.model.reservation import Reservation, ReservedRoom
 from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.reservations import render_reservations
 from nodeagent.views.wording.words import format_age, format_time_until
 
 Document = Mapping[str, Any]
@@ -61,7 +62,14 @@ def describe_queue(
         "version": _VERSION,
         "atMs": at_ms,
         "jobs": [_describe_job(job, endless) for job in ordered],
-        "reservations": [describe_reservation(one.reservation, has_room=one.has_room) for one in reservations],
+        "reservations": [
+            describe_reservation(
+                one.reservation,
+                [job.pod.full_name for job in ordered if job.reservation == one.reservation.name],
+                has_room=one.has_room,
+            )
+            for one in reservations
+        ],
     }
 
 
@@ -70,17 +78,8 @@ def describe_reservations(reservations: Sequence[Document], at_ms: int) -> Docum
     return {"kind": "Reservations", "version": _VERSION, "atMs": at_ms, "reservations": list(reservations)}
 
 
-def describe_reservation(reservation: Reservation, *, has_room: bool) -> Document:
-    amounts = reservation.amounts
-    return {
-        "name": reservation.name,
-        "user": reservation.user,
-        "cpus": str(amounts[CPU]),
-        "memory": str(amounts[MEMORY]) if MEMORY in amounts else None,
-        "fromMs": reservation.from_ms,
-        "untilMs": reservation.until_ms,
-        "hasRoom": has_room,
-    }
+def describe_reservation(reservation: Reservation, jobs: Sequence[str] = (), *, has_room: bool = True) -> Document:
+    return {**ReservedRoom.of(reservation, jobs).as_document(), "hasRoom": has_room}
 
 
 def _describe_job(job: ShownJob, endless: Sequence[ShownJob]) -> Document:
@@ -115,16 +114,22 @@ def _describe_job(job: ShownJob, endless: Sequence[ShownJob]) -> Document:
     }
 
 
-def render_queue(document: Document, width: int | None, name_user: Callable[[int], str]) -> str:
+def render_queue(
+    document: Document,
+    width: int | None,
+    name_user: Callable[[int], str] = str,
+    format_time: Callable[[int], str] = str,
+) -> str:
     """Format the document as text.
 
     Args:
         document: the result of `describe_queue`.
         width: number of columns. None means no limit.
         name_user: returns the name of a user ID.
+        format_time: returns a time as text, of milliseconds since the epoch.
     """
     at_ms, position = document["atMs"], 0
-    reserved = render_reservations(document["reservations"], at_ms, width, name_user)
+    reserved = render_reservations(document["reservations"], at_ms, width, name_user, format_time)
     if not document["jobs"]:
         return f"no job runs, and none waits\n{reserved}"
     rows, unknown = [("", "JOB", "USER", "PID", "CPUS", "MEMORY", "STATE")], dict[str, list[str]]()
@@ -149,20 +154,3 @@ def render_queue(document: Document, width: int | None, name_user: Callable[[int
         whose = f"{first} and {len(more)} more: their" if more else f"{first}: its"
         lines += break_text(f"{whose} start is unknown: {why}", width)
     return "\n".join([*lines, reserved])
-
-
-def render_reservations(
-    reservations: Sequence[Document], at_ms: int, width: int | None, name_user: Callable[[int], str]
-) -> str:
-    """Format reservations as text. Empty if there are none."""
-    rows = [("RESERVATION", "USER", "CPUS", "MEMORY", "STATE")]
-    for one in reservations:
-        if one["fromMs"] > at_ms:
-            state = (
-                f"begins {format_time_until(one['fromMs'] - at_ms)}, for {format_age(one['untilMs'] - one['fromMs'])}"
-            )
-        else:
-            state = f"has begun, ends {format_time_until(one['untilMs'] - at_ms)}"
-        state += "" if one["hasRoom"] else ", without room: other pods hold it, or the machine has less"
-        rows.append((one["name"], name_user(one["user"]), one["cpus"], one["memory"] or "none", state))
-    return "\n".join([*format_table(rows, width), ""]) if reservations else ""

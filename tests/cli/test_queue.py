@@ -44,7 +44,8 @@ def asked(
 
     with answer_jobs(admit_job, queue=answer) as socket:
         command = (sys.executable, "-m", "nodeagent", "queue", "--socket", socket, *words)
-        return subprocess.run(command, capture_output=True, text=True, check=True)
+        environment = {**os.environ, "TZ": "UTC"}
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
 JOBS = (
@@ -71,7 +72,7 @@ def test_its_text() -> None:
     assert asked(()).stdout == "no job runs, and none waits\n"
     assert asked((), reserved=RESERVED).stdout.splitlines()[:2] == [
         "no job runs, and none waits",
-        "RESERVATION  USER        CPUS  MEMORY  STATE",
+        "RESERVATION  USER        CPUS  MEMORY  FROM         TO           STATE",
     ]
 
 

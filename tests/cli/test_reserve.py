@@ -39,7 +39,7 @@ class AgentModel:
             return {"refused": self.refuses}
         begin_ms, length_ms = arguments.get("fromMs", 0), arguments.get("forMs", 0)
         made = make(arguments["name"], begin_ms, length_ms, arguments.get("amounts", {}).get("cpu", "8"))
-        return {"reservation": describe_reservation(made, has_room=True)}
+        return {"reservation": describe_reservation(made)}
 
     def queue(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         now_ms = time.time_ns() // 1_000_000

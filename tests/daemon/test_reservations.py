@@ -25,6 +25,7 @@ from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.formats.checkpoint.reservation_list import make_reservation
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.inspect.document import inspect_node
 from tests.daemon.test_jobs import Answer, Owners, addresses, in_group, names, placement, refusal, waits
 from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import CrashError, Machine
@@ -110,7 +111,8 @@ def test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end(served
     assert starts["jobs/inside"] == made["fromMs"]
     assert starts["jobs/long"] == made["untilMs"] + 12_000
     (listed,) = shown["reservations"]
-    assert listed == made
+    assert listed == {**made, "jobs": ["jobs/inside"]}
+    assert inspected(served) == [{name: value for name, value in listed.items() if name != "hasRoom"}]
 
     pass_time(served, 30 * MINUTE)
     owners.ends("short")
@@ -128,9 +130,37 @@ def test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end(served
     )
     assert refusal(second).reason == RESERVATION_OVER
     assert ask(served, "queue")["reservations"] == []
+    assert inspected(served) == []
     owners.ends("inside")
     served.rest()
     assert len(placement(long).exclusive_cpus) == 2
+
+
+def inspected(daemon: Daemon) -> Any:
+    return inspect_node(daemon.agent.view)["node"]["reservations"]
+
+
+def test_the_view_and_the_metrics_tell_of_a_reservation_once_it_is_made_and_until_its_end(daemon: Daemon) -> None:
+    def shown() -> tuple[list[str], float]:
+        lines = daemon.agent.metrics.exposition.text().decode().splitlines()
+        (counted,) = (float(line.split()[1]) for line in lines if line.startswith("nodeagent_reservations "))
+        return [one.name for one in daemon.agent.view.reservations or ()], counted
+
+    reservations, now_ms = daemon.jobs.reservations, daemon.machine.now_ms
+    assert shown() == ([], 0)
+    times = (now_ms + HOUR, now_ms + 2 * HOUR)
+    held = make_reservation("held", os.getuid(), "uid-held", {"cpu": "2"}, *times)
+    answer = reservations.hold(held)
+    daemon.rest()
+    assert answer.done(), "a turn has respected it"
+    assert shown() == ([], 0)
+    reservations.keep(held)
+    daemon.rest()
+    assert shown() == (["held"], 1)
+    pass_time(daemon, HOUR)
+    assert shown() == (["held"], 1)
+    pass_time(daemon, HOUR)
+    assert shown() == ([], 0)
 
 
 def test_what_is_in_the_way_of_a_reservation_refuses_it(served: Daemon, owners: Owners) -> None:

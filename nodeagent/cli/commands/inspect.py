@@ -181,4 +181,13 @@ def _render(document: Document, options: argparse.Namespace) -> str:
             return render_wide(document)
         case _:
             width = text_width()
-            return render(document, width) if options.pod is None else render_in_full(document, width)
+            if options.pod is not None:
+                return render_in_full(document, width)
+            if not document["node"]["reservations"]:
+                return render(document, width)
+            from nodeagent.cli.support.clock_times import format_local_time, format_utc
+            from nodeagent.edge.processes.user_database import name_user
+
+            if document["node"]["copied"]:  # the other node's users and time zone are unknown
+                return render(document, width, format_time=format_utc)
+            return render(document, width, name_user, format_local_time)

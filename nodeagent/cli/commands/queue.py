@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from nodeagent.cli.support.clock_times import format_local_time
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, render_document
 from nodeagent.cli.support.named_files import named_path
@@ -42,5 +43,8 @@ def run(options: argparse.Namespace) -> int:
     """
     document = call(options.socket, "queue")
     width = find_terminal_width()
-    sys.stdout.write(render_document(document, options.output, lambda shown: render_queue(shown, width, name_user)))
+    text = render_document(
+        document, options.output, lambda shown: render_queue(shown, width, name_user, format_local_time)
+    )
+    sys.stdout.write(text)
     return 0

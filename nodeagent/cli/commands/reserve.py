@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 
+from nodeagent.cli.support.clock_times import format_local_time
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import Document, add_output_argument, render_document
 from nodeagent.cli.support.exit_status import PodRefusedError
@@ -13,7 +14,8 @@ from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET
 from nodeagent.edge.processes.user_database import find_user_id, name_user
 from nodeagent.edge.transport.local_api_client import TURN_CALL_SECONDS, call
 from nodeagent.errors import NodeAgentError
-from nodeagent.views.job_queue import describe_reservations, render_reservations
+from nodeagent.views.job_queue import describe_reservations
+from nodeagent.views.wording.reservations import render_reservations
 
 
 class ReserveError(NodeAgentError):
@@ -109,7 +111,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _print(options: argparse.Namespace, document: Document, nothing: str, heading: str = "") -> int:
     def render(shown: Document) -> str:
-        rows = render_reservations(shown["reservations"], shown["atMs"], find_terminal_width(), name_user)
+        width = find_terminal_width()
+        rows = render_reservations(shown["reservations"], shown["atMs"], width, name_user, format_local_time)
         return f"{heading}{rows}" if rows else nothing
 
     sys.stdout.write(render_document(document, options.output, render))

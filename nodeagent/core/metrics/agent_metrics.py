@@ -49,6 +49,7 @@ PODS = "nodeagent_pods"
 WAITING = "nodeagent_waiting_requests"
 JOBS_WAITING = "nodeagent_jobs_waiting"
 JOBS_WAITING_TIME = "nodeagent_jobs_waiting_timestamp_seconds"
+RESERVATIONS = "nodeagent_reservations"
 CONTAINERS = "nodeagent_containers"
 CONTAINER_INFO = "nodeagent_container_info"
 EXCLUSIVE_CPU_INTERRUPTS = "nodeagent_exclusive_cpu_interrupts_total"
@@ -120,6 +121,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         "gauge",
         "Time since which the job that waits longest is refused, in seconds since the epoch. 0 means that none waits.",
     ),
+    MetricSpec(RESERVATIONS, "gauge", "Reservations that have not ended (`nodeagent reserve --list`)."),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
     MetricSpec(
         CONTAINER_INFO,

@@ -1,10 +1,11 @@
 """Reservation: room of the node that is kept free for one user's jobs during a time of the wall clock."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from nodeagent.core.model.pod import CPU, Pod
+from nodeagent.core.model.pod import CPU, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
 
@@ -20,6 +21,8 @@ class Reservation(Struct, frozen=True):
     until_ms: int
     has_memory: bool = False
     """Whether memory is reserved. If not, the pod's memory is the least that a pod can have."""
+    is_made: bool = True
+    """Whether it was decided and is durable. Turns respect it also before, but nobody is told of it."""
 
     @property
     def amounts(self) -> Mapping[str, Quantity]:
@@ -41,3 +44,28 @@ class Reservation(Struct, frozen=True):
             if taken > amount.nano:
                 return f"reservation {self.name} has {resource} {amount} for all its jobs together"
         return None
+
+
+class ReservedRoom(Struct, frozen=True, rename="camel"):
+    """A reservation as it is shown, with the jobs in it. All times are in milliseconds since the epoch."""
+
+    name: str
+    user: int
+    cpus: str
+    """Reserved CPUs, as a quantity."""
+    memory: str | None
+    """Reserved memory, as a quantity. None means that no memory is reserved."""
+    from_ms: int
+    until_ms: int
+    jobs: tuple[str, ...] = ()
+    """`namespace/name` of the jobs in it, also of those that wait for it."""
+
+    @classmethod
+    def of(cls, reservation: Reservation, jobs: Iterable[str] = ()) -> "ReservedRoom":
+        amounts = {name: str(amount) for name, amount in reservation.amounts.items()}
+        times = reservation.from_ms, reservation.until_ms
+        return cls(reservation.name, reservation.user, amounts[CPU], amounts.get(MEMORY), *times, tuple(jobs))
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the fields by their names in JSON."""
+        return {**to_builtins(self), "jobs": list(self.jobs)}

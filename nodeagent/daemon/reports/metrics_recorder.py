@@ -174,6 +174,8 @@ class MetricsRecorder:
         if Series(names.JOBS_WAITING) in self.counted:
             since = (entry.refusal.at_ms for entry in state.entries if entry.refusal is not None and entry.is_queued)
             values[Series(names.JOBS_WAITING_TIME)] = min(since) // 1000
+        if view.reservations:
+            values[Series(names.RESERVATIONS)] = len(view.reservations)
         values[Series(names.CONFIG_REFUSED_TIME)] = int(self.config_refused_at_seconds)
         values[Series(names.DEGRADED_CONTAINERS)] = view.wrong.get(ProblemKind.DEGRADED, 0)
         values[Series(names.STARVED_CONTAINERS)] = view.wrong.get(ProblemKind.STARVED, 0)

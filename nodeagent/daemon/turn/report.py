@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import describe_suspended_plugins, shortfalls
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.problem_kinds import ProblemKind
+from nodeagent.core.model.reservation import ReservedRoom
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.quiet import find_left_alone
@@ -205,6 +206,7 @@ class Reporter(Struct, frozen=True):
             is_live=True,
             is_ready=is_ready,
             pools=device_pools(edges, memory),
+            reservations=tuple(_list_reservations(seen)),
         )
         self.metrics.publish(
             view,
@@ -238,3 +240,10 @@ class Reporter(Struct, frozen=True):
                 log.error("trouble", **problem.log_fields, problem=str(problem))
         for problem in sorted(known - set(problems)):
             log.info("trouble_over", **problem.log_fields, problem=str(problem))
+
+
+def _list_reservations(seen: Seen) -> Iterator[ReservedRoom]:
+    for source in [source for source in seen.sources if source.reservations]:
+        names = {manifest.pod.uid: manifest.pod.full_name for manifest in source.pods}
+        for one in [one for one in source.reservations if one.is_made]:
+            yield ReservedRoom.of(one, [names[terms.uid] for terms in source.terms if terms.reservation == one.name])

@@ -206,6 +206,7 @@ def _describe_node(view: NodeView) -> Document:
             "topologyManagerScope": placement.topology_manager_scope,
         },
         "problems": [*view.problems, *view.observed.problems],
+        "reservations": None if view.reservations is None else [one.as_document() for one in view.reservations],
         "recovery": None if view.recovery is None else dict(view.recovery),
         "sockets": len(topology.sockets),
     }

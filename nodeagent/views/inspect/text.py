@@ -4,7 +4,7 @@ The text is legible without colour, and its lines are within the width.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE
@@ -40,11 +40,28 @@ _ATTENTION = re.compile(
 """Words to colour. They have capital letters or a fixed context, because these can't be a pod's or container's name."""
 
 
-def render(document: Document, width: int = WIDTH) -> str:
-    """Format the node, a few lines for each pod, and everything that needs attention."""
-    return _join_lines(
-        [*_format_node(document, width), "", *_format_pods(document, width), *_format_attention(document, width)]
-    )
+def render(
+    document: Document,
+    width: int = WIDTH,
+    name_user: Callable[[int], str] = str,
+    format_time: Callable[[int], str] = str,
+) -> str:
+    """Format the node, a few lines for each pod, the reservations, and everything that needs attention.
+
+    Args:
+        document: the result of `inspect_node`.
+        width: number of columns.
+        name_user: returns the name of a user ID.
+        format_time: returns a time as text, of milliseconds since the epoch.
+    """
+    reservations = []
+    if document["node"]["reservations"]:
+        from nodeagent.views.wording.reservations import render_reservations  # noqa: PLC0415 - few nodes have any
+
+        shown = document["node"]["reservations"], document["atMs"], width
+        reservations = ["", *render_reservations(*shown, name_user, format_time).splitlines()]
+    node, pods = _format_node(document, width), _format_pods(document, width)
+    return _join_lines([*node, "", *pods, *reservations, *_format_attention(document, width)])
 
 
 def add_colours(text: str) -> str:

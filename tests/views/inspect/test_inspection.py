@@ -17,11 +17,13 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
 from nodeagent.core.model.refusals import Reason
+from nodeagent.core.model.reservation import ReservedRoom
 from nodeagent.core.model.state import ContainerStatus, Phase
 from nodeagent.core.model.waiting import Waiting
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, exclusive_cpus, own_set_of, with_default_set
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.node_view import ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.inspect.document import NodeVerdict, has_difference, inspect_node
@@ -55,6 +57,13 @@ def one(*containers, statuses=(), topology=None, placement=None, **more):
     return World(topology, placement).add(pod("web", *containers), *statuses, **more)
 
 
+RESERVED = (
+    ReservedRoom("nightly", 1000, "8", "4Gi", NOW_MS - 600_000, NOW_MS + 3_000_000, ("jobs/build", "jobs/waits")),
+    ReservedRoom("tomorrow", 1001, "2", None, NOW_MS + 7_200_000, NOW_MS + 10_800_000, ("jobs/early",)),
+    ReservedRoom("unused", 1001, "1", None, NOW_MS + 72_000_000, NOW_MS + 79_200_000),
+)
+
+
 def documents():
     _, _, view = everything()
     starved = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
@@ -67,16 +76,37 @@ def documents():
         "refused-pod": render_in_full(inspect_node(view, frozenset({"uid-too-big"}))),
         "wide": render_wide(inspect_node(view)),
         "starved": render(inspect_node(starved.view())),
+        "reservations": render(
+            inspect_node(replace(idle().view(), reservations=RESERVED)),
+            format_time=lambda at_ms: f"{at_ms % 3_600_000}",
+        ),
         "agent-down": render(
             inspect_node(down.view(cgroups=None, is_live=False, is_ready=False, pids=None, cgroup_root=None))
         ),
     }
 
 
-@pytest.mark.parametrize("name", ["idle", "everything", "one-pod", "refused-pod", "wide", "starved", "agent-down"])
+@pytest.mark.parametrize(
+    "name", ["idle", "everything", "one-pod", "refused-pod", "wide", "starved", "reservations", "agent-down"]
+)
 def test_text_is_as_agreed_on(name):
     golden = GOLDEN / f"inspect-{name}.txt"
     assert documents()[name] == golden.read_text(), f"if the new text is better, put it into {golden}"
+
+
+def test_reservations_pass_through_the_local_api_and_are_as_the_schema_says():
+    view = replace(idle().view(), reservations=RESERVED)
+    read = ViewReader()(JsonValue(json.loads(json.dumps(view_document(view)))))
+    assert read.reservations == RESERVED
+    document = inspect_node(read)
+    assert json.loads(json.dumps(document)) == document
+    json_schema.check(document, "inspection")
+    assert [one["jobs"] for one in document["node"]["reservations"]] == [
+        ["jobs/build", "jobs/waits"],
+        ["jobs/early"],
+        [],
+    ]
+    assert inspect_node(replace(view, reservations=None))["node"]["reservations"] is None
 
 
 def test_no_line_is_wider_than_a_terminal_and_none_needs_colour():
@@ -123,7 +153,7 @@ def test_document_is_plain_and_its_names_are_stable():
     ]  # fmt: skip
     assert sorted(document["node"]) == [
         "agent", "cgroupRoot", "copied", "copiedAt", "coreClasses", "cpus", "devices", "generation", "hostname", "numaNodes", "policies",
-        "problems", "recovery", "sockets",
+        "problems", "recovery", "reservations", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
         "cgroup", "containers", "coreClass", "decidedAtMs", "deletingSinceMs", "domain", "effective", "estimates", "idle", "name",

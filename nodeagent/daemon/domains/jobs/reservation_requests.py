@@ -62,7 +62,7 @@ class ReservationRequests:
             async with self._changing:
                 self._check_bounds(new, bounds)
                 obstacle = await self._decide(new)
-        return {"reservation": describe_reservation(new, has_room=True)} if obstacle is None else {"refused": obstacle}
+        return {"reservation": describe_reservation(new)} if obstacle is None else {"refused": obstacle}
 
     def _check_bounds(self, new: Reservation, bounds: JobBounds | None) -> None:
         """Check the limits for the number of reservations, and the user's bounds, if there are any.
@@ -126,7 +126,7 @@ class ReservationRequests:
             async with self._changing:
                 found = self._requests.find_reservation(name, peer.uid)
                 await asyncio.to_thread(self._reservations.cancel, found)
-        return {"reservation": describe_reservation(found, has_room=True)}
+        return {"reservation": describe_reservation(found)}
 
 
 def _make(name: str, user: int, amounts: Mapping[str, str], from_ms: int, for_ms: int, now_ms: int) -> Reservation:

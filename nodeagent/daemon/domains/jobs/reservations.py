@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from msgspec.structs import replace
+
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.reports.logs import Log
@@ -65,7 +67,7 @@ class Reservations:
         current = self.list_current()
         with self._lock:
             self._is_listed = self._held is not None
-            return current if self._held is None else (*current, self._held)
+            return current if self._held is None else (*current, replace(self._held, is_made=False))
 
     def end_turn(self, state: NodeState) -> None:
         """Answer `hold` if the turn that leaves this state has respected the reservation."""
@@ -106,6 +108,7 @@ class Reservations:
             from_ms=reservation.from_ms,
             until_ms=reservation.until_ms,
         )
+        self.wake()
 
     def cancel(self, reservation: Reservation) -> None:
         """End a reservation.

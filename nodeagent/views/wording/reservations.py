@@ -1,0 +1,39 @@
+"""Reservations as text."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nodeagent.views.wording.columns import format_table
+from nodeagent.views.wording.words import format_age, format_time_until
+
+
+def render_reservations(
+    reservations: Sequence[Mapping[str, Any]],
+    at_ms: int,
+    width: int | None,
+    name_user: Callable[[int], str] = str,
+    format_time: Callable[[int], str] = str,
+) -> str:
+    """Format reservations as text. Empty if there are none.
+
+    Args:
+        reservations: documents of reservations.
+        at_ms: the time now, in milliseconds since the epoch.
+        width: number of columns. None means no limit.
+        name_user: returns the name of a user ID.
+        format_time: returns a time as text, of milliseconds since the epoch.
+    """
+    rows = [("RESERVATION", "USER", "CPUS", "MEMORY", "FROM", "TO", "STATE")]
+    for one in reservations:
+        begins_ms, ends_ms = one["fromMs"] - at_ms, one["untilMs"] - at_ms
+        state = (
+            f"begins {format_time_until(begins_ms)}, for {format_age(ends_ms - begins_ms)}"
+            if begins_ms > 0
+            else f"has begun, ends {format_time_until(ends_ms)}"
+        )
+        state += f"; in it: {', '.join(one['jobs'])}" if one["jobs"] else "; no jobs in it"
+        if not one.get("hasRoom", True):
+            state += "; without room: other pods hold it, or the machine has less"
+        times = format_time(one["fromMs"]), format_time(one["untilMs"])
+        rows.append((one["name"], name_user(one["user"]), one["cpus"], one["memory"] or "none", *times, state))
+    return "\n".join([*format_table(rows, width), ""]) if reservations else ""
