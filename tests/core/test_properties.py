@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises, with_pod
@@ -115,7 +115,7 @@ def from_kubelet_files(node: Managers, promises: Promises, active: tuple[Pod, ..
         decode_cpu_state(encode_cpu_file(node, promises), pod_level=pod_level, initial={}),
         decode_memory_state(encode_memory_file(node, promises), pod_level=pod_level),
     )
-    started = core.start(node, records)
+    started = start(node, records)
     assert isinstance(started, Promises), started
     readmitted = core.readmit(node, started, active)
     refused = [(uid, result.message) for uid, result in readmitted.results if isinstance(result, Rejected)]

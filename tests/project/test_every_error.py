@@ -71,7 +71,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, admit, initial
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start
 from nodeagent.core.cgroups.write_order import SetAttribute
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
@@ -652,7 +652,7 @@ def test_every_next_step_of_the_page_of_errors_names_something_to_type_open_or_s
 def start_with(cpu: str = "", memory: str = "") -> str:
     """Start from kubelet's own files; the refusal's text."""
     node = World().managers
-    refused = core.start(
+    refused = start(
         node,
         Records(
             cpu=decode_cpu_state(cpu, pod_level=False, initial={}, newer=True) if cpu else None,
@@ -784,6 +784,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "NriCallError": (lambda d: refused_call(d, b"\x0a\x00"), "a call about no pod"),
     "PluginFailedError": (lambda _: refused_for_a_plugin(), "CPU plugin elsewhere: it is not installed here"),
     "ProtobufError": (lambda d: refused_call(d, b"\x0a\x7f"), "field 1 ends 127 bytes beyond the message"),
+    "ResourceFailedError": (lambda _: refused_for_a_plugin(), "it is not installed here"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
     "TtrpcError": (lambda d: message_of(lambda: pushed(Path(listener_that_says(registration_refused(b"\xff"), d / "s")))), "a string is not UTF-8"),
@@ -1058,7 +1059,7 @@ def with_files(
     memory: MemoryRecord | Unreadable | None = None,
     errata: Errata = Errata.KUBELET_1_36,
 ) -> StartRefused:
-    refused = core.start(AS_KUBELET if errata is Errata.KUBELET_1_36 else STATIC_MEMORY, Records(cpu, memory))
+    refused = start(AS_KUBELET if errata is Errata.KUBELET_1_36 else STATIC_MEMORY, Records(cpu, memory))
     assert isinstance(refused, StartRefused), refused
     return refused
 

@@ -19,8 +19,7 @@ from unittest.mock import patch
 import hpack
 from msgspec import structs
 
-from nodeagent.core.admission.managers import start
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.domains.runtime.pod_model import build_runtime_pod
 from nodeagent.core.domains.runtime.registry import Registry, apply_event

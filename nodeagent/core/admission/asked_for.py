@@ -5,6 +5,8 @@ allocated, or as if the machine had no other cores. Hints, whole cores, nodes an
 hints as in kubelet's device manager (near.py).
 """
 
+from operator import is_
+
 from msgspec.structs import replace
 
 from nodeagent.core.admission.one_pod import Providers
@@ -13,28 +15,14 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.model.refusals import Reason, Refusal, wrap_unexpected
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.cpu.points import Point
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-
-_REASONS_WITHOUT_CORES = frozenset(
-    {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
-)
-"""Reasons of refusals that don't depend on the class of cores."""
-_REASONS_WITHOUT_CPUS = frozenset(
-    {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
-)
-"""Reasons of refusals that don't depend on the CPUs that plugins leave."""
 
 
 def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
     """Return the managers limited to the resources that this pod may have."""
-    if pod.core_class is not None and any(
-        one.name == pod.core_class for one in providers.of(CpuResource).manager.classes
-    ):
-        providers = providers.having(CpuResource(providers.of(CpuResource).manager.of_class(pod.core_class)))
-    if pod.has_whole_cores:
-        providers = providers.having(CpuResource(providers.of(CpuResource).manager.of_whole_cores()))
+    limited = tuple(resource.limited_to(pod) for resource in providers.resources)
+    if not all(map(is_, limited, providers.resources)):
+        providers = replace(providers, resources=limited)
     if pod.near:
         from nodeagent.core.admission.near import hints_near  # noqa: PLC0415 - few pods name devices
 
@@ -42,19 +30,14 @@ def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
         providers = replace(providers, near=near)
     if pod.numa_node is None:
         return providers
-    only = NumaMask(1 << pod.numa_node)
-    topology = providers.topology
-    return replace(
-        providers,
-        resources=tuple(resource.limited_to(only) for resource in providers.resources),
-        topology=replace(topology, rules=replace(topology.rules, default_mask=only)),
-    )
+    topology, only = providers.topology, NumaMask(1 << pod.numa_node)
+    return replace(providers, topology=replace(topology, rules=replace(topology.rules, default_mask=only)))
 
 
-def unfit(providers: Providers, machine: Topology, pod: PodDemand) -> Refusal | None:
+def unfit(providers: Providers, machine: Topology, pod: PodDemand, *, has_static_cpus: bool) -> Refusal | None:
     """Refuse a pod with requirements that the machine never meets, even when it is empty. None means that an admission should be tried."""
     if pod.core_class is not None or pod.numa_node is not None:
-        has_own = providers.of(CpuResource).manager.static and pod.asks_for_cpus
+        has_own = has_static_cpus and pod.asks_for_cpus
         refusal = _refuse_missing_cores(machine, pod, has_own=has_own) or _refuse_missing_node(
             machine, pod, has_own=has_own
         )
@@ -118,25 +101,3 @@ def _refuse_missing_node(machine: Topology, pod: PodDemand, *, has_own: bool) ->
 
 def _refuse_affinity(message: str) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, message)
-
-
-def add_cores(refusal: Refusal, pod: PodDemand) -> Refusal:
-    """Add to the message of a refusal what the pod requires of its cores."""
-    if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
-        refusal = replace(refusal, message=f"{refusal.message} (settings of cores need whole cores)")
-    if pod.core_class is None or refusal.reason in _REASONS_WITHOUT_CORES:
-        return refusal
-    return replace(refusal, message=f"{refusal.message} ({pod.core_class} cores alone, for which it asks)")
-
-
-def add_cpu_plugins(refusal: Refusal, providers: Providers) -> Refusal:
-    """Add to a refusal's message the CPU plugins that restrict the pod's CPUs. Without these plugins, the pod might be admitted."""
-    filters = {Point.FILTER.value, Point.POST_FILTER.value}
-    names = [
-        one.name
-        for one in providers.of(CpuResource).manager.plugins
-        if one.code is not None and filters & one.code.points
-    ]
-    if not names or refusal.reason in _REASONS_WITHOUT_CPUS:
-        return refusal
-    return replace(refusal, message=f"{refusal.message} (of the CPUs that {' and '.join(names)} leaves)")

@@ -10,22 +10,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission import resource_kinds
-from nodeagent.core.admission.asked_for import add_cores, add_cpu_plugins, limit_to_pod, unfit
+from nodeagent.core.admission.asked_for import limit_to_pod, unfit
 from nodeagent.core.admission.invariants import claims_without_holders, orphans, shared_devices
 from nodeagent.core.admission.node_capacity import Allocatable
-from nodeagent.core.admission.node_rules import isolation
+from nodeagent.core.admission.node_rules import ContainerReport, container_reports
 from nodeagent.core.admission.one_pod import AdmissionResult, DecidedAnew, MergeReport, Providers, run_admission
-from nodeagent.core.admission.records import Records
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.config import ANY_CLASS, DEPENDENT_GATES, CpuPlugin, Errata, Placement
-from nodeagent.core.model.demand import (
-    DemandRules,
-    PodDemand,
-    WhyShared,
-    demand_of,
-    why_shared as reason_for_sharing,
-)
+from nodeagent.core.model.demand import DemandRules, PodDemand, demand_of
 from nodeagent.core.model.errata import Erratum, list_reproduced
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import Pod
@@ -41,14 +34,10 @@ from nodeagent.core.numa.topology_manager import (
 )
 from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
-from nodeagent.core.resources.cpu.holdings import CpuHoldings
-from nodeagent.core.resources.cpu.points import PluginFailedError
 from nodeagent.core.resources.cpu.resource import CpuResource
-from nodeagent.core.resources.cpu.restore import restore_cpus
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.turnover import begin_pod, end_pod, finish_start, release_ended_pods
-from nodeagent.core.resources.memory.resource import MemoryResource
-from nodeagent.core.resources.memory.restore import restore_memory
+from nodeagent.core.resources.resource import ResourceFailedError
 
 if TYPE_CHECKING:
     from nodeagent.core.model.device_pools import DevicePool
@@ -141,9 +130,9 @@ class Managers(Struct, frozen=True):
 
     def without_preferred_nodes(self) -> "Managers":
         """Return the managers without the node's own preferences for NUMA nodes, which a kubelet lacks."""
-        cpus = CpuResource(replace(self.providers.of(CpuResource).manager, uses_all_nodes=False))
+        resources = tuple(one.without_preferred_nodes() for one in self.providers.resources)
         topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
-        return replace(self, providers=replace(self.providers.having(cpus), topology=topology))
+        return replace(self, providers=replace(self.providers, resources=resources, topology=topology))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
         """Return the node's allocatable amounts, with the amounts of extended resources added."""
@@ -154,14 +143,6 @@ class Managers(Struct, frozen=True):
 
     def reproduces(self, erratum: Erratum) -> bool:
         return erratum in self.quirks
-
-
-class ContainerReport(Struct, frozen=True):
-    name: str
-    cpus: CpuSet | None
-    """CPU set of the container. None means that the container runs in the node's shared pool."""
-    why_shared: WhyShared | None
-    """Reason why the container shares its CPUs. None means that its CPUs are exclusive."""
 
 
 class Report(Struct, frozen=True):
@@ -286,25 +267,9 @@ def judge_gates(placement: Placement) -> tuple[StartRefused, ...]:
 
 def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
     """Return the promises of a node on which all pods are unrecovered."""
-    promises = start(managers, Records())
+    promises = resume(managers, Promises())
     assert isinstance(promises, Promises), "an empty state is valid"
     return replace(promises, unrecovered=lost)
-
-
-def start(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the promises from the files of kubelet's managers. A missing file counts as empty."""
-    promises = start_cpus(managers, records)
-    return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
-
-
-def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the CPU manager's promises from kubelet's file. kubelet's start can fail before start_memory, so the two are separate."""
-    return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
-
-
-def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
-    """Restore the memory manager's promises from kubelet's file, after start_cpus."""
-    return restore_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
@@ -365,9 +330,7 @@ def _decide(
     If that fails, allow any class.
     """
     demand = demand_of(managers.rules, pod)
-    sort_refusal = (
-        _refuse_unsorted(managers, pod) if managers.providers.of(CpuResource).manager.chooser is not None else None
-    )
+    sort_refusal = _refuse_unsorted(managers, pod) if managers.cpu_plugins else None
     wish = preferred_class(managers, pod, demand)
     if wish is not None and sort_refusal is None:
         first = replace(demand, core_class=wish)
@@ -421,9 +384,7 @@ def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | No
     """Return the preferred class for the pod's exclusive CPUs, if the machine has several classes. None means no preference."""
     wish = pod.preferred_core_class or managers.placement.exclusive_core_class
     is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
-    return (
-        wish if is_open and wish in {one.name for one in managers.providers.of(CpuResource).manager.classes} else None
-    )
+    return wish if is_open and managers.placement.has_static_cpus and wish in managers.topology.core_classes else None
 
 
 def _decide_demand(
@@ -456,7 +417,9 @@ def _decide_once(
     *,
     is_running: bool,
 ) -> AdmissionResult:
-    why = sort_refusal or unfit(managers.providers, managers.topology, demand)
+    why = sort_refusal or unfit(
+        managers.providers, managers.topology, demand, has_static_cpus=managers.placement.has_static_cpus
+    )
     if why is None and managers.device_manager is not None and not is_running:
         why = managers.device_manager.find_wait(promises.of_pod(pod.uid), demand)
     if why is not None or is_running or not pod.claims or promises.of_pod(pod.uid).of(ClaimHoldings).claims:
@@ -466,15 +429,11 @@ def _decide_once(
 
     refused: AdmissionResult | None = None
     limited = limit_to_pod(managers.providers, demand)
-    cpus, memory, cards = (
-        limited.of(CpuResource).manager,
-        limited.of(MemoryResource).manager,
-        limited.devices or PlacedDevices(),
-    )
+    cards = limited.devices or PlacedDevices()
     try:
         lists_nodes = managers.placement.gate("DRAListTypeAttributes")
         for way in ways_to_place(
-            cpus, memory, cards, managers.topology, promises, pod, demand, lists_nodes=lists_nodes
+            limited.resources, cards, managers.topology, promises, pod, demand, lists_nodes=lists_nodes
         ):
             if isinstance(way, Refusal):
                 outcome = _decide_resources(managers, promises, demand, way, is_running=False)
@@ -486,8 +445,8 @@ def _decide_once(
             if outcome.refusal is None or outcome.refusal.reason is Reason.DEVICE_PLUGINS_SLOW:
                 return outcome
             refused = refused or outcome
-    except PluginFailedError as err:
-        why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
+    except ResourceFailedError as err:
+        why = Refusal(err.reason, str(err))
         refused = _decide_resources(managers, promises, demand, why, is_running=False)
     assert refused is not None, "claims that can't be met are refused"
     return refused
@@ -506,13 +465,15 @@ def _decide_resources(
     limited = limit_to_pod(providers, demand)
     try:
         outcome = run_admission(limited, promises, demand, is_running=is_running, unfit=why, has_claimed=has_claimed)
-    except PluginFailedError as err:
-        why = Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
+    except ResourceFailedError as err:
+        why = Refusal(err.reason, str(err))
         outcome = run_admission(limited, promises, demand, is_running=is_running, unfit=why)
     if outcome.refusal is None:
         return outcome
-    explained = add_cpu_plugins(add_cores(outcome.refusal, demand), providers)
-    return replace(outcome, refusal=explained)
+    refusal = outcome.refusal
+    for resource in providers.resources:
+        refusal = resource.add_limits(refusal, demand)
+    return replace(outcome, refusal=refusal)
 
 
 def _end_reuse(managers: Managers, promises: Promises) -> Promises:
@@ -526,17 +487,6 @@ def _end_reuse(managers: Managers, promises: Promises) -> Promises:
 
 def _make_report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand: PodDemand) -> Report:
     return Report(outcome.merges, container_reports(managers, outcome.promises, pod), demand.core_class)
-
-
-def container_reports(managers: Managers, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
-    """Report the CPUs of each container of a pod."""
-    held = promises.of_pod(pod.uid).of(CpuHoldings)
-    containers = []
-    for container in pod.containers:
-        level = isolation(managers, promises, pod, container.name)
-        why = None if level.has_own_cpus else reason_for_sharing(managers.placement, pod, container)
-        containers.append(ContainerReport(container.name, held.own_set(container.name), why))
-    return tuple(containers)
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from nodeagent.core.model.config import Config, Placement
-from nodeagent.core.model.demand import DemandRules, demand_of, qualifies_alone
+from nodeagent.core.model.demand import DemandRules, WhyShared, demand_of, qualifies_alone, why_shared
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Isolation, Promises
@@ -109,3 +109,22 @@ def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str)
         return 0
     due = demand.due_cpus(wanted, by_pod=demand.is_managed and placement.decides_by_pod)
     return max(0, due - len(own_set_of(promises, pod.uid, name) or ()))
+
+
+class ContainerReport(Struct, frozen=True):
+    name: str
+    cpus: CpuSet | None
+    """CPU set of the container. None means that the container runs in the node's shared pool."""
+    why_shared: WhyShared | None
+    """Reason why the container shares its CPUs. None means that its CPUs are exclusive."""
+
+
+def container_reports(node: NodeRules, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
+    """Report the CPUs of each container of a pod."""
+    held = promises.of_pod(pod.uid).of(CpuHoldings)
+    containers = []
+    for container in pod.containers:
+        level = isolation(node, promises, pod, container.name)
+        why = None if level.has_own_cpus else why_shared(node.placement, pod, container)
+        containers.append(ContainerReport(container.name, held.own_set(container.name), why))
+    return tuple(containers)

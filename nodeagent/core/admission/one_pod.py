@@ -32,7 +32,6 @@ from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.numa.hint_family import is_fine_with
 from nodeagent.core.numa.hints import Merged, SetRank
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
-from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.resource import Allocated, Allocation, Resource, ResourceHints
 
 if TYPE_CHECKING:
@@ -285,12 +284,13 @@ def _allocate_container(
     providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
 ) -> AdmissionResult:
     for manager in providers.resources:
-        if providers.topology.spread_pages and isinstance(manager, MemoryResource):
-            container = replace(container, spread=find_spread(providers, outcome.promises, pod, container))
         allocation = manager.allocate_container(outcome.promises, pod, container)
         outcome = _apply_allocation(providers, outcome, manager.name, container.name, allocation, container.spread)
         if outcome.refusal is not None:
             break
+        if providers.topology.spread_pages and not container.spread:
+            spread = find_spread(providers.topology, manager, outcome.promises, pod.uid, container)
+            container = replace(container, spread=spread)
     return outcome
 
 

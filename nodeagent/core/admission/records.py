@@ -2,9 +2,16 @@
 
 from msgspec import Struct
 
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.records import Unreadable
+from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.resources.cpu.records import CpuRecord
+from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.cpu.restore import restore_cpus
 from nodeagent.core.resources.memory.records import MemoryRecord
+from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.memory.restore import restore_memory
 
 
 class Records(Struct, frozen=True):
@@ -12,3 +19,19 @@ class Records(Struct, frozen=True):
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None
+
+
+def start(managers: Managers, records: Records) -> Promises | StartRefused:
+    """Restore the promises from the files of kubelet's managers. A missing file counts as empty."""
+    promises = start_cpus(managers, records)
+    return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
+
+
+def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
+    """Restore the CPU manager's promises from kubelet's file. kubelet's start can fail before start_memory, so the two are separate."""
+    return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
+
+
+def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
+    """Restore the memory manager's promises from kubelet's file, after start_cpus."""
+    return restore_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)

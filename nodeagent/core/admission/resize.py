@@ -29,12 +29,11 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, NotResized, Reason, refuse_resize_for_good
+from nodeagent.core.model.refusals import RESIZE_DEFERRED, RESIZE_INFEASIBLE, NotResized, refuse_resize_for_good
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of, with_default_set
-from nodeagent.core.resources.cpu.points import PluginFailedError
-from nodeagent.core.resources.cpu.resource import CpuResource
+from nodeagent.core.resources.resource import ResourceFailedError
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
@@ -135,10 +134,6 @@ def resized(
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
         was, becomes = (qos_class(pod, pod_level_resources=gate).value for pod in (old, new))
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
-    if old.units:
-        # A unit that is pinned again with fewer CPUs keeps some of its CPUs. Decided as a new pod, it would move to other CPUs.
-        cpu = replace(managers.providers.of(CpuResource).manager, keeps_first=False)
-        managers = replace(managers, providers=managers.providers.having(CpuResource(cpu)))
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
         return refuse_resize_for_good(
             "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
@@ -200,8 +195,8 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
                 if isinstance(answer, NotResized):
                     return answer
                 promises = answer
-    except PluginFailedError as err:
-        return NotResized(Reason.CPU_PLUGIN_FAILED.value, str(err))
+    except ResourceFailedError as err:
+        return NotResized(err.reason.value, str(err))
     return promises
 
 

@@ -15,11 +15,11 @@ from nodeagent.core.admission.managers import (
     Report,
     admit,
     build,
-    container_reports,
     remove_pod,
     resume,
 )
 from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.admission.node_rules import container_reports
 from nodeagent.core.admission.resize import resized
 from nodeagent.core.admission.units import UnitTaken, find_taken_unit
 from nodeagent.core.model.config import Placement

@@ -18,7 +18,7 @@ from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.resources.explainer import AllocationStep, HasExplainer, ResourceEvent, list_explainers
+from nodeagent.core.resources.explainer import AllocationStep, ResourceEvent, list_explainers
 from nodeagent.core.resources.resource import Allocated, Resource
 
 
@@ -98,10 +98,11 @@ def _order_steps(
             steps.append(merge())
         promises = event.after
         resource = resources[event.resource]
+        explainer = resource.explainer()
         step = (
-            resource.explainer().explain_step(event, before_allocation, pod)
-            if isinstance(resource, HasExplainer)
-            else _describe_allocation(resource, event, pod)
+            _describe_allocation(resource, event, pod)
+            if explainer is None
+            else explainer.explain_step(event, before_allocation, pod)
         )
         if step is not None:
             steps.append(step)

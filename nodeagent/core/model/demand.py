@@ -108,6 +108,8 @@ class PodDemand(Struct, frozen=True):
     """Core class that the pod requires for all its exclusive CPUs. None means any class."""
     has_whole_cores: bool = False
     """Whether the pod requires whole cores for its exclusive CPUs, because it requests settings of its cores."""
+    pins_units: bool = False
+    """Whether the pod pins systemd units. A unit keeps some of its CPUs if it is pinned again with fewer."""
 
     @property
     def near(self) -> tuple[str, ...]:
@@ -169,6 +171,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
         pod.numa_node,
         pod.core_class,
         has_whole_cores=pod.quiet is not None,
+        pins_units=bool(pod.units),
     )
 
 

@@ -5,7 +5,7 @@ A resource that has more to say than its hints and the words of its kind (`Resou
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -122,14 +122,6 @@ class Explainer(Struct, frozen=True):
         return ()
 
 
-@runtime_checkable
-class HasExplainer(Protocol):
-    """Optional part of the contract of a resource."""
-
-    def explainer(self) -> Explainer:
-        """Return what the resource says of itself. Its code is loaded only for explanations."""
-
-
 def list_explainers(resources: Iterable[Resource]) -> tuple[Explainer, ...]:
     """Return the explainers of the resources that have one, in the order of the resources."""
-    return tuple(each.explainer() for each in resources if isinstance(each, HasExplainer))
+    return tuple(filter(None, (each.explainer() for each in resources)))

@@ -8,8 +8,9 @@ Claims have holdings but no `Resource`, because a decision on claims wraps the d
 allocates CPUs, memory and devices first. Then the whole pod is decided, until a way is admitted (core/resources/claims/placing.py).
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from msgspec import Struct
 
@@ -21,11 +22,14 @@ from nodeagent.core.model.holdings import Holdings
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.refusals import NotResized, Refusal, StartRefused
+from nodeagent.core.model.refusals import NotResized, Reason, Refusal, StartRefused
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import MachineChange, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.topology_manager import TopologyManager
+
+if TYPE_CHECKING:
+    from nodeagent.core.resources.explainer import Explainer
 
 ResourceHints = tuple[tuple[str, Hints], ...]
 """Hints, each with the name of its resource. A resource without an opinion gives no hints, or one list that accepts any node."""
@@ -75,26 +79,34 @@ class HoldingChange(Struct, frozen=True):
     why: str
 
 
-class Resource(Protocol):
-    """A kind of resource that is allocated to pods."""
+class ResourceFailedError(Exception):
+    """A resource can't decide on a pod, for example because a plugin of it has failed. The pod is refused for this reason."""
 
-    @property
-    def name(self) -> str:
-        """Name of the resource in traces of decisions."""
+    reason: ClassVar[Reason]
 
-    @property
-    def holdings(self) -> type[Holdings]:
-        """Type of a pod's holdings of the resource."""
+
+class Resource(Struct, frozen=True):
+    """A kind of resource that is allocated to pods. A method with a result here says nothing, and an abstract method has to be written."""
+
+    name: ClassVar[str]
+    """Name of the resource in traces of decisions."""
+    holdings: ClassVar[type[Holdings]]
+    """Type of a pod's holdings of the resource."""
+    gives_way: ClassVar[bool] = False
+    """Whether hints of CPUs take precedence over the resource's hints if `preferCPUsNumaNode` is set."""
 
     @property
     def managed(self) -> frozenset[str]:
         """Extended resources that pods request by count and that only this resource allocates. A pod that requests an unknown one is
         refused.
         """
+        return frozenset()
 
-    @property
-    def gives_way(self) -> bool:
-        """Whether hints of CPUs take precedence over the resource's hints if `preferCPUsNumaNode` is set."""
+    def explainer(self) -> "Explainer | None":
+        """Return what the resource says of itself in explanations, beyond its hints and the words of its kind. Its code is loaded only for
+        explanations.
+        """
+        return None
 
     # Admission of a pod. The pod holds no resource that it doesn't request.
 
@@ -102,57 +114,101 @@ class Resource(Protocol):
         """Return the node's amount of each managed extended resource. Before each decision, the node's capacity is checked against these
         amounts.
         """
+        return {}
 
-    def limited_to(self, nodes: NumaMask) -> Self:
-        """Return the resource limited to these NUMA nodes, for a pod that requires one node."""
+    def limited_to(self, pod: PodDemand) -> Self:
+        """Return the resource limited to what the pod may have of it: its NUMA node, its class of cores, or whole cores."""
+        return self
 
+    def without_preferred_nodes(self) -> Self:
+        """Return the resource without preferences for NUMA nodes that a kubelet lacks."""
+        return self
+
+    def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
+        """Return a refusal, whose message also names what has limited the resource for the pod."""
+        return refusal
+
+    @abstractmethod
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         """Return the NUMA nodes that could provide a container's request. Called before its allocation, except under policy none."""
 
+    @abstractmethod
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
         """Return the NUMA nodes that could provide the request of a pod as a whole. Called instead of `container_hints` in scope `pod`."""
+
+    def fits_on_each(
+        self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
+    ) -> bool:
+        """Tell whether the request could have a part on each of these NUMA nodes, which are a hint (sameNumaNodes).
+
+        `container` is None for the pod as a whole.
+        """
+        return True
+
+    def count_by_node(self, held: PodPromises, name: str) -> tuple[tuple[int, int], ...]:
+        """Return the NUMA nodes of a container's holdings, with the amount on each, if huge pages should be near them (spreadHugePages)."""
+        return ()
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
         """Return how much of the amount with this name is allocated where, or nothing without an opinion.
 
         The name is that of a list of hints, or the resource's own. Used to compare sets of NUMA nodes (KEP-6007).
         """
+        return ()
 
+    @abstractmethod
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         """Allocate a container's request under its stored hint. Earlier containers already have their allocations."""
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        """Allocate the request of a pod as a whole under the hint of its first container, and divide it among the containers."""
+        """Allocate the request of a pod as a whole under the hint of its first container, and divide it among the containers.
+
+        Without a method of its own, the resource is allocated to each container separately, because containers can't share it.
+        """
+        for container in pod.containers:
+            allocation = self.allocate_container(promises, pod, container)
+            if allocation.refusal is not None:
+                return allocation
+            promises = allocation.promises
+        return Allocation(promises)
 
     def end_reuse(self, promises: Promises) -> Promises:
         """Forget the amounts that later containers could reuse from init containers. Called once the pod is admitted."""
+        return promises
 
     # Holdings of a pod
 
+    @abstractmethod
     def is_asked(self, container: ContainerDemand) -> bool:
         """Whether the container requests some of the resource."""
 
+    @abstractmethod
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
         """Whether the container holds all that it requests. A plain init container may have released its holdings after its run."""
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         """Whether the pod as a whole holds its full request."""
+        return all(self.has_container(held, container) for container in pod.containers)
 
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
         """Return the NUMA nodes of the container's holdings."""
+        return NumaSet()
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         """Return the changes of metrics that kubelet counts when a container already holds its request."""
+        return ()
 
     # Start, resize and end of containers
 
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
         """Release the holdings that plain init containers no longer need when a later container starts."""
+        return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
         """Whether a resize lowers the container's request. Such containers are resized first, because other containers may need the
         released amounts.
         """
+        return False
 
     def resize(
         self,
@@ -167,12 +223,15 @@ class Resource(Protocol):
         Called for each container of a resized pod, even if its own request is unchanged. `pod` has the new amounts, `promises` the old
         holdings.
         """
+        return promises
 
+    @abstractmethod
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         """Release the holdings that no other container of the pod shares. Called when a container has ended or its pod ends."""
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         """Release the holdings of the pod as a whole. Called after the containers' holdings are released."""
+        return promises, ()
 
     # Start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
 
@@ -194,10 +253,13 @@ class Resource(Protocol):
             observed: all cgroups.
             by_pod: whether the pod gets one set, which its containers share.
         """
+        return None
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
         """Whether a container's cgroup contradicts the recorded holdings. Then no record of the pod is trusted."""
+        return False
 
+    @abstractmethod
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         """Allocate the former holdings that a pod may keep on this machine. Called for the pods in the order of their admission.
 
@@ -206,47 +268,47 @@ class Resource(Protocol):
 
     def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
         """Whether the pod holds less than it requests, once all pods have their kept holdings."""
+        return not by_pod and not self.has_pod(held, pod)
 
     def is_away(self, held: PodPromises) -> bool:
         """Whether some of the pod's holdings are unusable at present, but may return."""
+        return False
 
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
         """Return ways to add missing amounts near the pod's holdings, the best way first. An admission completes each way.
 
         If there is no way, the whole pod is decided again.
         """
+        return (promises,)
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
         """Return how a container's holdings differ from before, or from its request, after all pods were placed."""
+        yield from ()
 
     def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
         """Return the node's values that differ from the saved promises, while all pods keep their allocations."""
+        yield from ()
 
     # Invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
         """Judge stored promises against the current machine and configuration. Apply changes that need no decision."""
+        return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         """Return the invariants that the promises violate. Called before each save and after each load."""
+        yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         """Return the allocations that the machine can't provide at present."""
+        yield from ()
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
         """Return the values of the resource's metrics right after a start."""
+        return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         """Return the resource's gauges, computed from the promises."""
-
-
-def allocate_each(resource: Resource, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate the resource to each container of a pod separately, because containers can't share it."""
-    for container in pod.containers:
-        allocation = resource.allocate_container(promises, pod, container)
-        if allocation.refusal is not None:
-            return allocation
-        promises = allocation.promises
-    return Allocation(promises)
+        return ()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import start, sweep
+from nodeagent.core.admission.managers import sweep
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.promises import PodPromises, Promises, UnrecoveredPod
 from nodeagent.core.model.records import Unreadable

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Admitted, container_reports
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.node_rules import container_reports
 from nodeagent.core.admission.what_if import Fits, Refused
 from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.refusals import NotResized

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from nodeagent.core.admission.managers import Admitted, ContainerReport, Managers, preferred_class
+from nodeagent.core.admission.managers import Admitted, Managers, preferred_class
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.admission.node_rules import isolation
+from nodeagent.core.admission.node_rules import ContainerReport, isolation
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.closing import Why, find_closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nodeagent.core.admission.managers import container_reports
+from nodeagent.core.admission.node_rules import container_reports
 from nodeagent.core.explain.resizing import Resizing
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.refusals import NotResized

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.one_pod import DecidedAnew
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start_cpus, start_memory
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLOGY_DURATION, MetricDeltas
@@ -158,7 +158,7 @@ class Replay:
         self.managers = managers
         self.totals = {}
         records = decode_files(managers, self.scenario, self.cpu_file.text, self.memory_file.text)
-        promises = core.start_cpus(managers, records)
+        promises = start_cpus(managers, records)
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
         cpu = records.cpu
@@ -169,7 +169,7 @@ class Replay:
         )
         self.add_deltas(core.started_deltas(managers, promises))
         self.set_gauges(managers, promises)
-        promises = core.start_memory(managers, promises, records)
+        promises = start_memory(managers, promises, records)
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
         memory = records.memory

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import (
     CPU_PER_NUMA,
@@ -548,14 +548,14 @@ RECORDS = [
 @pytest.mark.parametrize(("record", "message"), RECORDS, ids=[str(n) for n in range(len(RECORDS))])
 @pytest.mark.parametrize("errata", [KUBELET, FIXED])
 def test_files_that_are_refused(record: Any, message: str, errata: Errata) -> None:
-    found = core.start(managers(errata=errata), Records(cpu=record))
+    found = start(managers(errata=errata), Records(cpu=record))
     assert start_refused(found) == (message, "cpu_manager_state")
 
 
 @pytest.mark.parametrize("errata", [KUBELET, FIXED])
 def test_strictly_reserved_cpus_are_in_no_pool(errata: Errata) -> None:
     node = managers(errata=errata, options=("strict-cpu-reservation",))
-    found = core.start(node, Records(cpu=CpuRecord("static", "0-15")))
+    found = start(node, Records(cpu=CpuRecord("static", "0-15")))
     assert start_refused(found) == (
         'some of strictly reserved cpus: "0,8" are present in defaultCpuSet: "0-15"',
         "cpu_manager_state",

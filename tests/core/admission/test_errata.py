@@ -15,7 +15,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient, allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as StartNode
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import SetAttribute, diff
@@ -556,12 +556,12 @@ def imported(errata: Errata, pods: dict[str, str]) -> Records:
     ],
 )
 def test_26_no_cpu_is_two_pods(errata: Errata, pods: dict[str, str], message: str) -> None:
-    started = core.start(small(errata), imported(errata, pods))
+    started = start(small(errata), imported(errata, pods))
     if errata is FIXED:
         assert started == StartRefused(message, "cpu_manager_state")
     else:
         assert isinstance(started, Promises)
-    assert isinstance(core.start(small(errata), imported(errata, {"p": "1-2", "q": "3-4"})), Promises)
+    assert isinstance(start(small(errata), imported(errata, {"p": "1-2", "q": "3-4"})), Promises)
 
 
 def files_of(node: Managers) -> StartNode:

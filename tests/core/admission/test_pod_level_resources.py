@@ -12,7 +12,7 @@ import pytest
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_rules import isolation
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start, start_cpus, start_memory
 from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.model.cgroup import Attribute, CpuMax
@@ -755,10 +755,10 @@ def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
     older = Records(
         decode_cpu_state(files[0], pod_level=False, initial={}), decode_memory_state(files[1], pod_level=False)
     )
-    cpus = core.start_cpus(off, older)
+    cpus = start_cpus(off, older)
     assert isinstance(cpus, StartRefused)
     assert "drain this node and delete the CPU manager checkpoint file" in cpus.message
-    memory = core.start_memory(off, core.initial(off), older)
+    memory = start_memory(off, core.initial(off), older)
     assert isinstance(memory, StartRefused)
     assert "checkpoint is corrupted" in memory.message
     # Upgrading is transparent.
@@ -767,7 +767,7 @@ def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
         decode_cpu_state(encode_cpu_file(off, plain), pod_level=True, initial={}),
         decode_memory_state(encode_memory_file(off, plain), pod_level=True),
     )
-    upgraded = core.start(on, newer)
+    upgraded = start(on, newer)
     assert isinstance(upgraded, Promises)
     assert own_set_of(upgraded, "q", "a") == CpuSet.of(1, 2)
 

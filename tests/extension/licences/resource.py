@@ -1,6 +1,6 @@
 """Licences as a resource: pods request them by number (`example.com/licence`). What isn't on a NUMA node is the node's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from msgspec import Struct
@@ -9,14 +9,14 @@ from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas, MetricSpec
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.holdings import put_item, remove_item
-from nodeagent.core.model.idset import NumaMask, NumaSet
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import NotResized, defer_resize, wrap_unexpected
-from nodeagent.core.model.violations import MachineChange, Shortage, Violation
+from nodeagent.core.model.violations import Shortage, Violation
 from nodeagent.core.numa.hints import UNSATISFIABLE, masks_by_size
 from nodeagent.core.numa.topology_manager import TopologyManager
-from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, ResourceHints, Share, allocate_each
+from nodeagent.core.resources.resource import AGAIN, Allocation, HoldingChange, Resource, ResourceHints
 
 LICENCE = "example.com/licence"
 GIVEN = MetricSpec("example_licences_allocated", "gauge", "Licences that pods have")
@@ -44,12 +44,11 @@ class LicenceHoldings(Struct, frozen=True):
         return " and ".join(str(n) if node is None else f"{n} (NUMA {node})" for node, n in self.of_container(name))
 
 
-class Licences(Struct, frozen=True):
+class Licences(Resource, frozen=True):
     pool: Counts
     name: ClassVar[str] = "licences"
     holdings: ClassVar[type[LicenceHoldings]] = LicenceHoldings
     managed: ClassVar[frozenset[str]] = frozenset({LICENCE})
-    gives_way: ClassVar[bool] = False
 
     def _free(self, promises: Promises) -> dict[int | None, int]:
         free = dict(self.pool)
@@ -64,8 +63,9 @@ class Licences(Struct, frozen=True):
     def amounts(self, promises: Promises) -> Mapping[str, int]:
         return {LICENCE: sum(count for _, count in self.pool)}
 
-    def limited_to(self, nodes: NumaMask) -> "Licences":
-        return Licences(tuple((node, count) for node, count in self.pool if node is None or nodes >> node & 1))
+    def limited_to(self, pod: PodDemand) -> "Licences":
+        ours = {None, pod.numa_node}
+        return self if pod.numa_node is None else Licences(tuple(one for one in self.pool if one[0] in ours))
 
     def _hints(self, promises: Promises, wanted: int) -> ResourceHints:
         free = self._free(promises)
@@ -80,9 +80,6 @@ class Licences(Struct, frozen=True):
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
         return self._hints(promises, dict(pod.devices).get(LICENCE, 0))
-
-    def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        return ()
 
     def _with(self, promises: Promises, uid: str, name: str, wanted: int, mask: NumaSet | None) -> Promises | str:
         held = promises.of_pod(uid)
@@ -105,12 +102,6 @@ class Licences(Struct, frozen=True):
         given = self._with(promises, pod.uid, container.name, wanted, mask)
         return Allocation(promises, refusal=wrap_unexpected(given)) if isinstance(given, str) else Allocation(given)
 
-    def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        return allocate_each(self, promises, pod)
-
-    def end_reuse(self, promises: Promises) -> Promises:
-        return promises
-
     def is_asked(self, container: ContainerDemand) -> bool:
         return self._wanted(container) > 0
 
@@ -118,17 +109,8 @@ class Licences(Struct, frozen=True):
         counts = held.of(LicenceHoldings).of_container(container.name)
         return sum(count for _, count in counts) == self._wanted(container)
 
-    def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        return all(self.has_container(held, container) for container in pod.containers)
-
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
         return NumaSet.from_ids(n for n, _ in held.of(LicenceHoldings).of_container(name) if n is not None)
-
-    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
-        return ()
-
-    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
-        return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
         return self._wanted(now) < self._wanted(before)
@@ -147,29 +129,11 @@ class Licences(Struct, frozen=True):
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         return with_pod(promises, uid, promises.of_pod(uid).without(name)), ()
 
-    def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        return promises, ()
-
-    def find_in_cgroups(self, *_: object, by_pod: bool) -> None:
-        return None
-
-    def is_contradicted(self, *_: object, is_mixed: bool) -> bool:
-        return False
-
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         for name, counts in before.of(LicenceHoldings).licences:
             kept = self._with(promises, pod.uid, name, sum(n for _, n in counts), self.numa_nodes_of(before, name))
             promises = promises if isinstance(kept, str) else kept
         return promises
-
-    def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-        return not by_pod and not self.has_pod(held, pod)
-
-    def is_away(self, held: PodPromises) -> bool:
-        return False
-
-    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        return (promises,)
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
@@ -178,12 +142,6 @@ class Licences(Struct, frozen=True):
         if had != has:
             yield HoldingChange("licences", had or "none", has or "none", f"there are others now; {AGAIN}")
 
-    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
-        yield from ()
-
-    def validate(self, promises: Promises) -> Promises:
-        return promises
-
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         for node in sorted(self._free(promises).keys() - dict(self.pool).keys(), key=str):
             yield Violation(invariant="LicencesAreOfTheNode", difference=f"there are no licences on NUMA node {node}")
@@ -191,9 +149,6 @@ class Licences(Struct, frozen=True):
     def shortfalls(self, promises: Promises) -> Iterator[Shortage]:
         missing = -sum(min(0, free) for free in self._free(promises).values())
         yield from (Shortage(f"{missing} more licences are promised than there are"),) if missing else ()
-
-    def started_deltas(self, promises: Promises) -> MetricDeltas:
-        return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         return ((Series(GIVEN.name), sum(dict(self.pool).values()) - sum(self._free(promises).values())),)

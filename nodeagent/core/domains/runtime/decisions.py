@@ -50,10 +50,8 @@ from nodeagent.core.model.runtime_containers import ContainerKey, MadeContainer,
 from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry
 from nodeagent.core.model.waiting import RequestKind, Waiting
 from nodeagent.core.resources.cpu.holdings import default_set, own_set_of
-from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
 from nodeagent.core.resources.devices.keep import kept_devices
-from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.turn.decision import (
     Decide as PodDecision,
     admit_off_orphans,
@@ -325,9 +323,8 @@ def _exclusive_amounts(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str]
     found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
     if found is None:
         return None
-    cpus = found.cpus if managers.providers.of(CpuResource).manager.static else 0
-    memory = dict(found.memory or ()) if managers.providers.of(MemoryResource).manager.static else {}
-    said = ", ".join(f"{resource} {size}" for resource, size in sorted(memory.items())) or "none"
+    cpus = found.cpus if managers.placement.has_static_cpus else 0
+    said = ", ".join(f"{resource} {size}" for resource, size in sorted(found.memory or ())) or "none"
     return (("exclusive CPUs", str(cpus)), ("memory", said))
 
 

@@ -29,10 +29,13 @@ from nodeagent.core.resources.claims.matching import Allowed, Looks, NoWayError,
 from nodeagent.core.resources.claims.selectors import SelectorError
 from nodeagent.core.resources.cpu.holdings import CpuHoldings, default_set, free_cpus, own_set_of, with_default_set
 from nodeagent.core.resources.cpu.manager import CpuManager, allocate_container as allocate_cpus, allocation_deltas
+from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 from nodeagent.core.resources.memory.accounting import free_of
 from nodeagent.core.resources.memory.holdings import MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.manager import MemoryManager, allocate_container as allocate_memory
+from nodeagent.core.resources.memory.resource import MemoryResource
+from nodeagent.core.resources.resource import Resource
 
 MOST_TRIED = 256
 """Limit on the allocations tried per pod. The whole pod is decided with each allocation that meets the claims, until one is admitted."""
@@ -52,8 +55,7 @@ class _MisfitError(Exception):
 
 
 def ways_to_place(
-    cpus: CpuManager,
-    memory: MemoryManager,
+    resources: Sequence[Resource],
     cards: PlacedDevices,
     machine: Topology,
     promises: Promises,
@@ -65,8 +67,7 @@ def ways_to_place(
     """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
     Args:
-        cpus: the CPU manager, limited to the CPUs that this pod may have.
-        memory: the memory manager, limited to the NUMA nodes that this pod may have.
+        resources: the node's resources, limited to what this pod may have of them.
         cards: the discovered devices.
         machine: the current machine.
         promises: the promises without the allocations of the claims.
@@ -74,6 +75,8 @@ def ways_to_place(
         demand: the pod's other requests.
         lists_nodes: whether cards list the NUMA nodes near them, not only their own.
     """
+    (cpus,) = (one.manager for one in resources if isinstance(one, CpuResource))
+    (memory,) = (one.manager for one in resources if isinstance(one, MemoryResource))
     try:
         devices = claimable(machine, cpus.reserved, cards.placed, lists_nodes=lists_nodes)
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards, devices)

@@ -15,7 +15,9 @@ from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.resources.resource import ResourceFailedError
 from nodeagent.errors import printable
 
 
@@ -123,8 +125,10 @@ _MAX_CHARACTERS = 1000
 """Limit on the text of a failure, which may quote CPU sets or the plugin's own text."""
 
 
-class PluginFailedError(Exception):
-    """A plugin is missing, has raised an error, has taken too long, or has given an invalid answer. The pod being decided is refused."""
+class PluginFailedError(ResourceFailedError):
+    """A plugin is missing, has raised an error, has taken too long, or has given an invalid answer."""
+
+    reason = Reason.CPU_PLUGIN_FAILED
 
     def __init__(self, plugin: str, point: Point | None, why: str) -> None:
         where = "" if point is None else f", {point.value}"

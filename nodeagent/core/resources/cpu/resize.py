@@ -60,7 +60,7 @@ def _choose_fewer(
 ) -> CpuSet | NotResized:
     """Choose the CPUs that the container keeps: the CPUs from its admission, and the policy's choice of its other CPUs."""
     first = promises.of_pod(pod.uid).of(CpuHoldings).remaining_first_set(now.name) or own
-    if now.cpus < len(first) and not manager.keeps_first:
+    if now.cpus < len(first) and (pod.pins_units or not manager.keeps_first):
         first = CpuSet()
     if now.cpus < len(first):
         return refuse_resize_for_good(

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.metrics.agent_metrics import FREE_CORES, FREE_CPUS
@@ -23,7 +22,7 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import CPU, ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.refusals import NotResized, StartRefused
+from nodeagent.core.model.refusals import NotResized, Reason, Refusal, StartRefused
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.violations import MachineChange, Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
@@ -43,16 +42,29 @@ from nodeagent.core.resources.cpu.keep import (
 from nodeagent.core.resources.cpu.manager import (
     CpuManager,
     allocate_container,
+    divide_among_nodes,
     release_container,
     release_pod_set,
+    reusable_cpus,
     start_deltas,
 )
+from nodeagent.core.resources.cpu.points import Point
 from nodeagent.core.resources.cpu.resize import resize_cpus
 from nodeagent.core.resources.cpu.restore import validate_cpus
-from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share
+from nodeagent.core.resources.resource import Allocation, HoldingChange, Resource, ResourceHints, Share
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.cpu.explainer import CpuExplainer
+
+
+_REASONS_WITHOUT_CORES = frozenset(
+    {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
+)
+"""Reasons of refusals that don't depend on the class of cores."""
+_REASONS_WITHOUT_CPUS = frozenset(
+    {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
+)
+"""Reasons of refusals that don't depend on the CPUs that plugins leave."""
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
@@ -64,27 +76,44 @@ def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> Cpu
     return replace(manager, chooser=PluginChooser(plugins))
 
 
-class CpuResource(Struct, frozen=True):
+class CpuResource(Resource, frozen=True):
     """Implements `Resource` for CPUs (core/resources/resource.py)."""
 
     manager: CpuManager
     name: ClassVar[str] = "cpu"
     holdings: ClassVar[type[CpuHoldings]] = CpuHoldings
-    managed: ClassVar[frozenset[str]] = frozenset()
-    gives_way: ClassVar[bool] = False
 
     def explainer(self) -> "CpuExplainer":
         from nodeagent.core.resources.cpu.explainer import CpuExplainer  # noqa: PLC0415 - few decisions are explained
 
         return CpuExplainer(self)
 
-    def amounts(self, promises: Promises) -> Mapping[str, int]:
-        return {}
-
-    def limited_to(self, nodes: NumaMask) -> "CpuResource":
+    def limited_to(self, pod: PodDemand) -> "CpuResource":
         manager = self.manager
-        cpus = CpuMask(manager.grantable & manager.layout.cpus_of_nodes(nodes))
-        return CpuResource(replace(manager, grantable=cpus))
+        if pod.core_class in {one.name for one in manager.classes}:
+            manager = manager.of_class(pod.core_class)
+        if pod.has_whole_cores:
+            manager = manager.of_whole_cores()
+        if pod.numa_node is not None:
+            cpus = manager.layout.cpus_of_nodes(NumaMask(1 << pod.numa_node))
+            manager = replace(manager, grantable=CpuMask(manager.grantable & cpus))
+        return self if manager is self.manager else CpuResource(manager)
+
+    def without_preferred_nodes(self) -> "CpuResource":
+        return CpuResource(replace(self.manager, uses_all_nodes=False))
+
+    def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
+        """Add to the message what the pod requires of its cores, and the plugins without which the pod might be admitted."""
+        message = refusal.message
+        if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
+            message += " (settings of cores need whole cores)"
+        if pod.core_class is not None and refusal.reason not in _REASONS_WITHOUT_CORES:
+            message += f" ({pod.core_class} cores alone, for which it asks)"
+        filters = {Point.FILTER.value, Point.POST_FILTER.value}
+        names = [one.name for one in self.manager.plugins if one.code is not None and filters & one.code.points]
+        if names and refusal.reason not in _REASONS_WITHOUT_CPUS:
+            message += f" (of the CPUs that {' and '.join(names)} leaves)"
+        return replace(refusal, message=message)
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         return _as_resource_hints(hints.container_hints(self.manager, promises, pod, container))
@@ -109,6 +138,18 @@ class CpuResource(Struct, frozen=True):
             for node in manager.layout.nodes
         )
 
+    def fits_on_each(
+        self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
+    ) -> bool:
+        manager = self.manager
+        free = free_cpus(promises, manager.grantable).bits | reusable_cpus(promises, pod.uid)
+        name, count = (None, pod.cpus) if container is None else (container.name, container.cpus)
+        return divide_among_nodes(manager, manager.asking(promises, pod, name, free, count), nodes) is not None
+
+    def count_by_node(self, held: PodPromises, name: str) -> tuple[tuple[int, int], ...]:
+        own = held.of(CpuHoldings).own_set(name) or CpuSet()
+        return tuple((node.id, count) for node in self.manager.nodes if (count := (node.cpus & own.bits).bit_count()))
+
     def end_reuse(self, promises: Promises) -> Promises:
         books = promises.of(CpuBooks)
         return promises if books.reuse is None else promises.having(CpuBooks(books.default))
@@ -124,17 +165,13 @@ class CpuResource(Struct, frozen=True):
         return own.pod_cpus is not None or bool(own.cpus) or not (self.manager.static and pod.cpus)
 
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
-        own = held.of(CpuHoldings).own_set(name) or CpuSet()
-        return NumaSet.from_ids(node.id for node in self.manager.nodes if node.cpus & own.bits)
+        return NumaSet.from_ids(node for node, _ in self.count_by_node(held, name))
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         if not self.is_asked(container):
             return ()
         full = (aligned("container", "physical_cpu"),) if self.manager.options.full_pcpus_only else ()
         return (plus(CPU_REQUESTS), *full)
-
-    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
-        return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
         return now.cpus < before.cpus

@@ -1,14 +1,11 @@
 """The device manager as a `Resource`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
-from nodeagent.core.model.cgroup import ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.device_pools import DevicePool, PoolDevice
 from nodeagent.core.model.device_selection import DeviceSelection, select_devices
@@ -18,17 +15,15 @@ from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
-from nodeagent.core.model.refusals import NotResized, Reason, Refusal, StartRefused
-from nodeagent.core.model.state import PodEntry
-from nodeagent.core.model.violations import DevicesGone, MachineChange, Shortfall, Violation
+from nodeagent.core.model.refusals import Reason, Refusal
+from nodeagent.core.model.violations import DevicesGone, Shortfall
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
-from nodeagent.core.numa.topology_manager import TopologyManager
 from nodeagent.core.resources.devices.hints import pool_hints
 from nodeagent.core.resources.devices.holdings import DeviceBooks, DeviceHoldings, count_devices, taken_devices
 from nodeagent.core.resources.devices.keep import kept_devices
 from nodeagent.core.resources.devices.manager import DeviceManager, allocate_container, find_devices
-from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share, allocate_each
+from nodeagent.core.resources.resource import Allocation, Resource, ResourceHints, Share
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.devices.explainer import DeviceExplainer
@@ -52,7 +47,7 @@ def owned(
     return DeviceResource(DeviceManager(pools, every, quirks), plugged, elsewhere)
 
 
-class DeviceResource(Struct, frozen=True):
+class DeviceResource(Resource, frozen=True):
     """Implements `Resource` for devices (core/resources/resource.py)."""
 
     manager: DeviceManager
@@ -73,66 +68,12 @@ class DeviceResource(Struct, frozen=True):
 
         return DeviceExplainer()
 
-    def limited_to(self, nodes: NumaMask) -> "DeviceResource":
-        return self
-
     def end_reuse(self, promises: Promises) -> Promises:
         return promises.having(replace(promises.of(DeviceBooks), reuse=None))
-
-    def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
-        return False
-
-    def resize(
-        self,
-        topology: TopologyManager,
-        promises: Promises,
-        pod: PodDemand,
-        before: ContainerDemand,
-        now: ContainerDemand,
-    ) -> Promises | NotResized:
-        return promises
-
-    def find_in_cgroups(
-        self,
-        entry: PodEntry,
-        pod: PodDemand,
-        groups: Mapping[str, ObservedCgroup | None],
-        observed: ObservedCgroups,
-        *,
-        by_pod: bool,
-    ) -> None:
-        return None
-
-    def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        return False
 
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         kept = kept_devices(promises, pod, before.of(DeviceHoldings))
         return with_pod(promises, pod.uid, promises.of_pod(pod.uid).having(kept))
-
-    def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-        return not by_pod and any(not self.has_container(held, container) for container in pod.containers)
-
-    def is_away(self, held: PodPromises) -> bool:
-        return False
-
-    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        return (promises,)
-
-    def differences(
-        self,
-        promises: Promises,
-        pod: Pod,
-        demand: PodDemand,
-        before: PodPromises,
-        name: str,
-        *,
-        by_pod: bool,
-    ) -> Iterator[HoldingChange]:
-        yield from ()
-
-    def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
-        yield from ()
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         held = promises.of_pod(pod.uid).of(DeviceHoldings)
@@ -188,9 +129,6 @@ class DeviceResource(Struct, frozen=True):
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
         return allocate_container(self.manager, promises, pod, self._drop_foreign_resources(container))
 
-    def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        return allocate_each(self, promises, pod)
-
     def _drop_foreign_resources(self, container: ContainerDemand) -> ContainerDemand:
         """Return the container without extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
@@ -219,20 +157,11 @@ class DeviceResource(Struct, frozen=True):
         wanted = ((name, count) for name, count in container.devices if name not in self.elsewhere)
         return is_init or all(len(own.devices_of(container.name, name)) == count for name, count in wanted)
 
-    def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        return all(self.has_container(held, container) for container in pod.containers)
-
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
         nodes = NumaSet()
         for device in held.of(DeviceHoldings).devices_of(name):
             nodes |= device.nodes
         return nodes
-
-    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
-        return ()
-
-    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
-        return promises
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
         held = promises.of_pod(uid)
@@ -240,21 +169,6 @@ class DeviceResource(Struct, frozen=True):
         if not own.devices_of(name) or Erratum.REFUSED_PODS_HOLD_DEVICES in self.manager.quirks:
             return promises, ()
         return with_pod(promises, uid, held.having(own.without(name))), ()
-
-    def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        return promises, ()
-
-    def validate(self, promises: Promises) -> Promises | StartRefused:
-        return promises
-
-    def started_deltas(self, promises: Promises) -> MetricDeltas:
-        return ()
-
-    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
-        return ()
-
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-        yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
         """Yield allocated devices that are gone or unhealthy. Containers keep such devices."""

@@ -1,9 +1,8 @@
 """The memory manager as a `Resource`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.metrics.agent_metrics import MEMORY_ALLOCATED, MEMORY_FREE
@@ -39,7 +38,7 @@ from nodeagent.core.resources.memory.manager import (
 )
 from nodeagent.core.resources.memory.resize import resize_memory
 from nodeagent.core.resources.memory.restore import validate_memory
-from nodeagent.core.resources.resource import Allocation, HoldingChange, ResourceHints, Share
+from nodeagent.core.resources.resource import Allocation, HoldingChange, Resource, ResourceHints, Share
 
 if TYPE_CHECKING:
     from nodeagent.core.resources.memory.explainer import MemoryExplainer
@@ -48,25 +47,22 @@ BytesByNodes = Mapping[tuple[str, NumaMask], int]
 """Bytes in blocks, by resource and NUMA nodes of the blocks."""
 
 
-class MemoryResource(Struct, frozen=True):
+class MemoryResource(Resource, frozen=True):
     """Implements `Resource` for memory (core/resources/resource.py)."""
 
     manager: MemoryManager
     name: ClassVar[str] = "memory"
     holdings: ClassVar[type[MemoryHoldings]] = MemoryHoldings
-    managed: ClassVar[frozenset[str]] = frozenset()
-    gives_way: ClassVar[bool] = False
 
     def explainer(self) -> "MemoryExplainer":
         from nodeagent.core.resources.memory.explainer import MemoryExplainer  # noqa: PLC0415 - few decisions are explained
 
         return MemoryExplainer(self)
 
-    def amounts(self, promises: Promises) -> Mapping[str, int]:
-        return {}
-
-    def limited_to(self, nodes: NumaMask) -> "MemoryResource":
-        return MemoryResource(replace(self.manager, groups=NodeGroups((nodes,))))
+    def limited_to(self, pod: PodDemand) -> "MemoryResource":
+        if pod.numa_node is None:
+            return self
+        return MemoryResource(replace(self.manager, groups=NodeGroups((NumaMask(1 << pod.numa_node),))))
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
         return _as_resource_hints(hints.container_hints(self.manager, promises, pod, container))
@@ -144,9 +140,6 @@ class MemoryResource(Struct, frozen=True):
     ) -> MemoryHoldings:
         return find_memory_in_cgroups(entry, pod, groups, by_pod=by_pod)
 
-    def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        return False
-
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         return keep_memory(self.manager, promises, pod, demand, before.of(MemoryHoldings))
 
@@ -158,12 +151,6 @@ class MemoryResource(Struct, frozen=True):
             return bool(pod.memory) and own.pod_memory is None
         lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
         return any(bool(c.memory) and own.blocks(c.name) is None for c in lasting)
-
-    def is_away(self, held: PodPromises) -> bool:
-        return False
-
-    def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        return (promises,)
 
     def differences(
         self,
@@ -182,9 +169,6 @@ class MemoryResource(Struct, frozen=True):
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
         return validate_memory(self.manager, promises)
-
-    def started_deltas(self, promises: Promises) -> MetricDeltas:
-        return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         return tuple(

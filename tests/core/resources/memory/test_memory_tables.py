@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, build
-from nodeagent.core.admission.records import Records
+from nodeagent.core.admission.records import Records, start, start_memory
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.demand import PodDemand, demand_of, why_shared
 from nodeagent.core.model.idset import NumaSet
@@ -616,7 +616,7 @@ MEMORY_FILE = (
     ids=["unreadable", "another policy", "no books"],
 )
 def test_files_that_are_refused(record: Any, message: str, errata: Errata) -> None:
-    found = core.start(node_of(errata=errata), Records(memory=record))
+    found = start(node_of(errata=errata), Records(memory=record))
     assert start_refused(found) == (message, "memory_manager_state")
 
 
@@ -626,7 +626,7 @@ def test_books_of_another_machine_differ() -> None:
     one = pod("p", app("a", "1", "2Gi"))
 
     def started(node: Managers, stored: Promises) -> Promises | str:
-        found = core.start_memory(node, stored, Records())
+        found = start_memory(node, stored, Records())
         return found if isinstance(found, Promises) else found.message
 
     for node, is_strict in ((strict, True), (fixed, False)):
