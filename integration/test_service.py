@@ -109,8 +109,15 @@ def test_a_wrong_configuration_leaves_no_node_without_an_agent_and_is_told_every
         assert "statik" in node.run("curl -sS http://127.0.0.1:9753/readyz").stdout
         metrics = node.run("curl -sS http://127.0.0.1:9753/metrics").stdout.splitlines()
         assert "nodeagent_config_refused 1.0" in metrics
+        refused = node.run("nodeagent config reload", check=False)
+        assert (refused.returncode, refused.stdout, "statik" in refused.stderr, "maxPodz" in refused.stderr) == (
+            2,
+            "",
+            True,
+            True,
+        )
         node.guest.put(CONFIG, config)
-        node.run("systemctl reload nodeagent")
+        assert node.run("nodeagent config reload").stdout == f"{CONFIG} is in effect\n"
         assert "0 problems, 0 refused" in node.unit("StatusText")["StatusText"]
         assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
         assert node.run("curl -sS http://127.0.0.1:9753/readyz").stdout == "ok\n"

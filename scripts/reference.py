@@ -79,7 +79,7 @@ def configuration() -> str:
 
 The configuration is a YAML file, `/etc/nodeagent/config.yaml`. Field names are the KubeletConfiguration's, and the configuration file of a
 kubelet works as it is. `nodeagent config validate` reports all errors at once, with line numbers. `nodeagent config show` prints the
-resulting values. `systemctl reload nodeagent` applies the file. If it fails, `systemctl status nodeagent` says why.
+resulting values. `nodeagent config reload` applies the file, or says why it can't.
 
 ## Fields
 
@@ -193,6 +193,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "fleet diff": ("fleet-difference",),
     "check": ("check",),
     "config validate": ("config-validation",),
+    "config reload": "none: it says in one line what is in effect",
     "config show": ("configuration",),
     "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
     "completion": "none: it writes a shell script",
@@ -483,12 +484,12 @@ last one. It reads the exit status of `inspect`, the status line and the metrics
 
 ## A configuration that isn't in use
 
-`systemctl reload nodeagent` checks the file first. If it can't be applied, the reload fails, nothing changes, and the reason is in the
-status line, in the log and in the other three places until the file is mended. systemctl itself names no reason in the terminal, but
-`sudo nodeagent config validate --running --apply /etc/nodeagent/config.yaml` does the same as the reload, and prints it. The same is true
-of a file that was changed and not reloaded, which the agent notices within seconds. If the agent starts with an invalid file, it goes on
-with the last valid configuration of this file, which it keeps beside the state ([D58](../decisions.md)). It refuses to start only if there
-is none that fits the machine.
+`sudo nodeagent config reload` checks the file first. If it can't be applied, it prints why and exits with 2, nothing changes, and the
+reason is in the status line, in the log and in the other three places until the file is mended. `systemctl reload nodeagent` runs the same
+command, but systemd gives it no terminal, so systemctl only points to the status line and the log. The same is true of a file that was
+changed and not reloaded, which the agent notices within seconds. If the agent starts with an invalid file, it goes on with the last valid
+configuration of this file, which it keeps beside the state ([D58](../decisions.md)). It refuses to start only if there is none that fits
+the machine.
 """
 
 

@@ -312,7 +312,7 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, t
 
     async def judge(arguments: Mapping[str, Any]) -> dict[str, str]:
         asked.append((arguments["config"], arguments["apply"]))
-        if len(asked) > 1:
+        if 1 < len(asked) < 5:
             raise NodeAgentError(
                 "changed fields need a restart: metrics_bind_address", hint="systemctl restart nodeagent"
             )
@@ -325,15 +325,18 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, t
     server = thread.serve(listen(UnixAddress(socket)), api)
     try:
         assert run("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
-        refused = f"nodeagent: {file}: changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
-        assert run("validate", "-q", file, "--running", "--apply", "--socket", socket) == (2, "", refused)
+        refused = "changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
+        assert run("validate", file, "--running", "--socket", socket) == (2, "", f"nodeagent: {file}: {refused}")
+        assert run("reload", "-q", file, "--socket", socket) == (2, "", f"nodeagent: {refused}")
         wrong = written(tmp_path, "maxPods: many\n")
-        assert "many" in run("validate", wrong, "--running", "--apply", "--socket", socket)[2]
+        assert "many" in run("validate", wrong, "--running", "--socket", socket)[2]
+        assert run("reload", file, "--socket", socket) == (0, f"{file} is in effect\n", "")
     finally:
         server.close()
         thread.stop()
-    assert (asked, bugs) == ([(file, False), (file, True), (file, False)], [])
-    assert run("validate", file, "--apply")[0] == 64
+    assert (asked, bugs) == ([(file, False), (file, False), (file, True), (file, False), (file, True)], [])
+    status, _, said = run("reload", file, "--socket", socket)
+    assert (status, "hint: start it with `systemctl start nodeagent`\n" in said) == (3, True)
     assert run("validate", file, "--running", "--alone")[0] == 64
 
 

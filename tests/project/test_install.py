@@ -87,7 +87,7 @@ def test_the_units_start_what_was_installed(host: Host) -> None:
     status, out, err = host.run("install.sh")
     assert (status, err) == (0, "")
     assert f"ExecStart={host.prefix}/bin/nodeagent run " in host.unit("nodeagent.service")
-    assert f"ExecReload={host.prefix}/bin/nodeagent config validate " in host.unit("nodeagent.service")
+    assert f"ExecReload={host.prefix}/bin/nodeagent config reload " in host.unit("nodeagent.service")
     assert f"ExecStart={host.prefix}/bin/python -I -m nodeagent.launcher " in host.unit("nodeagent-launcher.service")
     for unit in ROOT.glob("systemd/*.service"):
         assert host.unit(unit.name).replace(str(host.prefix), "/opt/nodeagent") == unit.read_text()

@@ -1,4 +1,4 @@
-"""`nodeagent config`: validates a configuration, shows its values, and migrates kubelet's."""
+"""`nodeagent config`: validates a configuration, applies it, shows its values, and migrates kubelet's."""
 
 import argparse
 import shlex
@@ -23,7 +23,7 @@ from nodeagent.cli.support.node.arguments import (
 )
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import SourceError, read_machine_file, read_topology
-from nodeagent.cli.support.places import DEFAULT_SOCKET
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
 from nodeagent.core.admission.node_setup import find_impossible
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.topology import Topology
@@ -42,19 +42,20 @@ VERSION = 1
 """Version of the document that `validate` prints."""
 
 _EPILOG = """\
-exit status: 0: success, the configuration is valid; 2: `validate`: it is invalid; 1: it could not be read or used;
-3: the agent doesn't answer (--running); 64: wrong arguments
+exit status: 0: success, the configuration is valid; 2: `validate`, `reload`: it is invalid, or can't be applied;
+1: it could not be read or used; 3: the agent doesn't answer; 64: wrong arguments
 
 examples:
   nodeagent config validate /etc/nodeagent/config.yaml
   nodeagent config validate new.yaml --machine node.json -o json
   nodeagent config validate --root /mnt/copy
   nodeagent config validate --running
+  nodeagent config reload
   nodeagent config show
   nodeagent config show new.yaml
   nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
 
-next: `systemctl reload nodeagent` applies a changed configuration; then: nodeagent inspect"""
+next: nodeagent inspect"""
 
 
 class InvalidConfigError(NodeAgentError):
@@ -66,6 +67,7 @@ class InvalidConfigError(NodeAgentError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
         "validate": "report every error in a configuration, on this machine or another one",
+        "reload": "have the running agent apply its changed configuration file; otherwise say why it can't, and change nothing",
         "show": "print every field with its value, from a file, or else from the running agent or a captured node",
         "migrate-from-kubelet": "convert a KubeletConfiguration; fields that nodeagent doesn't use become comments",
     }
@@ -88,22 +90,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also ask the running agent whether it could apply the configuration with its pods",
     )
-    made["validate"].add_argument(
-        "--apply",
-        action="store_true",
-        help="with --running: if it could, have it read its own file again, and wait until that is in effect "
-        "(what `systemctl reload nodeagent` does)",
-    )
-    made["validate"].add_argument(
-        "--socket",
+    made["reload"].add_argument(
+        "file",
+        nargs="?",
         type=named_path,
-        default=DEFAULT_SOCKET,
-        metavar="PATH",
-        help=f"with --running: the agent's socket (default: {DEFAULT_SOCKET})",
+        default=DEFAULT_CONFIG,
+        metavar="FILE",
+        help=f"the file that the agent was started with (default: {DEFAULT_CONFIG})",
     )
-    made["validate"].add_argument(
-        "-q", "--quiet", action="store_true", help="print nothing if the configuration is valid; the exit status tells"
-    )
+    for name, when in (("validate", "with --running: "), ("reload", "")):
+        made[name].add_argument(
+            "--socket",
+            type=named_path,
+            default=DEFAULT_SOCKET,
+            metavar="PATH",
+            help=f"{when}the agent's socket (default: {DEFAULT_SOCKET})",
+        )
+        made[name].add_argument(
+            "-q", "--quiet", action="store_true", help="print nothing if all is well; the exit status tells"
+        )
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
         add_output_argument(made[name])
@@ -124,11 +129,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: a file can't be read or written, or is invalid.
     """
-    if options.action != "migrate-from-kubelet" and options.file is not None and options.config is not None:
+    if options.action in {"validate", "show"} and options.file is not None and options.config is not None:
         options.parser.error(f"{options.file} and --config {options.config} are two configurations: name one")
     match options.action:
         case "validate":
             return _validate(options)
+        case "reload":
+            return _reload(options)
         case "show":
             return _show(options)
         case _:
@@ -148,8 +155,6 @@ def _validate(options: argparse.Namespace) -> int:
         options.parser.error(
             "--running asks this node's agent about a file: leave out --alone, --root, --machine and -"
         )
-    if options.apply and not options.running:
-        options.parser.error("--apply is for the running agent: add --running")
     topology = None if options.alone else read_topology(options)
     config, findings = judge_config(
         judged.content,
@@ -162,7 +167,7 @@ def _validate(options: argparse.Namespace) -> int:
     if options.running:
         refused = None
         with suppress(StartError) if findings else nullcontext():
-            refused = _ask_agent(options.socket, judged.source, apply=options.apply and not findings)
+            refused = _ask_agent(options.socket, judged.source, apply=False)
         if refused is not None and not findings:
             findings, hint = (Finding(judged.source, None, "", "", "", refused.message),), refused.hint
     if findings and options.output == "text":
@@ -184,6 +189,15 @@ def _validate(options: argparse.Namespace) -> int:
     if findings or not options.quiet:
         sys.stdout.write(render_document(document, options.output, _render_validation))
     return EXIT_WRONG if findings else 0
+
+
+def _reload(options: argparse.Namespace) -> int:
+    refused = _ask_agent(options.socket, options.file, apply=True)
+    if refused is not None:
+        raise InvalidConfigError(refused.message, hint=refused.hint)
+    if not options.quiet:
+        print(f"{options.file} is in effect")
+    return 0
 
 
 def _find_warnings(config: Config, topology: Topology) -> list[str]:
@@ -208,7 +222,7 @@ def _ask_agent(socket: str, source: str, *, apply: bool) -> NodeAgentError | Non
     except ApiUnavailable as err:
         raise StartError(
             f"the agent does not answer: {err.message}",
-            hint="start it with `systemctl start nodeagent`, or leave out --running",
+            hint="start it with `systemctl start nodeagent`" + ("" if apply else ", or leave out --running"),
         ) from err
     except ApiError as err:
         return err

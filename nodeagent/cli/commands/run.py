@@ -22,7 +22,7 @@ examples:
   systemctl enable --now nodeagent
   nodeagent run --config /etc/nodeagent/config.yaml
 
-SIGHUP, or systemctl reload nodeagent, reads the configuration again. Stopping the agent stops no pod.
+`nodeagent config reload`, systemctl reload nodeagent or SIGHUP reads the configuration again. Stopping the agent stops no pod.
 next: nodeagent inspect, or journalctl -u nodeagent"""
 
 

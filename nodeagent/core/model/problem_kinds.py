@@ -44,12 +44,12 @@ EXPLAINED = {
     ),
     ProblemKind.CONFIGURATION_REFUSED: Explained(
         "the configuration file can't be used; the agent goes on with the last valid configuration",
-        "correct the file (`nodeagent config validate --running` reports every error), then `systemctl reload nodeagent`",
+        "correct the file, then `nodeagent config reload`, which reports every error that is left",
         "NodeagentConfigRefused",
     ),
     ProblemKind.CONFIGURATION_CHANGED: Explained(
         "the configuration file was changed, and is not in use",
-        "`systemctl reload nodeagent`, or undo the change",
+        "`nodeagent config reload`, or undo the change",
     ),
     ProblemKind.STATE: Explained(
         "a file of the state directory can't be written: nothing is allocated and nothing is released",

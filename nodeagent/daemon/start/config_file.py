@@ -79,7 +79,7 @@ class ConfigFile:
         except NodeAgentError as err:
             self._refuse(err)
         else:
-            text = f"{self.path} has changed, and is not in use (systemctl reload nodeagent)"
+            text = f"{self.path} has changed, and is not in use (nodeagent config reload)"
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:

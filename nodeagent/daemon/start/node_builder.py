@@ -33,7 +33,7 @@ def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),
-            hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
+            hint=f"correct {path}, or what it names, then `nodeagent config reload`, or `systemctl start nodeagent` if it doesn't run",
         )
     node = on_machine(load_plugins(config)[0], topology)
     assert isinstance(node, NodeSetup), "the machine has been asked"
