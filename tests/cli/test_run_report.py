@@ -20,7 +20,7 @@ from nodeagent.views.certificate.words import summarise_run
 from nodeagent.views.job_report import JobLocation
 from tests.support import json_schema
 from tests.support.job_agent import admit_job, answer_jobs
-from tests.support.run_tree import MIB, UNCOUNTED, RunTree
+from tests.support.run_tree import JOB, MIB, UNCOUNTED, RunTree
 
 
 @pytest.fixture
@@ -79,12 +79,12 @@ def test_an_undisturbed_run_is_clean_and_the_report_has_what_it_used(tree: RunTr
 
 def test_what_cannot_be_read_is_null_with_a_reason(tree: RunTree) -> None:
     (tree.root / "proc/cpuinfo").unlink()
-    tree.missing = frozenset({"job/cpu.stat", "job/memory.peak", "proc/schedstat", "proc/stat"})
+    tree.missing = frozenset({f"{JOB}/cpu.stat", f"{JOB}/memory.peak", "proc/schedstat", "proc/stat"})
     found = tree.report(lambda: tree.run(10))
     check_schema(found)
     assert (found["cgroup"]["cpuMicroseconds"], found["others"]["microseconds"]) == (None, None)
     reasons = {one["field"]: one["reason"] for one in found["unknown"]}
-    assert reasons["cgroup.peakBytes"] == f"cannot read {tree.root}/job/memory.peak: No such file or directory"
+    assert reasons["cgroup.peakBytes"] == f"cannot read {tree.root}/{JOB}/memory.peak: No such file or directory"
     assert {"cgroup.cpuMicroseconds", "others.microseconds", "stealMicroseconds", "node.microcode"} <= reasons.keys()
     assert reasons["others.tasks"] == "not root"
     assert found["verdict"] == "unknown"
@@ -105,6 +105,10 @@ def be_remote(tree: RunTree) -> None:
 
 def throttle(tree: RunTree) -> None:
     tree.throttled += 2
+
+
+def throttle_all_pods(tree: RunTree) -> None:
+    tree.pods_throttled += 2
 
 
 def overheat(tree: RunTree) -> None:
@@ -138,7 +142,8 @@ def stall(tree: RunTree) -> None:
         (put_task, "other-tasks", "other tasks took 20 % of its CPU time (mostly stress)"),
         (use_sibling, "sibling", "the sibling was busy 31 % of the time"),
         (be_remote, "remote-memory", "40 % of its memory was remote"),
-        (throttle, "throttling", "its quota kept it off the CPUs 20 % of the time"),
+        (throttle, "throttling", "a quota kept it off the CPUs 20 % of the time"),
+        (throttle_all_pods, "throttling", "a quota kept it off the CPUs 20 % of the time (mostly /pods.slice)"),
         (overheat, "thermal-throttling", "heat slowed its CPUs 3 times"),
         (steal, "steal", "the hypervisor took 9.9 % of its CPU time"),
         (interrupt, "interrupts", "devices interrupted one of its CPUs 2000 times a second (mostly IRQ 40 eth0-rx)"),

@@ -11,6 +11,9 @@ from nodeagent.views.certificate.run_report import OtherTasks
 from nodeagent.views.job_report import JobLocation
 
 MIB = 2**20
+PODS = "sys/fs/cgroup/pods.slice"
+JOB = f"{PODS}/one"
+"""Cgroup of the job, and the one above it."""
 CPUS = CpuSet.parse("2-3")
 UNCOUNTED = OtherTasks(None, is_complete=False, reasons={"others.tasks": "not root"})
 RESULT = {
@@ -54,6 +57,8 @@ class RunTree:
         self.irqs = dict.fromkeys((2, 3), 0)
         self.used = 0.0
         self.throttled = 0.0
+        self.pods_throttled = 0.0
+        """Seconds that a quota of all pods kept them off their CPUs."""
         self.stalled = 0.0
         self.memory = (64 * MIB, 0)
         self.hot = 0
@@ -78,13 +83,14 @@ class RunTree:
 
     def write(self) -> None:
         cpu = "sys/devices/system/cpu"
-        self._put("job/cpu.stat", f"usage_usec {self.used * 1e6:.0f}\nthrottled_usec {self.throttled * 1e6:.0f}\n")
-        self._put("job/memory.numa_stat", f"anon {' '.join(f'N{n}={b}' for n, b in enumerate(self.memory))}\n")
-        self._put("job/memory.stat", "pgfault 9\npgmajfault 0\n")
-        self._put("job/memory.peak", "99\n")
+        self._put(f"{JOB}/cpu.stat", f"usage_usec {self.used * 1e6:.0f}\nthrottled_usec {self.throttled * 1e6:.0f}\n")
+        self._put(f"{PODS}/cpu.stat", f"usage_usec 0\nthrottled_usec {self.pods_throttled * 1e6:.0f}\n")
+        self._put(f"{JOB}/memory.numa_stat", f"anon {' '.join(f'N{n}={b}' for n, b in enumerate(self.memory))}\n")
+        self._put(f"{JOB}/memory.stat", "pgfault 9\npgmajfault 0\n")
+        self._put(f"{JOB}/memory.peak", "99\n")
         for resource in ("cpu", "memory", "io"):
             total = f"total={self.stalled * 1e6:.0f}" if resource == "memory" else "total=0"
-            self._put(f"job/{resource}.pressure", f"some avg10=0.00 {total}\nfull avg10=0.00 {total}\n")
+            self._put(f"{JOB}/{resource}.pressure", f"some avg10=0.00 {total}\nfull avg10=0.00 {total}\n")
         counted = {c: s - self.running[c] for c, s in self.ran.items()}
         self._put("proc/schedstat", "".join(f"cpu{c} 0 0 0 0 0 0 {s * 1e9:.0f} 1 1\n" for c, s in counted.items()))
         lines = (
@@ -116,7 +122,7 @@ class RunTree:
 
         runs = ReportedRuns(
             self.answer,
-            JobLocation("jobs/one", str(self.root / "job"), CPUS, CpuSet(), NumaSet.of(0)),
+            JobLocation("jobs/one", str(self.root / JOB), CPUS, CpuSet(), NumaSet.of(0)),
             self._observe_others,
             self.root,
             lambda: round(self.seconds * 1e9),

@@ -67,7 +67,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             1,
             MICROSECONDS,
             1_000,
-            "request more `--cpus`, or a whole number, which has no quota",
+            "request more `--cpus`, or a whole number, which has no quota; a quota of a cgroup above it has to be lifted there",
         ),
         "thermal-throttling": Threshold(
             TIMES,

@@ -9,6 +9,7 @@ from pathlib import Path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.run_counters import (
     CGROUP,
+    CGROUPS,
     COMMAND_LINE,
     CPU_INFO,
     CPU_STAT,
@@ -55,7 +56,8 @@ class RunFiles:
 
     def read_sample(self) -> FileTexts:
         """Read the few files that are of interest during the run, too: memory by node, times, and frequencies."""
-        return self._read((CPU_STAT, NUMA_STAT, STAT, *(frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)))
+        frequencies = (frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)
+        return self._read((CPU_STAT, *self._list_parents_stats(), NUMA_STAT, STAT, *frequencies))
 
     def read_counters(self) -> FileTexts:
         """Read all counters that the report compares before and after the run."""
@@ -66,6 +68,13 @@ class RunFiles:
         """Read the properties of the node that the speed of a run depends on."""
         names = (KERNEL, CPU_INFO, COMMAND_LINE, THP, ASLR, NO_TURBO, BOOST, *map(siblings_file, self._cpus))
         return self._read((*names, *self._list(MITIGATIONS, "")))
+
+    def _list_parents_stats(self) -> Iterator[str]:
+        """List cpu.stat of each cgroup above the job's, because a cgroup's own counters lack what a quota above it has cost."""
+        mount = self._root / CGROUPS
+        for parent in Path(self._cgroup).parents:
+            if mount in parent.parents:
+                yield str((parent / "cpu.stat").relative_to(self._root))
 
     def _list_counters(self) -> Iterator[str]:
         yield from _COUNTED

@@ -16,6 +16,8 @@ CGROUP = "cgroup/"
 CPU_STAT, NUMA_STAT, MEMORY_STAT, MEMORY_PEAK = (
     f"{CGROUP}{name}" for name in ("cpu.stat", "memory.numa_stat", "memory.stat", "memory.peak")
 )
+CGROUPS = "sys/fs/cgroup"
+"""Mount point of the cgroups, as a path below the root."""
 PRESSURE_RESOURCES = ("cpu", "memory", "io", "irq")
 THROTTLE_COUNTS = ("core_throttle_count", "package_throttle_count")
 THROTTLE_TIMES = ("core_throttle_total_time_ms", "package_throttle_total_time_ms")

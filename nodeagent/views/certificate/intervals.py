@@ -1,11 +1,20 @@
 """Shares of the time between two samples of the kernel's counters."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.run_counters import CPU_STAT, NUMA_STAT, SCHEDSTAT, STAT, FileTexts, parse_cpu_times_us
+from nodeagent.formats.kernel.run_counters import (
+    CGROUPS,
+    CPU_STAT,
+    NUMA_STAT,
+    SCHEDSTAT,
+    STAT,
+    FileTexts,
+    parse_cpu_times_us,
+)
 from nodeagent.formats.kernel.usage import parse_container_usage, parse_job_usage, remote_bytes
 
 TICK_US = 10_000
@@ -55,6 +64,20 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
     return max(0, *found) if found else None
 
 
+def find_throttled_us(first: FileTexts, last: FileTexts) -> tuple[int, str] | None:
+    """Return for how long the quota that cost most kept the job off its CPUs, and the cgroup with that quota. None means unknown.
+
+    The cgroup is empty for the job's own, and otherwise a path below the mount point.
+    """
+    found = {}
+    for name in last.files:
+        if name == CPU_STAT or (name.startswith(f"{CGROUPS}/") and name.endswith("/cpu.stat")):
+            was, now = (texts.counters(name).get("throttled_usec") for texts in (first, last))
+            if was is not None and now is not None:
+                found["" if name == CPU_STAT else name.removeprefix(CGROUPS).removesuffix("/cpu.stat")] = now - was
+    return max(((us, cgroup) for cgroup, us in found.items()), key=itemgetter(0)) if "" in found else None
+
+
 def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
     times = subtract_cpu_times(first, last)
     if times is None or not all(cpu in times for cpu in cpus):
@@ -93,8 +116,8 @@ def measure_interval(
         rates |= {} if busy_us is None else {"sibling": share(busy_us, elapsed_us)}
     if remote is not None and usage.memory_bytes is not None:
         rates["remote-memory"] = share(remote, sum(usage.memory_bytes.values()))
-    if "throttled_usec" in was and "throttled_usec" in used:
-        rates["throttling"] = share(used["throttled_usec"] - was["throttled_usec"], elapsed_us)
+    if (throttled := find_throttled_us(before, now)) is not None:
+        rates["throttling"] = share(throttled[0], elapsed_us)
     if times is not None and all(cpu in times for cpu in cpus):
         rates["steal"] = share(sum(times[cpu].get("steal", 0) for cpu in cpus), whole_us)
     return Interval(elapsed_us, rates)

@@ -41,7 +41,7 @@ from nodeagent.formats.kernel.run_counters import (
     thermal_file,
 )
 from nodeagent.formats.kernel.settings import ASLR, BOOST, NO_TURBO, THP, remove_unknown_parameters
-from nodeagent.views.certificate.intervals import TICK_US, find_busy_us, share, subtract_cpu_times
+from nodeagent.views.certificate.intervals import TICK_US, find_busy_us, find_throttled_us, share, subtract_cpu_times
 from nodeagent.views.certificate.samples import Samples
 from nodeagent.views.job_report import JobLocation
 
@@ -116,6 +116,7 @@ def describe_run(seen: RunObservation) -> Document:
     }
     unknown |= {name: reason for name, (value, reason) in reasons.items() if value is None}
     pressure = _describe_pressure(seen, unknown)
+    throttled = find_throttled_us(seen.first, seen.last)
     measured = {
         "other-tasks": _judge_others(seen.others, others_us, elapsed_us, cpus),
         "sibling": None if sibling_us is None else MeasuredRate(share(sibling_us, elapsed_us), sibling_us),
@@ -123,8 +124,8 @@ def describe_run(seen: RunObservation) -> Document:
         if memory["remoteBytes"] is None
         else MeasuredRate(memory["remotePerMille"], memory["remoteBytes"]),
         "throttling": None
-        if cgroup["throttledMicroseconds"] is None
-        else MeasuredRate(share(cgroup["throttledMicroseconds"], elapsed_us), cgroup["throttledMicroseconds"]),
+        if throttled is None
+        else MeasuredRate(share(throttled[0], elapsed_us), throttled[0], throttled[1]),
         "thermal-throttling": None if thermal["times"] is None else MeasuredRate(thermal["times"], thermal["times"]),
         "steal": None if steal_us is None else _judge_steal(steal_us, elapsed_us, cpus),
         "interrupts": _judge_interrupts(interrupts, elapsed_us),

@@ -11,7 +11,7 @@ _SENTENCES = {
     "other-tasks": "other tasks took {} of its CPU time",
     "sibling": "the sibling was busy {} of the time",
     "remote-memory": "{} of its memory was remote",
-    "throttling": "its quota kept it off the CPUs {} of the time",
+    "throttling": "a quota kept it off the CPUs {} of the time",
     "thermal-throttling": "heat slowed its CPUs {}",
     "steal": "the hypervisor took {} of its CPU time",
     "interrupts": "devices interrupted one of its CPUs {}",
