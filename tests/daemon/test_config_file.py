@@ -13,9 +13,8 @@ from nodeagent.daemon.start import config_file
 from nodeagent.daemon.start.config_file import ConfigFile
 from nodeagent.daemon.start.node_builder import build_node
 from nodeagent.daemon.start.startup import LAST_CONFIG, StartError
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, at_rest
 from tests.support.machine_tree import Machine as Tree
-from tests.support.node_model import Machine
 from tests.support.world import SMALL, node
 
 FOUR = Tree(("0", "1", "2", "3"), ("0-3",), ((0, "0-3"),))
@@ -26,11 +25,7 @@ VALID = "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """An agent at rest, on whose disk a machine of four CPUs is described."""
     monkeypatch.setattr(config_file, "build_node", partial(build_node, root=str(FOUR.grow(tmp_path / "root"))))
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.start()
-        daemon.rest()
+    with at_rest(monkeypatch, tmp_path, node(SMALL)) as daemon:
         yield daemon
 
 

@@ -1,7 +1,6 @@
 """Series of a node's room and of each container with exclusive CPUs, as a scrape has them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,11 @@ from nodeagent.edge.kernel.usage import PressureText
 from nodeagent.formats.config.config_text import hash_config
 from tests.daemon.test_memory_changes import MEMORY, with_memory
 from tests.support.builders import GIB
-from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine
+from tests.support.daemon_model import Daemon, at_rest
 from tests.support.pods import app, pod
-from tests.support.world import SMALL, node
+from tests.support.world import node
 
 WEB = Holder("uid-web", "default", "web", "app")
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.start()
-        daemon.rest()
-        yield daemon
 
 
 def scraped(daemon: Daemon, name: str) -> dict[str, float]:
@@ -124,12 +112,9 @@ def test_series_of_containers_can_be_switched_off(daemon: Daemon, monkeypatch: p
 
 
 def test_memory_is_shown_by_node_and_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(node(with_memory(8 * GIB, 8 * GIB), **MEMORY))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("web", app(cpu="1", memory="1Gi")),)
-        daemon.start()
-        daemon.rest()
+    with at_rest(
+        monkeypatch, tmp_path, node(with_memory(8 * GIB, 8 * GIB), **MEMORY), (pod("web", app(cpu="1", memory="1Gi")),)
+    ) as daemon:
         allocated, free = scraped(daemon, names.MEMORY_ALLOCATED), scraped(daemon, names.MEMORY_FREE)
         assert allocated.keys() == free.keys() >= {f'numa_node="{number}",resource="memory"' for number in (0, 1)}
         assert sum(allocated.values()) == GIB

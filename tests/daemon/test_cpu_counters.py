@@ -7,8 +7,7 @@ import pytest
 from nodeagent.core.metrics.agent_metrics import EXCLUSIVE_CPU_INTERRUPTS, EXCLUSIVE_CPU_SOFTIRQS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.reports.cpu_counters import CpuCounters, Holder
-from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine
+from tests.support.daemon_model import at_rest
 from tests.support.pods import app, pod
 from tests.support.world import SMALL, node
 
@@ -143,12 +142,9 @@ def test_while_nobody_has_exclusive_cpus_nothing_is_read(tmp_path: Path) -> None
 def test_the_agent_counts_for_containers_with_cpus_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("alone", app(cpu="2")), pod("shares", app(cpu="100m")))
-        daemon.start()
-        daemon.rest()
+    with at_rest(
+        monkeypatch, tmp_path, node(SMALL), (pod("alone", app(cpu="2")), pod("shares", app(cpu="100m")))
+    ) as daemon:
         there = daemon.agent.metrics.exposition.text().decode()
         daemon.files.pods = ()
         daemon.rest()

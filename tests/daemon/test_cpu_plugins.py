@@ -13,7 +13,7 @@ from nodeagent.core.resources.cpu.holdings import exclusive_sets
 from nodeagent.core.resources.cpu.points import PluginFailedError, Point, Question, ReturnedCpus
 from nodeagent.daemon.start.config_file import ConfigFile
 from nodeagent.daemon.turn.wakeups import WakeUpReason
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, Steps, at_rest, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
 from tests.support.world import SMALL, node
@@ -43,12 +43,8 @@ class Code:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL, cpu_plugins=(CpuPlugin("mine", code=Code()),)))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = tuple(pod(name, app(cpu="2", memory="64Mi")) for name in ("a", "x", "c"))
-        daemon.start()
-        daemon.rest()
+    pods = tuple(pod(name, app(cpu="2", memory="64Mi")) for name in ("a", "x", "c"))
+    with at_rest(monkeypatch, tmp_path, node(SMALL, cpu_plugins=(CpuPlugin("mine", code=Code()),)), pods) as daemon:
         yield daemon
 
 

@@ -15,9 +15,8 @@ from nodeagent.core.turn.pod_sources import Manifest, PodSource
 from nodeagent.daemon.turn.machine import Machine as Hardware
 from nodeagent.daemon.turn.requests import TurnRequest
 from tests.daemon.test_recovery import two_nodes
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, at_rest
 from tests.support.machine_tree import DEVICES, Machine as Tree, put_device
-from tests.support.node_model import Machine
 from tests.support.pods import app, manifests, pod
 from tests.support.world import node
 
@@ -34,12 +33,9 @@ def cards(**nodes: int) -> PlacedDevices:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(NODE, topology_manager_policy="restricted"))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("plain", app("app", "1")),)
-        daemon.start()
-        daemon.rest()
+    with at_rest(
+        monkeypatch, tmp_path, node(NODE, topology_manager_policy="restricted"), (pod("plain", app("app", "1")),)
+    ) as daemon:
         assert daemon.hardware.looks == 0
         daemon.hardware.placed = cards(eth0=1)
         yield daemon

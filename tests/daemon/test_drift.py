@@ -20,7 +20,7 @@ from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from tests.daemon.test_write_failures import failure
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, Steps, at_rest, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, cgroup_only, pod
 from tests.support.world import SMALL, node
@@ -30,12 +30,9 @@ BUSY = 16
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("a", app(cpu="2")), pod("slot", cgroup_only("slot", "1")))
-        daemon.start()
-        daemon.rest()
+    with at_rest(
+        monkeypatch, tmp_path, node(SMALL), (pod("a", app(cpu="2")), pod("slot", cgroup_only("slot", "1")))
+    ) as daemon:
         daemon.log.truncate(0)
         daemon.log.seek(0)
         yield daemon

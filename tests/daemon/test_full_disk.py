@@ -21,7 +21,7 @@ from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.node_view import Observation, view_document
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.text import render
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, Steps, at_rest, watched
 from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import Machine, Unit
 from tests.support.pods import app, init, pod, unit
@@ -39,12 +39,7 @@ ERRORS = {
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = RUNNING
-        daemon.start()
-        daemon.rest()
+    with at_rest(monkeypatch, tmp_path, node(SMALL), RUNNING) as daemon:
         yield daemon
 
 

@@ -12,8 +12,7 @@ from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
 from tests.support.builders import GIB
-from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine
+from tests.support.daemon_model import Daemon, at_rest
 from tests.support.pods import amounts, app, exclusive, pod
 from tests.support.world import node
 
@@ -39,12 +38,8 @@ def with_memory(*bytes_: int, hugepages: tuple[int, ...] = (0, 0)) -> Topology:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(with_memory(8 * GIB, 8 * GIB), **MEMORY))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("a", app("app", resources=exclusive("1", "1Gi"))),)
-        daemon.start()
-        daemon.rest()
+    pods = (pod("a", app("app", resources=exclusive("1", "1Gi"))),)
+    with at_rest(monkeypatch, tmp_path, node(with_memory(8 * GIB, 8 * GIB), **MEMORY), pods) as daemon:
         yield daemon
 
 

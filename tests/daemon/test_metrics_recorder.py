@@ -15,8 +15,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.decision import admit_off_orphans
 from nodeagent.daemon.reports.metrics_recorder import Stopwatch
 from tests.support.builders import MACHINE_A, managers
-from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine
+from tests.support.daemon_model import Daemon, at_rest
 from tests.support.pods import app, pod
 from tests.support.world import SMALL, node
 
@@ -46,12 +45,9 @@ def test_who_waits_for_strangers_cpus_is_one_admission() -> None:
 
 
 def test_each_container_has_a_series_that_says_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("alone", app(cpu="2")), pod("shares", app(cpu="100m")))
-        daemon.start()
-        daemon.rest()
+    with at_rest(
+        monkeypatch, tmp_path, node(SMALL), (pod("alone", app(cpu="2")), pod("shares", app(cpu="100m")))
+    ) as daemon:
         cpus = own_set_of(daemon.agent.state.promises, "uid-alone", "app")
         there = info(daemon)
         daemon.files.pods = ()

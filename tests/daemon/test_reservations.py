@@ -39,16 +39,6 @@ CPUS = 7
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.start()
-        daemon.rest()
-        yield daemon
-
-
-@pytest.fixture
 def owners(daemon: Daemon) -> Iterator[Owners]:
     owners = Owners(daemon)
     yield owners

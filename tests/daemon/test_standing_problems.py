@@ -1,7 +1,6 @@
 """What is wrong for the time being is in the view as long as it lasts, and in the log once."""
 
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +21,9 @@ from nodeagent.daemon.start.startup import StartError
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.manifest_watch import ManifestWatch
-from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.node_model import Machine, Unit
+from tests.support.daemon_model import Daemon
+from tests.support.node_model import Unit
 from tests.support.pods import app, manifests, pod, unit
-from tests.support.world import SMALL, node
 
 WEB = """\
 apiVersion: v1
@@ -35,16 +33,6 @@ spec:
   containers:
   - {name: app, command: [run], resources: {limits: {cpu: 1, memory: 64Mi}}}
 """
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.start()
-        daemon.rest()
-        yield daemon
 
 
 def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.node_view import Observation, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspect_node
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, Steps, at_rest, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
 from tests.support.world import PAGE, SMALL, node
@@ -28,12 +28,9 @@ from tests.support.world import PAGE, SMALL, node
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    machine = Machine(node(SMALL))
-    daemon = Daemon(machine, tmp_path, steps=Steps())
-    with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (pod("a", app(cpu="2")), pod("b", app(cpu="1")), pod("c", app(cpu="100m")))
-        daemon.start()
-        daemon.rest()
+    with at_rest(
+        monkeypatch, tmp_path, node(SMALL), (pod("a", app(cpu="2")), pod("b", app(cpu="1")), pod("c", app(cpu="100m")))
+    ) as daemon:
         yield daemon
 
 

@@ -704,3 +704,14 @@ def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> 
         patched.setattr(act_module, "list_actions", _list_actions_twice)
         patched.setattr(plan_module, "diff", _diff_twice)
         yield
+
+
+@contextmanager
+def at_rest(monkeypatch: pytest.MonkeyPatch, directory: Path, of: Node, pods: tuple[Pod, ...] = ()) -> Iterator[Daemon]:
+    """An agent that has started on this node, and has nothing more to do."""
+    machine = Machine(of)
+    daemon = Daemon(machine, directory, Files(pods), Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.rest()
+        yield daemon

@@ -14,7 +14,7 @@ from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.configurations import load_config, read_config
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, render_document, write_out
 from nodeagent.cli.support.exit_status import EXIT_WRONG
-from nodeagent.cli.support.named_files import NamedFile, is_pipe, named_path
+from nodeagent.cli.support.named_files import NamedFile, add_socket_argument, is_pipe, named_path
 from nodeagent.cli.support.node.arguments import (
     add_machine_arguments,
     add_node_arguments,
@@ -99,13 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the file that the agent was started with (default: {DEFAULT_CONFIG})",
     )
     for name, when in (("validate", "with --running: "), ("reload", "")):
-        made[name].add_argument(
-            "--socket",
-            type=named_path,
-            default=DEFAULT_SOCKET,
-            metavar="PATH",
-            help=f"{when}the agent's socket (default: {DEFAULT_SOCKET})",
-        )
+        add_socket_argument(made[name], DEFAULT_SOCKET, f"{when}the agent's socket")
         made[name].add_argument(
             "-q", "--quiet", action="store_true", help="print nothing if all is well; the exit status tells"
         )

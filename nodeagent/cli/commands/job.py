@@ -583,6 +583,8 @@ _MOVED_HINT = "another program may move processes or set their affinity; see `no
 
 def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
     """Explain the refusal step by step. Empty if this user may not read the node's state."""
+    from pathlib import Path
+
     from nodeagent.cli.support.colour import text_width
     from nodeagent.cli.support.explained_pods import explain_with_progress
     from nodeagent.cli.support.node.devices import add_this_nodes_devices
@@ -594,9 +596,8 @@ def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
     from nodeagent.views.explain.text import render_explanation
 
     try:
-        directory = os.path.dirname(options.socket or DEFAULT_JOB_SOCKET)  # noqa: PTH120 - only splits the text
-        known = read_this_node(DEFAULT_CONFIG, f"{directory}/{os.path.basename(DEFAULT_SOCKET)}")  # noqa: PTH119 - as above
-        node = create_what_if_node(known)
+        agent_socket = Path(options.socket or DEFAULT_JOB_SOCKET).with_name(Path(DEFAULT_SOCKET).name)
+        node = create_what_if_node(read_this_node(DEFAULT_CONFIG, str(agent_socket)))
         amounts = read_amounts(options)
         quiet = _list_quiet_words(options)
         pod = job_pod(

@@ -6,7 +6,7 @@ import sys
 from nodeagent.cli.support.clock_times import format_local_time
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, render_document
-from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.named_files import add_socket_argument
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET
 from nodeagent.edge.processes.user_database import name_user
 from nodeagent.edge.transport.local_api_client import call
@@ -14,13 +14,7 @@ from nodeagent.views.job_queue import render_queue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--socket",
-        type=named_path,
-        default=DEFAULT_JOB_SOCKET,
-        metavar="PATH",
-        help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})",
-    )
+    add_socket_argument(parser, DEFAULT_JOB_SOCKET, "the agent's socket for jobs")
     add_output_argument(parser)
     parser.epilog = """\
 exit status: 0: listed; 1: not listed; 3: the agent doesn't answer; 64: wrong arguments

@@ -8,7 +8,7 @@ from nodeagent.cli.support.clock_times import format_local_time
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import Document, add_output_argument, render_document
 from nodeagent.cli.support.exit_status import PodRefusedError
-from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.named_files import add_socket_argument
 from nodeagent.cli.support.numeric_arguments import amount, begin_of_span, time_span
 from nodeagent.cli.support.places import DEFAULT_JOB_SOCKET
 from nodeagent.edge.processes.user_database import find_user_id, name_user
@@ -51,13 +51,7 @@ nodeagent reserve --cpus N [--memory AMOUNT] [--from TIME] --for TIME
     )
     parser.add_argument("--list", action="store_true", help="list the reservations")
     parser.add_argument("--cancel", metavar="RESERVATION", help="end a reservation; its running jobs keep their times")
-    parser.add_argument(
-        "--socket",
-        type=named_path,
-        default=DEFAULT_JOB_SOCKET,
-        metavar="PATH",
-        help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})",
-    )
+    add_socket_argument(parser, DEFAULT_JOB_SOCKET, "the agent's socket for jobs")
     add_output_argument(parser)
     parser.epilog = """\
 exit status: 0: reserved, listed or cancelled; 4: refused; 1: not done; 3: the agent doesn't answer; 64: wrong arguments

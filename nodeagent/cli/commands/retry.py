@@ -5,7 +5,7 @@ import sys
 
 from nodeagent.cli.support.documents import Document, add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED, PodRefusedError
-from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.named_files import add_socket_argument
 from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
@@ -27,13 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POD",
         help="name, namespace/name or UID of a refused pod, or of a running pod whose changed manifest was refused",
     )
-    parser.add_argument(
-        "--socket",
-        type=named_path,
-        default=DEFAULT_SOCKET,
-        metavar="PATH",
-        help=f"the agent's socket (default: {DEFAULT_SOCKET})",
-    )
+    add_socket_argument(parser, DEFAULT_SOCKET)
     add_output_argument(parser)
     parser.epilog = """\
 exit status: 0: admitted; 4: refused again; 1: not decided; 3: the agent doesn't answer; 64: wrong arguments

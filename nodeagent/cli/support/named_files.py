@@ -31,6 +31,13 @@ def named_path(word: str) -> str:
     return word
 
 
+def add_socket_argument(parser: argparse.ArgumentParser, default: str, purpose: str = "the agent's socket") -> None:
+    """Add the option for the path of a socket."""
+    parser.add_argument(
+        "--socket", type=named_path, default=default, metavar="PATH", help=f"{purpose} (default: {default})"
+    )
+
+
 def find_file_type(path: str) -> int | None:
     """Return the type of a file, such as stat.S_IFREG. None means that it doesn't exist or can't be accessed, which the reader reports."""
     try:

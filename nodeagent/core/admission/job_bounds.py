@@ -1,17 +1,17 @@
 """Limits for the jobs of an ordinary user. All jobs of one user together must stay within the limits. Root has no limits."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from nodeagent.core.model.config import JobBounds
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
 
-_NONE: Mapping[str, Container[str]] = MappingProxyType({})
+_NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 def find_exceeded_bound(
-    bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: Mapping[str, Container[str]] = _NONE
+    bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: Mapping[str, Collection[str]] = _NONE
 ) -> str | None:
     """Return a text about the limit that a job would exceed together with the user's other jobs. None means that the job stays within all
     limits.
@@ -37,24 +37,15 @@ def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new:
 
 
 def _find_exceeded_amount(
-    bounds: JobBounds, pods: tuple[Pod, ...], what: str, reserved: Mapping[str, Container[str]]
+    bounds: JobBounds, pods: tuple[Pod, ...], what: str, reserved: Mapping[str, Collection[str]]
 ) -> str | None:
-    cpus = Quantity(sum(_sum_limits(pod, reserved, CPU) for pod in pods))
+    cpus = Quantity(sum(pod.sum_limits(CPU, besides=reserved.get(pod.uid, ())) for pod in pods))
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
         has_idle = any(pod.quiet is not None and pod.quiet.settings.idle_siblings for pod in pods)
         counted = f"{cpus} CPUs together, idle siblings included" if has_idle else f"{cpus} CPUs together"
         return f"your {what} would have {counted}, jobs.maxCPUs is {bounds.max_cpus} for you"
-    memory = Quantity.of_bytes(sum(_sum_limits(pod, reserved, MEMORY, HUGEPAGES_PREFIX) for pod in pods) // 10**9)
+    in_memory = (pod.sum_limits(MEMORY, HUGEPAGES_PREFIX, besides=reserved.get(pod.uid, ())) for pod in pods)
+    memory = Quantity.of_bytes(sum(in_memory) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
         return f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory} for you"
     return None
-
-
-def _sum_limits(pod: Pod, reserved: Mapping[str, Container[str]], *names: str) -> int:
-    """Sum the containers' limits for resources with one of these prefixes that aren't reserved, in billionths."""
-    return sum(
-        amount.nano
-        for container in pod.containers
-        for name, amount in container.resources.limits
-        if name.startswith(names) and name not in reserved.get(pod.uid, ())
-    )

@@ -26,7 +26,7 @@ from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import NotResized, StartRefused
-from nodeagent.core.model.state import Origin, UnitKey, list_unit_keys
+from nodeagent.core.model.state import NodeState, Origin, UnitKey, list_unit_keys
 
 Refused = Rejected | Insufficient | UnitTaken
 
@@ -61,6 +61,11 @@ class WhatIf(Struct, frozen=True):
         """Create the node, and sum the requests of its pods."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
+
+    @classmethod
+    def of_state(cls, managers: Managers, state: NodeState, allocatable: Allocatable | None = None) -> "WhatIf":
+        """Create the node of a state, with its pods."""
+        return cls.of(managers, state.promises, state.holding_pods(), allocatable, state.idle_pods())
 
     def unit_keys(self, pod: Pod) -> frozenset[UnitKey]:
         """Return the units that a pod pins."""

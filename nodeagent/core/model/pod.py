@@ -3,7 +3,7 @@ any policy.
 """
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct
@@ -185,6 +185,15 @@ class Pod(Struct, frozen=True, dict=True):
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)
+
+    def sum_limits(self, *prefixes: str, besides: Collection[str] = ()) -> int:
+        """Sum the containers' limits of resources whose names begin like this, in billionths. Those of `besides` are left out."""
+        return sum(
+            amount.nano
+            for container in self.containers
+            for name, amount in container.resources.limits
+            if name.startswith(prefixes) and name not in besides
+        )
 
     def apps(self) -> Iterator[Container]:
         return (c for c in self.containers if c.kind is ContainerKind.APP)

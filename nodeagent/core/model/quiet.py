@@ -41,8 +41,8 @@ class QuietRequest(Struct, frozen=True):
         return None if profile is None else profile.settings.overridden_by(self.settings)
 
 
-class ProcessSettings(Struct, frozen=True):
-    """Settings of a job's process by name. None leaves a setting as the caller has it."""
+class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Settings of a job's process, by their names in a profile. None leaves a setting as the caller has it."""
 
     aslr: bool | None = None
     """Whether addresses differ from run to run. True means the same as None."""

@@ -34,14 +34,7 @@ class Reservation(Struct, frozen=True):
         """Return a text about what a job would take beyond the reserved amounts, together with the jobs in it. None means nothing."""
         pods = (*inside, job)
         for resource, amount in self.amounts.items():
-            taken = sum(
-                limit.nano
-                for pod in pods
-                for container in pod.containers
-                for name, limit in container.resources.limits
-                if name == resource
-            )
-            if taken > amount.nano:
+            if sum(pod.sum_limits(resource) for pod in pods) > amount.nano:
                 return f"reservation {self.name} has {resource} {amount} for all its jobs together"
         return None
 

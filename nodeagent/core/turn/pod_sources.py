@@ -103,6 +103,9 @@ class PodSource(Struct, frozen=True):
         """UIDs of the pods that wait in the queue if there is no room, in order."""
         return tuple(one.uid for one in self.terms if one.is_queued)
 
+    def find_terms(self, uid: str) -> JobTerms | None:
+        return next((one for one in self.terms if one.uid == uid), None)
+
     def hides_manifest_of(self, entry: PodEntry) -> bool:
         """Whether the current manifest of one of the source's pods is unknown."""
         return (

@@ -115,7 +115,7 @@ def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) ->
     A job that doesn't fit anyway is let through, too, as the decision then says what it lacks.
     """
     source = _find_source(manifest, world)
-    terms = None if source is None else next((one for one in source.terms if one.uid == manifest.pod.uid), None)
+    terms = None if source is None else source.find_terms(manifest.pod.uid)
     if source is None or terms is None or not (source.reservations or terms.reservation):
         return None
     if terms.reservation:
@@ -142,23 +142,33 @@ def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) ->
 
 
 def _make_plan(state: NodeState, source: PodSource, world: World) -> JobPlan:
-    gives = world.allocatable if world.config.check_allocatable else None
-    node = WhatIf.of(world.managers, state.promises, state.holding_pods(), gives, state.idle_pods())
-    boot_ms = world.now_ms - world.lead_ms
-    ends, reserved = find_ends(state, source.terms, boot_ms), list_reserved(state, source, world.lead_ms)
-    return JobPlan.of(node, ends, boot_ms, RELEASE_MS, reserved, _MOST_TRIALS)
+    node = WhatIf.of_state(world.managers, state, world.allocatable if world.config.check_allocatable else None)
+    return plan_jobs(node, state, source, world.now_ms - world.lead_ms, world.lead_ms, _MOST_TRIALS)
+
+
+def plan_jobs(
+    node: WhatIf, state: NodeState, source: PodSource, boot_ms: int, lead_ms: int, most_trials: int = 10_000
+) -> JobPlan:
+    """Return the plan of a source's jobs and reservations.
+
+    Args:
+        node: the node with its pods.
+        state: the state with these pods.
+        source: the source.
+        boot_ms: the time now, in milliseconds since boot.
+        lead_ms: the lead of the wall clock over the time since boot.
+        most_trials: limit on the decisions.
+    """
+    ends, reserved = find_ends(state, source.terms, boot_ms), list_reserved(state, source, lead_ms)
+    return JobPlan.of(node, ends, boot_ms, RELEASE_MS, reserved, most_trials)
 
 
 def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
     """Whether a job may start before others at all: it is in the common queue, has a time limit, and not too many wait before it."""
     source = _find_source(manifest, world)
-    return (
-        source is not None
-        and any(
-            one.uid == manifest.pod.uid and one.is_queued and one.max_ms and not one.reservation for one in source.terms
-        )
-        and len(_list_before(state, manifest, world)) <= _MOST_BEFORE
-    )
+    own = None if source is None else source.find_terms(manifest.pod.uid)
+    is_able = own is not None and own.is_queued and own.max_ms > 0 and not own.reservation
+    return is_able and len(_list_before(state, manifest, world)) <= _MOST_BEFORE
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
@@ -167,13 +177,14 @@ def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
     That is known only if the starts of all these jobs are known. To bound the time of a turn, it is not worked out behind many jobs.
     """
     source = _find_source(manifest, world)
+    own = None if source is None else source.find_terms(manifest.pod.uid)
     assert source is not None
+    assert own is not None
     before = _list_before(state, manifest, world)
     if len(before) > _MOST_BEFORE:
         return False
     plan = _make_plan(state, source, world)
-    max_ms = next(one.max_ms for one in source.terms if one.uid == manifest.pod.uid)
-    started = plan.starting(QueuedJob(manifest.pod, max_ms))
+    started = plan.starting(QueuedJob(manifest.pod, own.max_ms))
     if isinstance(started, Blocked):
         return False
     starts, later = expect_starts(plan, before).starts, expect_starts(started, before).starts
@@ -187,8 +198,7 @@ def measure_holdings(state: NodeState, world: World) -> Mapping[int, int]:
     for entry in state.entries if users else ():
         user = users.get(entry.pod.uid)
         if user is not None and entry.is_active:
-            limits = (dict(container.resources.limits).get(CPU) for container in entry.pod.containers)
-            held[user] = held.get(user, 0) + sum(limit.nano for limit in limits if limit is not None)
+            held[user] = held.get(user, 0) + entry.pod.sum_limits(CPU)
     return held
 
 
@@ -201,7 +211,8 @@ def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[Que
     source = _find_source(manifest, world)
     if source is None or not source.terms:
         return []
-    own = next((one.reservation for one in source.terms if one.uid == manifest.pod.uid), "")
+    terms = source.find_terms(manifest.pod.uid)
+    own = "" if terms is None else terms.reservation
     known = world.last_waiting
     if not known or known[0][0] is not state or known[0][1] is not source or known[0][2] != own:
         world.last_waiting[:] = [(state, source, own, list_waiting(state, source, own))]

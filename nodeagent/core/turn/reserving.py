@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import JOBS, NodeState
-from nodeagent.core.turn.expected_starts import JobPlan, QueuedJob, expect_starts, find_in_the_way
+from nodeagent.core.turn.expected_starts import QueuedJob, expect_starts, find_in_the_way
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.queue import RELEASE_MS, find_ends, list_reserved
+from nodeagent.core.turn.queue import plan_jobs
 
 
 def find_obstacle(
@@ -31,11 +33,8 @@ def find_obstacle(
         now_ms: the time now, in milliseconds since the epoch.
         lead_ms: the lead of the wall clock over the time since boot.
     """
-    boot_ms = now_ms - lead_ms
-    ends = find_ends(state, source.terms, boot_ms)
-    others = list_reserved(state, source, lead_ms)
-    (own,) = list_reserved(state, PodSource(name=source.name, reservations=(new,)), lead_ms)
-    before, after = (JobPlan.of(node, ends, boot_ms, RELEASE_MS, reserved) for reserved in (others, (*others, own)))
+    with_new = replace(source, reservations=(*source.reservations, new))
+    before, after = (plan_jobs(node, state, each, now_ms - lead_ms, lead_ms) for each in (source, with_new))
     known, unmet = ({one.pod.uid: there for one, there in plan.list_unmet()} for plan in (before, after))
     if new.pod.uid in unmet:
         return _describe_lack(new, unmet[new.pod.uid], state, source)

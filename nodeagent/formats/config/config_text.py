@@ -3,11 +3,13 @@
 import hashlib
 from typing import Any
 
+from msgspec import to_builtins
+
 from nodeagent.core.model.config import Config, JobBounds, JobShare, Placement
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quiet import SHIPPED_PROFILES
 from nodeagent.formats.config.configuration_sources import AGENT_KIND
-from nodeagent.formats.syntax.quiet_settings import format_process_settings, format_settings
+from nodeagent.formats.syntax.quiet_settings import format_settings
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
 KIND = AGENT_KIND
@@ -91,7 +93,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
     if own:
         places["profiles"] = {
             name: format_settings(profile.settings)
-            | format_process_settings(profile.process)
+            | to_builtins(profile.process)
             | ({"runThresholds": dict(profile.run_thresholds)} if profile.run_thresholds else {})
             for name, profile in own
         }

@@ -52,17 +52,6 @@ def read_process_settings(fields: Fields) -> ProcessSettings:
     )
 
 
-def format_process_settings(settings: ProcessSettings) -> dict[str, Any]:
-    """Format the settings of a process as fields of a profile. Settings that are None are left out."""
-    found = {
-        "aslr": settings.aslr,
-        "transparentHugePages": settings.transparent_huge_pages,
-        "scheduler": settings.scheduler,
-        "nice": settings.nice,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def format_settings(settings: QuietSettings) -> dict[str, Any]:
     """Format settings as fields of a profile. Settings that are None are left out."""
     found: dict[str, Any] = {}

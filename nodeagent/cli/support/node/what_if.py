@@ -165,7 +165,7 @@ def create_what_if_node(known: NodeView) -> WhatIfNode:
 
 
 def _build_what_if(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:
-    what_if = WhatIf.of(node.managers, promises, state.holding_pods(), _find_allocatable(node), state.idle_pods())
+    what_if = replace(WhatIf.of_state(node.managers, state, _find_allocatable(node)), promises=promises)
     origins = {entry.pod.uid: entry.origin for entry in state.entries}
     return replace(what_if, moving=state.ending_uids(), origins=origins)
 

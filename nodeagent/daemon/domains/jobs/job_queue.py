@@ -10,9 +10,9 @@ from msgspec import Struct
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import JOBS, NodeState
-from nodeagent.core.turn.expected_starts import JobPlan, expect_starts, find_in_the_way
+from nodeagent.core.turn.expected_starts import expect_starts, find_in_the_way
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.core.turn.queue import RELEASE_MS, expect_starts_inside, find_ends, list_reserved, list_waiting
+from nodeagent.core.turn.queue import expect_starts_inside, list_waiting, plan_jobs
 from nodeagent.core.turn.reserving import find_obstacle
 from nodeagent.daemon.domains.jobs.jobs import Jobs, make_terms
 from nodeagent.daemon.turn.agent import Agent
@@ -74,13 +74,8 @@ class JobQueue:
 
     def _make_node(self, state: NodeState) -> WhatIf:
         agent = self._agent
-        return WhatIf.of(
-            managers_with_devices(agent.edges, agent.memory),
-            state.promises,
-            state.holding_pods(),
-            agent.node.allocatable if agent.node.config.check_allocatable else None,
-            state.idle_pods(),
-        )
+        allocatable = agent.node.allocatable if agent.node.config.check_allocatable else None
+        return WhatIf.of_state(managers_with_devices(agent.edges, agent.memory), state, allocatable)
 
     def _describe(self) -> Mapping[str, object]:
         state, records = self._agent.view.state, self._jobs.list_records()
@@ -130,10 +125,7 @@ class JobQueue:
             return before
         source = self._make_source(records, reservations)
         waiting = list_waiting(state, source)[:MOST_EXPECTED]
-        reserved = list_reserved(state, source, lead_ms)
-        plan = JobPlan.of(
-            self._make_node(state), find_ends(state, source.terms, boot_ms), boot_ms, RELEASE_MS, reserved
-        )
+        plan = plan_jobs(self._make_node(state), state, source, boot_ms, lead_ms)
         found = expect_starts(plan, waiting)
         endless: tuple[str, ...] | None = ()
         if None in found.starts and not found.has_given_up:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from nodeagent.core.admission.job_bounds import find_exceeded_bound
@@ -35,7 +35,7 @@ from nodeagent.formats.kernel.host_files import describe_setting
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER, job_pod
 from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
-from nodeagent.formats.syntax.quiet_settings import format_process_settings, format_request
+from nodeagent.formats.syntax.quiet_settings import format_request
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 from nodeagent.formats.wire.exchange import Peer
 
@@ -215,7 +215,7 @@ class JobRequests:
         profile = dict(node.config.profiles).get(request.profile, Profile())
         return {
             "profile": request.profile,
-            "process": format_process_settings(profile.process),
+            "process": to_builtins(profile.process),
             "applied": {describe_setting(s): host.in_effect[s] for s in sorted(settings) if s in host.in_effect},
             "missing": {describe_setting(s): host.unavailable[s] for s in sorted(settings) if s in host.unavailable},
         }
