@@ -34,7 +34,8 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
         # when it is written to.
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal or file lacks
+            # characters that the terminal or the file can't represent are escaped
+            if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         with _buffered_output(), escape_output():
             return _run(command)
@@ -84,7 +85,7 @@ def _run(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of the output has gone.
+        # A BrokenPipeError means that the reader of the output has gone.
         discard_output(sys.stdout)
         return EXIT_ERROR
 
@@ -128,7 +129,7 @@ def flushing_output() -> Iterator[None]:
         except NodeAgentError:
             try:
                 sys.stdout.flush()
-            except OSError:  # the earlier error is reported instead
+            except OSError:  # the earlier error is reported instead of this one
                 discard_output(sys.stdout)
             raise
         except SystemExit:
@@ -138,7 +139,7 @@ def flushing_output() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as err:
-        # An error with a file name isn't a failure of stdout. The edges report such errors.
+        # An error with a file name isn't a failure of stdout: the code that opens the file reports it.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
         discard_output(sys.stdout)

@@ -91,7 +91,7 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     first = words[0] if words else None
-    # With its own name here, argparse needs no formatter to find it, and no width of the terminal.
+    # With the parser's own name here, argparse needs neither a formatter to find it nor the width of the terminal.
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=parser.prog)
     known = {
         name: commands.add_parser(
@@ -102,7 +102,7 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     }
     name = next((word for word in words if not word.startswith("-")), None)
     if name in known:
-        # typing_extensions takes longer to load than msgspec, which can use `typing` of Python 3.11 instead.
+        # msgspec can use `typing` of Python 3.11 instead of typing_extensions, which takes longer to load.
         with without("typing_extensions"):
             importlib.import_module("msgspec")
         importlib.import_module(f"nodeagent.cli.commands.{name}").add_arguments(known[name])

@@ -71,7 +71,7 @@ def serve(config_path: str) -> int:
         The exit status: 0 after SIGTERM, 78 if a person must fix something first.
     """
     log = make_log()
-    # Threads inherit the signal mask, so only the thread that waits for signals gets them.
+    # Threads inherit this signal mask, so that only the thread which waits for signals gets them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     manager = ServiceManager(os.environ)
     wakeups = Wakeups()
@@ -226,7 +226,7 @@ def run_turns(
     `standing` are the problems that last as long as the process.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
-    # the first turn serves all that have subscribed by now
+    # the first turn also covers all reasons to wake up that have come so far
     reasons = agent.wakeups.wait(0.0) - {WakeUpReason.TIMER} | {WakeUpReason.START}
     due, rescans = time.monotonic(), Rescans()
     unwatched = ""
@@ -257,10 +257,11 @@ def run_turns(
                 heart.is_ready = True
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
-        while reasons == {WakeUpReason.CGROUPS} and not watch.has_changes:  # a turn has read them meanwhile
+        # a turn has already read the changed cgroups
+        while reasons == {WakeUpReason.CGROUPS} and not watch.has_changes:
             reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
-            # A process that undoes the agent's writes must not keep the agent busy.
+            # If another program keeps undoing the agent's writes, the agent must not be busy all the time.
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
@@ -329,7 +330,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
             for _ in client.events():
                 wakeups.wake(WakeUpReason.RUNS)
         except LauncherError:
-            time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports the problem
+            time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports the lost connection
         wakeups.wake(WakeUpReason.RUNS)
 
 

@@ -262,7 +262,7 @@ def _decode_host(document: JsonValue) -> HostProcesses:
         kernel_threads=document.field("kernelThreads").whole(),
         kernel_thread_cpus=document.field("kernelThreadCPUs").cpus(),
         hidden=document.field("hidden").whole(),
-        # Older captures have no interrupts.
+        # Captures of older versions have no interrupts.
         interrupts=document.read_optional(
             "interrupts",
             lambda interrupts: interrupts.each(

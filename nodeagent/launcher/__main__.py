@@ -17,7 +17,7 @@ from nodeagent.launcher.clients import MAX_CLIENTS
 from nodeagent.launcher.report import log
 from nodeagent.launcher.server import Launcher
 
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # value from linux/prctl.h
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # the lock ensures that no other launcher listens on the socket
+    path.unlink(missing_ok=True)  # this process holds the lock, so no other launcher listens on the socket
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mask = os.umask(0o177)
     listener.bind(str(path))

@@ -14,7 +14,8 @@ from typing import Any
 from nodeagent.launcher.order import RefusedError
 from nodeagent.launcher.report import log
 
-MAX_REQUEST_BYTES = 192 * 1024  # a packet must fit the kernel's default send buffer (net.core.wmem_default, 208 KiB)
+# largest request; a packet must fit the kernel's default send buffer (net.core.wmem_default, 208 KiB)
+MAX_REQUEST_BYTES = 192 * 1024
 MAX_CLIENTS = 64
 
 Answer = Callable[
@@ -25,7 +26,7 @@ Answer = Callable[
 class Clients:
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, answer: Answer) -> None:
         self.listener, self.selector, self.answer = listener, selector, answer
-        self.subscribed: dict[socket.socket, bool] = {}  # all clients, each with whether it gets wake-ups
+        self.subscribed: dict[socket.socket, bool] = {}  # all clients; the value says whether the client gets wake-ups
 
     def listen(self) -> None:
         self.listener.setblocking(False)

@@ -9,26 +9,27 @@ from pathlib import Path
 from typing import Any
 
 MAX_ID = 120
-MAX_CPU = 8191  # the largest CONFIG_NR_CPUS is 8192
+MAX_CPU = 8191  # highest CPU number, because CONFIG_NR_CPUS is at most 8192
 MAX_CPUS = 2**20  # limit on the total length of all CPU lists of a request, so that no request takes long
-PATH_MAX = 4096  # limits.h
+PATH_MAX = 4096  # value from limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
-# values of cpuset.cpus.partition; the agent itself may write the third value, member
+# values that the launcher writes to cpuset.cpus.partition; the agent itself may write the third value, member
 PARTITION_KINDS = ("root", "isolated")
-HOST_FILE = re.compile(  # host settings whose values are CPUs
+HOST_FILE = re.compile(  # files of host settings whose values are CPUs
     r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
     r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
 )
-CPU_FILE = re.compile(  # settings of one CPU, and boost
+CPU_FILE = re.compile(  # files of settings of one CPU, and of boost
     r"/sys/devices/system/cpu/cpu[0-9]{1,4}/(power/pm_qos_resume_latency_us|cpufreq/(scaling_(governor|min_freq|max_freq)|boost))"
     r"|/sys/devices/system/cpu/(cpufreq/boost|intel_pstate/no_turbo)"
 )
 CPU_VALUE = re.compile(r"[a-z0-9_/-]{1,40}")
-THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # thread id, and start time in clock ticks since boot
+THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # a thread's id, and its start time in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
-IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
+# printable ASCII in one line of the journal's header, with room for the names of a pod (253) and a container (63)
+IDENTIFIER = re.compile(r"[ -~]{0,400}")
 
 
 class RefusedError(Exception):
@@ -87,7 +88,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
         raise RefusedError("bad_request", f"start: {err}") from err
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
-    if wrong:  # the message has no values, because arguments and variables may be secret
+    if wrong:  # the message shows no values, because arguments and variables may be secret
         raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
     if not is_ours:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
@@ -159,7 +160,7 @@ def parse_cpus(text: str) -> tuple[range, ...]:
 
 
 def is_inside(cgroup: str, root: Path) -> bool:
-    # the plain path is checked first, because the search in the parents is quadratic
+    # whether the path is plain is checked first, because the search in its parents takes quadratic time
     return is_plain(cgroup) and root in Path(cgroup).parents and Path(cgroup) != root / "holder"
 
 

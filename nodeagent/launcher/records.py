@@ -13,8 +13,8 @@ from typing import Any
 
 from nodeagent.launcher.report import log
 
-PF_KTHREAD = 0x0020_0000  # linux/sched.h
-MAX_REMOVED = 1000  # limit on the removed records that are remembered
+PF_KTHREAD = 0x0020_0000  # value from linux/sched.h
+MAX_REMOVED = 1000  # limit on the ids of removed records that are remembered
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -24,7 +24,8 @@ class ProcessRecord:
 
     id: str
     pid: int
-    start_ticks: int  # field 22 of /proc/PID/stat, which identifies the process together with boot id and pid
+    # field 22 of /proc/PID/stat: start time, which identifies the process together with boot id and pid
+    start_ticks: int
     boot_id: str
     cgroup: str | None
     grace_seconds: int
@@ -45,10 +46,11 @@ class Runs(dict[str, ProcessRecord]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.epoch = os.urandom(8).hex()  # another process counts anew
+        self.epoch = os.urandom(8).hex()  # identifies this process, because another launcher counts its changes from 0
         self.count = 0
-        self.changed: dict[str, int] = {}  # number of the last change by id, oldest first, also of removed records
-        self.complete_since = 0  # number of the change since which all removed records are known
+        # number of the last change of each record by id, oldest first, including removed records
+        self.changed: dict[str, int] = {}
+        self.complete_since = 0  # number of a change: all records removed after it are remembered
 
     def __setitem__(self, run_id: str, run: ProcessRecord) -> None:
         super().__setitem__(run_id, run)
@@ -116,18 +118,18 @@ class RecordStore:
     def _remove(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
-        except OSError as err:  # the next launcher reads the record, and the agent acknowledges it again
+        except OSError as err:  # the next launcher reads the record again, and the agent acknowledges it again
             log("record_not_removed", path=str(path), error=str(err))
 
     def load(self) -> list[ProcessRecord]:
         known, runs = {field.name for field in dataclasses.fields(ProcessRecord)}, []
-        for path in sorted(self.directory.glob("*.tmp")):  # left by an interrupted write
+        for path in sorted(self.directory.glob("*.tmp")):  # an interrupted write leaves such a file
             self._remove(path)
         for path in sorted(self.directory.glob("*.json")):
             try:
                 text = path.read_bytes()
                 if not text.strip(b"\0"):
-                    # possible after a power failure, because records of starts aren't durable
+                    # a power failure can empty a file, because records of starts aren't synced
                     log("record_empty", path=str(path))
                     self._remove(path)
                     continue
@@ -136,10 +138,10 @@ class RecordStore:
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
                 runs.append(run)
-            except OSError as err:  # the process may still run, but isn't reported
+            except OSError as err:  # the process may still run, but can't be reported
                 log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
-                # a power failure or a failing disk has damaged the record, so the process has probably ended, too
+                # a power failure or a failing disk has damaged the record, so the process has probably ended as well
                 log("record_set_aside", path=str(path), error=str(err))
                 names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
                 try:

@@ -47,9 +47,9 @@ VERSION = "1"
 PROTOCOL = 1
 MAX_LISTED = 100  # limit on the runs in one answer to `list`, which has to fit into a packet
 MAX_RUNS = 8192
-# limit on the time from fork to exec, because a frozen cgroup or a dead file system can block forever
+# limit on the time from fork to exec, because a frozen cgroup or a hanging file system can block forever
 START_DEADLINE_SECONDS = 10.0
-KILL_SECONDS = 5.0  # time from the last SIGKILL to giving up on processes that can't be killed
+KILL_SECONDS = 5.0  # time from the last SIGKILL until the launcher gives up on processes that can't be killed
 
 
 def now_ms() -> int:
@@ -72,8 +72,8 @@ class Stop:
     """Stop of all processes. Times are seconds of the monotonic clock."""
 
     began: float
-    ends: float  # time at which processes that are still alive are given up
-    killed: set[str] = dataclasses.field(default_factory=set)  # ids whose grace period is over
+    ends: float  # time at which the launcher gives up on processes that are still alive
+    killed: set[str] = dataclasses.field(default_factory=set)  # ids of processes whose grace period is over
 
 
 @dataclasses.dataclass(slots=True)
@@ -91,8 +91,8 @@ class Launcher:
         self.clients = Clients(listener, self.selector, self.answer)
         self.runs = Runs()
         self.starting: dict[str, Starting] = {}
-        self.children: dict[int, str] = {}  # ids by pid; the pids aren't reused before reap()
-        self.pidfds: dict[str, int] = {}  # pidfds by id, of processes that an earlier launcher started
+        self.children: dict[int, str] = {}  # id of each child by pid; no pid is reused before reap()
+        self.pidfds: dict[str, int] = {}  # pidfd by id of each process that an earlier launcher has started
         self.started_at_ms = now_ms()
         self.asked = SignalFlags()
         self.stop: Stop | None = None
@@ -106,7 +106,8 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self.asked, "stop", True))
         signal.signal(signal.SIGHUP, lambda *_: setattr(self.asked, "reexec", True))
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that reexec() has blocked
+        # before the launcher replaced itself, reexec() has blocked these signals
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self.recover_runs()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
         self.clients.listen()
@@ -117,7 +118,8 @@ class Launcher:
             self.end_overdue_starts()
             if self.asked.stop and self.continue_stop():
                 self.kill_leftovers()
-                signal.set_wakeup_fd(-1)  # the socket closes with this function
+                # the socket closes when this function returns, so signals must not write to it
+                signal.set_wakeup_fd(-1)
                 return
             if self.asked.reexec and not self.starting:
                 self.reexec()
@@ -156,7 +158,8 @@ class Launcher:
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = child
                 for starting in [s for s in self.starting.values() if s.run.pid == pid]:
-                    self.finish_start(starting)  # the process has ended, but its link hasn't been read yet
+                    # the process has ended, but the result of its start hasn't been read yet
+                    self.finish_start(starting)
                 if run := self.runs.get(self.children.pop(pid, "")):
                     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
                     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -181,7 +184,7 @@ class Launcher:
             log("exited", id=run.id, pid=run.pid, exit_code=run.exit_code, signal=run.signal, unknown=run.unknown)
             self.clients.wake(run.id)
 
-    # requests
+    # Methods for requests
 
     def answer(self, client: socket.socket, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Answer a request. None means that the answer comes later."""
@@ -199,7 +202,7 @@ class Launcher:
                 return self.start(client, parse_order(message, self.root))
             case "list" if "since" in message:
                 return self.runs.list_changes(str(message["since"]), MAX_LISTED)
-            case "list":  # from an agent that asks for all
+            case "list":  # agents without a token ask for all runs
                 rest = sorted(run_id for run_id in self.runs if run_id > str(message.get("after", "")))
                 page = [self.runs[run_id].as_document() for run_id in rest[:MAX_LISTED]]
                 return {"statuses": page, "more": len(rest) > MAX_LISTED}
@@ -246,7 +249,7 @@ class Launcher:
             del self.runs[run_id]
         return acked
 
-    # starts
+    # Methods that start processes
 
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
         """Start a process. A repeated request with the same id returns the status of the first start."""
@@ -262,11 +265,11 @@ class Launcher:
             pid = self.fork(order, theirs.fileno())
             ticks = read_parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
-            # not durable, because neither the container nor its record has to survive a reboot
+            # the record isn't synced, because neither container nor record has to survive a reboot
             self.records.write([run], durable=False)
             ours.send(b"!")
         except OSError as err:
-            ours.close()  # the shim reads the end of file and exits
+            ours.close()  # closing this end makes the shim exit, because it reads the end of file
             self.records.forget(order.id)
             return {"failed": {"id": order.id, "stage": "fork", "errno": err.errno, "message": str(err)}}
         finally:
@@ -279,7 +282,7 @@ class Launcher:
         return None
 
     def fork(self, order: Order, link: int) -> int:
-        # the child must not run the launcher's signal handlers
+        # signals are blocked, because the child must not run the launcher's signal handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
         try:
             pid = os.fork()
@@ -313,7 +316,7 @@ class Launcher:
         for client in starting.clients:
             self.clients.send(client, {"status": status} if failure is None else {"failed": {"id": run.id, **failure}})
 
-    # deadlines, stop and re-execution
+    # Methods for deadlines, for the stop, and for the launcher's replacement by a new version
 
     def next_deadline(self) -> float | None:
         """Return the seconds until the next deadline. None means that there is no deadline."""
@@ -329,7 +332,7 @@ class Launcher:
             if starting.failure is None and starting.deadline <= now:
                 text = os.strerror(errno.ETIMEDOUT)
                 starting.failure = {"stage": "deadline", "errno": errno.ETIMEDOUT, "message": text}
-                os.kill(starting.run.pid, signal.SIGKILL)  # this ends even a frozen process, which closes its link
+                os.kill(starting.run.pid, signal.SIGKILL)  # SIGKILL ends even a frozen process, which closes its link
 
     def list_alive(self) -> list[ProcessRecord]:
         running = [run for run in self.runs.values() if run.finished_at_ms is None]
@@ -354,7 +357,7 @@ class Launcher:
     def kill_leftovers(self) -> None:
         """Kill all remaining processes in the pods' cgroups."""
         for kill in sorted(self.root.glob("*/cgroup.kill")) if self.root else ():
-            if kill.parent.name != "holder":  # holder is the cgroup of the unit's main process
+            if kill.parent.name != "holder":  # `holder` is the cgroup of the unit's main process, which isn't killed
                 with contextlib.suppress(OSError), kill.open("r+b", buffering=0) as file:
                     file.write(b"1")
         log("stopped", left=[run.id for run in self.list_alive()])
@@ -363,7 +366,7 @@ class Launcher:
         """Execute the launcher's program again in this process, which keeps its children."""
         self.asked.reexec = False
         log("reexec", pid=os.getpid())
-        # without handlers, these signals would end the new image
+        # in the new image, these signals have no handlers yet, and would end it
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         try:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
@@ -373,7 +376,8 @@ class Launcher:
 
 
 def write_file(file: Path, value: str) -> None:
-    with file.open("r+b", buffering=0) as opened:  # a single write, which the kernel accepts or refuses as a whole
+    # the values are written at once, so that the kernel accepts or refuses them as a whole
+    with file.open("r+b", buffering=0) as opened:
         opened.write(value.encode())
 
 
@@ -431,10 +435,10 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
 def open_pidfd(run: ProcessRecord) -> int | None:
     """Return a pidfd of the run's process. None means that the process has ended."""
     try:
-        # opened before the start times are compared, so that the comparison is about the pidfd's process
+        # the pidfd is opened before the start times are compared, so that both belong to the same process
         pidfd = os.pidfd_open(run.pid)
     except OSError as err:
-        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL means that a thread has the pid now
+        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL means that the pid is now the id of a thread
             return None
         raise
     try:

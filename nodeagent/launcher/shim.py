@@ -16,7 +16,7 @@ from typing import NoReturn
 from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# the launcher itself reports the stages fork and deadline
+# the launcher itself reports the stages `fork` and `deadline`
 STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
 
 
@@ -37,7 +37,7 @@ def become_process(order: Order, root: Path | None, journal: str, link: int) -> 
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
-            os._exit(127)  # the launcher ended before it wrote the record, so nobody would know this process
+            os._exit(127)  # the launcher ended before it wrote the record, so this process would be unknown
         if order.cgroup is not None:
             procs = os.open(f"{order.cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
             os.write(procs, b"%d" % os.getpid())
@@ -72,7 +72,7 @@ def reset_process() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # the usual soft limit, because select() doesn't support higher descriptors; the launcher has raised its own limit
+    # the launcher has raised its own limit; programs get the usual soft limit, because select() doesn't support higher descriptors
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
     score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     if int(os.read(score, 16)) < 0:
@@ -86,7 +86,7 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
     try:
         stream.connect(journal)
         stream.shutdown(socket.SHUT_RD)
-        # Header of journald's stream: identifier, unit, priority (info), whether lines may have their own priority ("<3>"), and three
+        # Header of a journald stream: identifier, unit, priority (info), whether lines may have their own priority ("<3>"), and three
         # switches for forwarding. The unit is named because a short-lived process may end before journald looks up its cgroup.
         unit = root.name if root is not None and root.suffix == ".service" else ""
         stream.sendall(f"{order.identifier}\n{unit}\n6\n1\n0\n0\n0\n".encode())
@@ -111,6 +111,6 @@ def execute(order: Order) -> None:
             os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - a command without a shell
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError as err:  # continue, because a later directory may have an executable file
+        except PermissionError as err:  # the search continues, because a later directory may have an executable file
             failure = err
     raise failure

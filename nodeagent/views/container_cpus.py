@@ -31,6 +31,7 @@ def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacem
         "uid": pod.uid,
         "container": container,
         **{name: str(ids) for name, ids in sets.items()},
-        "masks": {name: f"{ids.bits:#x}" for name, ids in sets.items()},  # for `taskset` and DPDK's `-c`
+        # masks are for `taskset` and for DPDK's option `-c`
+        "masks": {name: f"{ids.bits:#x}" for name, ids in sets.items()},
         "closed": is_closed,
     }

@@ -69,7 +69,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     with lock_manifests(place.directory, hint):
         place, node = read_manifest_node(
             options
-        )  # read again, because manifests may have changed before the directory was locked
+        )  # the manifests are read again, because they may have changed before the directory was locked
         changes, document = _try_changes("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force

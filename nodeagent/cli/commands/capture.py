@@ -64,7 +64,7 @@ def _capture(options: argparse.Namespace) -> Capture:
         return replace(capture, agent=_read_agent_state(options))
     root = options.root or "/"
     sample = read_machine(root)
-    topology_of(sample)  # fails if the files don't describe a machine
+    topology_of(sample)  # topology_of fails if the files don't describe a machine
     known = _read_agent_state(options)
     if known is not None:
         observation = add_observation(known, host_processes=True).observed
@@ -100,7 +100,7 @@ def _read_agent_state(options: argparse.Namespace) -> NodeView | None:
     except NodeAgentError as err:
         is_named = options.config is not None and isinstance(
             err, StartError
-        )  # StartError means that the configuration is invalid
+        )  # a StartError means that the configuration is invalid
         if is_named or options.socket is not None:
             raise
         print(f"nodeagent: only the machine is captured: {err.message}", file=sys.stderr)

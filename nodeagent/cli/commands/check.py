@@ -221,7 +221,7 @@ def _read_selected_settings(options: argparse.Namespace) -> Settings:
     if capture is None:
         return Settings()
     taken = capture.settings
-    # older captures have these settings outside the machine
+    # captures of older versions have these settings outside the machine
     files = {path: text for path, text in capture.sample.files.items() if path in SETTINGS} | dict(taken.sample.files)
     return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
 

@@ -63,13 +63,14 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     check_wait(options, place)
     hint = format_unwritable_hint(place, "nodeagent", *typed)
     with lock_manifests(place.directory, hint):
-        place = _find_place(options)  # read again, because manifests may have changed before the directory was locked
+        # the manifests are read again, because they may have changed before the directory was locked
+        place = _find_place(options)
         held = read_installed(place)
         files = _find_files(choose(held, place), held, place)
         for file in files:
             remove_manifest(file.path, hint)
     document = _describe_removal(files, held, place)
-    # A pod that another file contains as well doesn't end.
+    # If another file contains the pod as well, the pod doesn't end.
     names = {full_name(pod) for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None}
     ending = {name: entry for name, entry in place.entries.items() if name in names}
     left: list[str] = []
@@ -100,7 +101,7 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
     except UnknownStateError as err:
         if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
-        # Files in the directory can be removed without the agent's state.
+        # Manifests can be removed from the directory without the agent's state.
         return locate_manifests(load_config(path), None, options.socket, is_live=False)
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 

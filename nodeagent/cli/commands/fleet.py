@@ -147,7 +147,8 @@ def _print_document(document: Document, options: argparse.Namespace, unread: Seq
         reasons.setdefault((one.why, one.hint.replace(one.source, "HOST")), []).append(one)
     for (why, of_all), those in reasons.items():
         hint = those[0].hint if len(those) == 1 else of_all
-        named = [one.source for one in those if one.source not in why]  # a file's error may already name the file
+        # if the error already names the file, the file isn't named again
+        named = [one.source for one in those if one.source not in why]
         print(
             f"nodeagent: not read: {': '.join([*([', '.join(named)] if named else []), why])}\nhint: {hint}",
             file=sys.stderr,

@@ -188,6 +188,6 @@ def _render(document: Document, options: argparse.Namespace) -> str:
             from nodeagent.cli.support.clock_times import format_local_time, format_utc
             from nodeagent.edge.processes.user_database import name_user
 
-            if document["node"]["copied"]:  # the other node's users and time zone are unknown
+            if document["node"]["copied"]:  # users and time zone of the copied node are unknown
                 return render(document, width, format_time=format_utc)
             return render(document, width, name_user, format_local_time)

@@ -133,7 +133,7 @@ def _find_main_name(options: argparse.Namespace) -> str:
 
         known: list[str] = []
         with suppress(UnitsError):
-            # Without the suffix, as it makes any two services similar.
+            # Names are compared without the suffix, which would make any two services similar.
             known = [name.removesuffix(".service") for name in list_unit_names() if UNIT_NAME.fullmatch(name)]
         raise PinError(
             f"there is no unit {unit}{suggest_nearest(unit.removesuffix('.service'), known)}",

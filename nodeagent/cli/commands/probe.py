@@ -201,13 +201,13 @@ def _find_memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
     usage = {
         path: parse_container_usage(text.cpu_stat, text.numa_stat).memory_bytes
         for path, text in read_usage(view.cgroup_root, {path: view.cgroup_of(path) for path in paths}).items()
-        if text.cpu_stat is not None  # every cgroup has this file
+        if text.cpu_stat is not None  # a cgroup without a cpu.stat doesn't exist any more
     }
     return find_container_memory(view, uids, options.container, usage)
 
 
 def _measure_here(options: argparse.Namespace) -> Latency:
-    with suppress(NeverSavedError):  # no agent has ever run here
+    with suppress(NeverSavedError):  # this error means that no agent has ever run here
         check_free(read_this_node_for_display(options.config, options.socket), options.cpus)
     away = options.cpus - widen_affinity()
     if away:
@@ -299,13 +299,13 @@ def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Lat
     cpus = probed.cpus
     oslat = (
         *("oslat", "--cpu-list", str(cpus), "--duration", str(seconds)),
-        # The main thread only sleeps, and a container has no other CPUs.
+        # cyclictest's main thread only sleeps, and a container has no CPUs outside of these.
         *("--cpu-main-thread", str(min(cpus))),
         *("--bucket-size", str(_BUCKETS), "--zero-omit", "--quiet"),
     )
     cyclictest = (
         *("cyclictest", f"--affinity={cpus}", f"--threads={len(cpus)}", f"--duration={seconds}"),
-        # Measure with the host's own settings. cyclictest would change some of them.
+        # Without --default-system, cyclictest would change some of the host's settings.
         *("--default-system", "--policy=other", f"--interval={_INTERVAL_US}"),
         *(f"--histogram={LONGEST_US}", "--mlockall", "--quiet"),
     )

@@ -134,7 +134,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
     try:
         config = load_config(options.config or DEFAULT_CONFIG)
     except NodeAgentError as err:
-        # Only the state directory is needed here. Restoring the host's settings is important enough to try the default directory.
+        # Restoring the host's settings needs only the state directory, and is important enough to try the default directory.
         print(f"{err.message}; using the default state directory", file=sys.stderr)
         config = Config()
     has_agent = True
@@ -152,7 +152,7 @@ def _read_state(options: argparse.Namespace) -> NodeView | NodeAgentError:
     try:
         return read_node(options)
     except StartError:
-        raise  # without the configuration, the agent's cgroups and files are unknown
+        raise  # without the configuration, the locations of the agent's cgroups and files are unknown
     except NodeAgentError as err:
         if is_elsewhere(options) or not options.all or os.geteuid() != 0:
             raise
@@ -363,7 +363,8 @@ def _release_without_agent(options: argparse.Namespace, answer: _ReleaseReport) 
                 releasing.drain(agent, reporter, _find_deadline(options, active))
             if releasing.restore_host_settings(node.config, forget=True):
                 answer.say("restored the CPUs of the host's interrupts, work queues and units")
-            if pods is not None:  # last, because it is refused while other processes are in the cgroups
+            # the pods' cgroup comes last, because the kernel refuses the change while other processes are in the cgroups
+            if pods is not None:
                 _remove_cgroups(pods, answer)
             if options.purge:
                 for path in releasing.find_own_files(node.config):

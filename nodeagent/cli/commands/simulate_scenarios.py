@@ -149,7 +149,7 @@ def _read_replacements(options: argparse.Namespace) -> Replacements:
         return Replacements(None, config, errata)
     machine = read_what_if_machine(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        # fails once for all scenarios if machine and configuration don't match
+        # a machine that doesn't match the configuration is reported once, and not for each scenario
         create_empty_node(machine, config, options.config, find_errata(options))
     return Replacements(machine, config, errata)
 

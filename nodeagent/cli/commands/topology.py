@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--devices needs a node, not --topology, and -o text, json, yaml or svg")
     topology = read_topology(args) if args.topology is None else topology_from_spec(args.topology)
     if args.config is not None:
-        node_of(load_config(args.config), topology, args.config)  # every format refuses what doesn't suit the machine
+        # a configuration that doesn't suit the machine is refused in every output format
+        node_of(load_config(args.config), topology, args.config)
     if args.output in {"nrt", "resourceslice"}:
         sys.stdout.write(
             _format_node_resource_topology(args) if args.output == "nrt" else _format_resource_slices(args)

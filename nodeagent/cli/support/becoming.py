@@ -32,7 +32,7 @@ class CommandError(NodeAgentError):
 def run_command(command: list[str]) -> NoReturn:
     """Replace this process by a command."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by the caller
+        if stream is not None:  # the stream is None if the caller has closed it
             stream.flush()
     # Python ignores these two signals, and ignored signals stay ignored after execve.
     ours = {number: signal(number, SIG_DFL) for number in (SIGPIPE, SIGXFSZ)}

@@ -52,13 +52,13 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     leave_cpus(all_exclusive_cpus(view.state.promises))
     with record(cpus) as counters:
-        # An exiting task has already left its cgroup, but may be switched once more: `CpuUse.exiting` has those.
+        # An exiting task has already left its cgroup, but the kernel may still switch to it: `CpuUse.exiting` has these tasks.
         before = _read_threads(tree, cgroups)
         counters.begin()
 
         def end() -> Counted:
             use = decode_counts(counters.end(), cpus)
-            # immediately, because the observed tasks may end
+            # the witnesses are read immediately, because the observed tasks may end
             return use, _find_witnesses(tree, use, before, {device for claim in held for device in claim.devices})
 
         yield end
@@ -86,7 +86,8 @@ class LiveCount:
         self._held: tuple[ExclusiveCpus, ...] = ()
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # without a handler, the kernel would go on counting
+        # without a handler, the signal would end this process, and the kernel would continue to count
+        for number in (signal.SIGTERM, signal.SIGHUP):
             self._undo.callback(signal.signal, number, signal.signal(number, _exit_by_signal))
         self._undo.callback(self._stop)
         return self

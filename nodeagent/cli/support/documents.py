@@ -52,7 +52,7 @@ def format_document(document: Document, output: str) -> str:
         return as_json + "\n"
     import yaml
 
-    plain = json.loads(as_json)  # no shared parts, which YAML would write as anchors
+    plain = json.loads(as_json)  # no part may occur twice as the same object, because YAML would write it as an anchor
     text: str = yaml.safe_dump(plain, sort_keys=True)
     return text
 
@@ -86,7 +86,7 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     try:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
     except OSError:
-        kind = 0  # the file doesn't exist, or writing it will fail with the reason
+        kind = 0  # the file doesn't exist, or can't be written: the write reports the reason
     if kind not in {0, stat.S_IFREG}:
         raise state_files.StateFileError(
             f"cannot write {path}: it is a directory, link, device, FIFO or socket",

@@ -37,7 +37,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
         In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1: the command's, or 124 if the job's time
         was over. If a signal has ended the command before, the parent ends itself by the same signal.
     """
-    job, to_outside = os.pipe()  # closed by execve
+    job, to_outside = os.pipe()  # execve closes both ends
     before = block_signals()
     child = fork_child(before)
     if child is None:
@@ -49,9 +49,9 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
     _, status = os.waitpid(child, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
     uid, _, ends_at_ms = os.read(job, _MESSAGE_BYTES).decode().partition(" ")
-    if uid and until_free:  # empty if there was no job
+    if uid and until_free:  # the answer is empty if there was no job
         _wait_for_release(socket, uid)
-    # A command that succeeds has not been cut short: this process may only have noticed its end late, or no agent may have run.
+    # If the command succeeded, the time limit didn't end it: this process may have noticed the end late, or no agent was running.
     if status != 0 and 0 < int(ends_at_ms or 0) <= is_over_at_ms:
         write_error("nodeagent: the job's time was over, so the agent has ended it\n")
         return EXIT_TIME_IS_OVER, -1

@@ -90,7 +90,7 @@ class ReportWriter:
         while status == 0 and runs < self._plan.repeats and clean < wanted:
             os.read(
                 self._ready, 1
-            )  # the first observation is over, or the observer has ended and there will be no report
+            )  # the first observation is complete, or the observer has ended and there will be no report
             if runs and signal.sigpending().intersection(PASSED_ON):
                 break
             started_ms = time.time_ns() // 1_000_000
@@ -110,7 +110,7 @@ class ReportWriter:
         return end_as(status)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # the observer has ended, and has said why
+        with suppress(BrokenPipeError):  # the observer has ended, and has printed the reason
             os.write(self._facts, json.dumps(message).encode() + b"\n")
 
 
@@ -139,7 +139,7 @@ def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:
     """Wait for the child's end. Return its wait status, and the result of the run as the report has it."""
     wait_for_end(child)
     sched = ""
-    with suppress(OSError):  # not every kernel has it
+    with suppress(OSError):  # some kernels don't have this file
         sched = Path(f"/proc/{child}/sched").read_text(encoding="utf-8", errors="replace")
     _, status, used = os.wait4(child, 0)
     return status, {"sched": sched, **_describe_end(status, used)}
@@ -173,7 +173,7 @@ def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
         close_input_and_output()
         with os.fdopen(facts, "rb", buffering=0) as pipe:
             line = pipe.readline()
-            if line:  # an empty line means that there is no job
+            if line:  # an empty line from the observer means that there is no job
                 answer = json.loads(line)
                 if plan.path is None:
                     write_error(

@@ -237,7 +237,7 @@ def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], plac
     counted, _ = find_effective(others, tuple(place.entries.values()))
     pods = [manifest.pod for name, manifest in counted.items() if _is_undecided(place.entries.get(name), manifest.pod)]
     running = [entry.pod.full_name for entry in place.entries.values() if entry.is_active]
-    order = {name: number for number, name in enumerate(running)}  # changes of running pods are tried first
+    order = {name: number for number, name in enumerate(running)}  # changes of running pods are tried before new pods
     return tuple(sorted(pods, key=lambda pod: order.get(pod.full_name, len(order))))
 
 

@@ -63,7 +63,8 @@ class NamedFile(str):
 
     def __new__(cls, word: str) -> Self:
         named_path(word)
-        plain = os.path.normpath(word) if word.startswith("/") else word  # ./- is a file
+        # the word `./-` names a file, and only `-` is stdin
+        plain = os.path.normpath(word) if word.startswith("/") else word
         return super().__new__(cls, STDIN if plain in _SPELLINGS else word)
 
     @property
@@ -104,7 +105,7 @@ class NamedFile(str):
             except StateFileError as err:
                 if err.errno == errno.EIO:
                     raise
-                # the hint of `state_files` applies only to the agent's own files
+                # the hints of `state_files` are only about the agent's own files
                 raise StateFileError(
                     err.message,
                     path=self,

@@ -50,7 +50,7 @@ def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inheri
         os.environ.clear()
         os.environ.update(kept, PATH=_PATH)
         for number in (int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
-            with suppress(OSError):  # the listing's own
+            with suppress(OSError):  # the descriptor of the directory listing itself is already closed
                 os.set_inheritable(number, number < 3)
         terminals = [number for number in range(3) if os.isatty(number)]
         if terminals and _can_inject():
@@ -128,7 +128,7 @@ def _is_in_foreground() -> bool:
     """Whether this process may read from stdin, a terminal. In the background, its input is another process's."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:  # it is not this session's terminal
+    except OSError:  # the terminal is not the controlling terminal of this session
         return True
 
 
@@ -148,7 +148,7 @@ def _relay(master: int, child: int, *, is_input: bool, output: int) -> None:
             _write_all(output, os.read(master, _CHUNK_BYTES))
         elif child in ready:
             return
-        elif ready.get(master, 0) & select.POLLHUP:  # no process has the child's terminal open
+        elif ready.get(master, 0) & select.POLLHUP:  # no process has the child's terminal open any more
             select.select([child], [], [])
         if ready.get(master, 0) & select.POLLOUT:
             pending = pending[os.write(master, pending) :]

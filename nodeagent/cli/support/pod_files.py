@@ -69,7 +69,7 @@ def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
         for found in file.pods:
             pod, count = found.pod, 1
             while found.workload and pod.full_name in names:
-                # Several workloads may have the same name, and a workload several templates.
+                # Several workloads may have the same name, and a workload may have several templates.
                 count += 1
                 pod = replace(found.pod, name=f"{found.pod.name}-{count}", uid="")
             names.add(pod.full_name)

@@ -67,7 +67,7 @@ class Progress:
 
     def _begin(self) -> None:
         if self._is_wanted and time.monotonic() >= self._shown_from:
-            from tqdm import tqdm  # imported late, so that work of less than a second doesn't wait for it
+            from tqdm import tqdm  # tqdm is imported late, so that work of less than a second doesn't wait for it
 
             # A serial console reports 0 lines of 0 columns, for which tqdm draws nothing.
             is_sized = _has_size()

@@ -60,7 +60,7 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
             raise EOFError
         return {**json.loads(line), "commandSha256": answer["commandSha256"]}
 
-    with suppress(EOFError, BrokenPipeError):  # the owner has ended, and with it the job
+    with suppress(EOFError, BrokenPipeError):  # the job has ended with its owner
         for number in range(1, plan.repeats + 1):
             document = runs.observe(begun=lambda: os.write(ready, b"b"), await_end=await_end)
             verdict = document["verdict"]

@@ -44,7 +44,7 @@ class Terminal:
             self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             undo.callback(os.close, self._wake)
             undo.callback(os.close, self._woken)
-            # a signal ends the wait for a key
+            # a signal writes to this descriptor, which ends the wait for a key
             undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False))
             for number, handle in (
                 (signal.SIGWINCH, _ignore),

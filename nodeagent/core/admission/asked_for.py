@@ -61,7 +61,7 @@ def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal |
         return None
     resources = providers.resources
     if any(resource.holdings is DeviceHoldings for resource in resources):
-        return None  # the device manager itself refuses such pods
+        return None  # the device manager refuses a pod that requests such a resource
     managed = frozenset[str]().union(*(resource.managed for resource in resources))
     unknown = [name for name, _ in pod.devices if name not in managed]
     return wrap_unexpected(f"cannot allocate unregistered device {unknown[0]}") if unknown else None

@@ -30,7 +30,7 @@ def holds_all(
         is_running: whether the pod was admitted before.
     """
     if pod.is_skipped:
-        # The pod gets nothing new, and keeps its holdings from before its feature gate was turned off (KEP-5526).
+        # The pod gets no new allocation, and keeps its holdings from before its feature gate was turned off (KEP-5526).
         return held.of(CpuHoldings) != CpuHoldings() or held.of(MemoryHoldings) != MemoryHoldings()
     if by_pod:
         return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)

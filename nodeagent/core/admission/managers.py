@@ -309,7 +309,7 @@ def admit(
     """
     promises = begin_pod(promises, pod.uid)
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
-        # kubelet does so when it asks for hints. Without hints, an allocation of devices does so.
+        # In kubelet, asking for hints releases ended pods. If there are no hints, the allocation of devices does so.
         promises = release_ended_pods(promises)
     outcome, demand = _decide(managers, promises, pod)
     report = _make_report(managers, outcome, pod, demand)
@@ -317,7 +317,7 @@ def admit(
         return Admitted(_end_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
-        # kubelet releases a refused pod's allocations only at its next call for any pod. Gauges and reuse sets show the difference.
+        # kubelet releases the allocations of a refused pod only at its next call for any pod, which gauges and reuse sets show.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
@@ -339,7 +339,7 @@ def _decide(
             return (
                 outcome,
                 first,
-            )  # no second trial, because a failed plugin isn't called again (`Rejected.is_of_a_failure`)
+            )  # there is no second trial, because a failed plugin isn't called again (`Rejected.is_of_a_failure`)
         if managers.providers.observer is not None:
             managers.providers.observer(DecidedAnew())
     return _decide_demand(managers, promises, pod, demand, sort_refusal, is_running=is_running), demand
@@ -477,7 +477,7 @@ def _decide_resources(
 
 
 def _end_reuse(managers: Managers, promises: Promises) -> Promises:
-    # Every container of a pod gets its allocation at admission, so nothing needs to remain for reuse.
+    # Every container of a pod gets its allocation at admission, so no CPUs need to remain for reuse afterwards.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
     for resource in managers.providers.resources:
@@ -574,7 +574,7 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     devices = left.of(DeviceHoldings)
     for name in (
         left.holders
-    ):  # device holdings remain if no scan has found devices, because the managers then have no device manager
+    ):  # if no scan has found devices, there is no device manager, and the pod keeps its device holdings
         left = left.without(name)
     promises = with_pod(promises, pod_uid, replace(drop_released_claims(left), hints=()))
     if devices.devices and managers.reproduces(Erratum.REFUSED_PODS_HOLD_DEVICES):

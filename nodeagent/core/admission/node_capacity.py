@@ -156,8 +156,8 @@ def eviction_bytes(config: Config, memory_bytes: int) -> int:
     """Return the hard eviction threshold `memory.available` in bytes. 0 means no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
-    # Floats as in kubelet, because the memory manager compares sums exactly: the percentage is a float32, and its product
-    # with the capacity is a float64, truncated (eviction/helpers.go).
+    # Floats as in kubelet, because the memory manager compares sums exactly: the percentage is a float32. Its product with the capacity is
+    # a float64, which is truncated (eviction/helpers.go).
     share = _round_to_float32(_round_to_float32(float(config.eviction_memory_percent)) / 100)
     return int(float(memory_bytes) * share)
 

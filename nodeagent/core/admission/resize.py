@@ -189,7 +189,7 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
     before = {container.name: container for container in demand_of(managers.rules, old).containers}
     try:
         for resource in providers.resources:
-            # containers that release something come first, because other containers of the pod may need it
+            # containers that release resources come first, because other containers of the pod may need these resources
             for now in sorted(demand.containers, key=lambda now: not resource.is_lowered(before[now.name], now)):
                 answer = resource.resize(providers.topology, promises, demand, before[now.name], now)
                 if isinstance(answer, NotResized):

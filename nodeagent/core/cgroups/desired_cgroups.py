@@ -303,10 +303,10 @@ def _make_pod_cgroups(
         for held in (own_set_of(state.promises, entry.pod.uid, container.name) or CpuSet(),)
         if want.is_exclusive
         and levels[container.name] is not Isolation.MIXED
-        # A partition of a container's own would give it the siblings that are to be idle.
+        # If a container were a partition, it would also get the siblings that have to stay idle.
         and (len(containers) == 1 or held & kernel.online == want.exclusive_cpus)
     }
-    # The cgroups of the other QoS classes hand down no CPUs.
+    # The cgroups of the QoS classes Burstable and BestEffort pass no CPUs down to partitions.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
     return add_partitions(
         pod,
@@ -338,7 +338,7 @@ def _make_unit_cgroups(
         level = isolation(node, state.promises, entry.pod, container.name)
         alone = None if own is None else _find_own_threads(config, node, entry.pod, own & kernel.online)
         cpus = usable_cpus(alone, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-        # If the unit's memory nodes were not decided, its own file applies.
+        # If no memory nodes were decided for the unit, its unit file applies.
         mems = _find_wanted_memory_nodes(kernel, state.promises, entry.pod, container)
         mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
         yield DesiredCgroup(

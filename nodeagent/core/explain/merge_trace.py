@@ -184,7 +184,7 @@ class _SetJudge:
         if self._has_replaced and self._winner is not None:
             fit = fitness(self._topology.rules)
             if fit(mask) < fit(self._winner):
-                return Verdict.NO_ROOM, (CPU,)  # some node of the set has no CPU for the container
+                return Verdict.NO_ROOM, (CPU,)  # a NUMA node of the set has no CPU for the container
         single = self._topology.rules.single_node
         if single and mask.bit_count() > 1:
             return Verdict.SEVERAL_NODES, ()

@@ -36,7 +36,7 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
         if number == _MAX_SINGLE_TRIALS and len(tried_alone) < len(pods):
-            attempts.cut_short = True  # a pod between the smallest and the largest may be sufficient
+            attempts.cut_short = True  # the search is cut short: another pod, of a size in between, may be sufficient
         if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
@@ -115,7 +115,8 @@ def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         gate = what_if.managers.placement.gate("PodLevelResources")
         own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
-        others = [own.get(name, 0) for name in sorted(wanted)]  # the node may lack these resources next
+        # once the short resource is available, the node may lack one of these
+        others = [own.get(name, 0) for name in sorted(wanted)]
     held = what_if.promises.of_pod(pod.uid)
     resources = sorted(what_if.managers.providers.resources, key=lambda resource: resource.gives_way)
     return requested, *(held.of(resource.holdings).size for resource in resources), *others

@@ -51,7 +51,7 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
         found.append(ReplayedDecision(before, again, same, tuple(pod.full_name for pod in pods)))
         if same:
             return found[-1]
-    # No result is the same as the original one, so the last one is returned, which is from the current node.
+    # If no result equals the original one, the last result is returned, which is for the node as it is now.
     return found[-1]
 
 

@@ -107,7 +107,7 @@ def _order_steps(
         if step is not None:
             steps.append(step)
         before_allocation.clear()
-    # No allocation follows a merge that doesn't admit the pod.
+    # If a merge doesn't admit the pod, no allocation follows it.
     while merges:
         steps.append(merge())
     return steps

@@ -386,7 +386,7 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
     else:
         is_right = now == wanted or (is_written and now == wanted - cpus.offline)
     written: CpuSet | None = wanted
-    if not wanted - cpus.hidden:  # the kernel would refuse such a write (EINVAL)
+    if not wanted - cpus.hidden:  # the kernel refuses a write without visible CPUs (EINVAL)
         is_to_go = bool(now & avoided - (cpus.partitioned - closed))
         written = cpus.host if is_to_go and cpus.host else None
     elif is_right and (is_others or is_written):
@@ -410,7 +410,7 @@ def _find_original_affinity(
     another program has moved the thread.
     """
     if known is None:
-        # A thread on all visible CPUs of a node gets all CPUs of the node.
+        # If a thread may run on all visible CPUs of a node, it gets all CPUs of the node.
         is_everywhere = cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible
         before = cpus.possible if is_everywhere else _find_node(now, cpus) or now
         return before, _put_last((cpus.possible,), before)
@@ -505,7 +505,7 @@ def _find_original_value(
     for given in new_irqs.ours:
         if now == _find_initial_affinity(given, interrupt, cpus):
             return _find_initial_affinity(new_irqs.before, interrupt, cpus)
-        if now == given:  # no driver handles the interrupt yet
+        if now == given:  # until a driver handles the interrupt, its affinity keeps this value
             return new_irqs.before
     return now
 

@@ -312,7 +312,8 @@ def list_start_series(kind: str) -> list[Series]:
 def find_error_label(error: int | None) -> str:
     """Return the label value for an errno. None means that the kernel reported no error but granted another value."""
     if error == errno.EOPNOTSUPP:
-        return "EOPNOTSUPP"  # on Linux, ENOTSUP is the same number and the name that Python uses
+        # Linux has one number for EOPNOTSUPP and ENOTSUP, and Python's `errorcode` names it ENOTSUP
+        return "EOPNOTSUPP"
     return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
 
 

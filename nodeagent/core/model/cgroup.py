@@ -191,7 +191,7 @@ def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
     for path in [path for path in observed if path.startswith(prefix)]:
         there = observed[path]
         if there.unit is not None and there.unit == there.unit_before and not there.unit.allowed_cpus:
-            continue  # systemd has none of the agent's settings for the unit, or the settings were restored
+            continue  # systemd has no setting of the agent for this unit, or the settings were restored
         told = there.get(Attribute.CPUSET_CPUS)
         found[unit_at(path)] = told if isinstance(told, CpuSet) else there.cpus_effective or CpuSet()
     return found

@@ -259,7 +259,7 @@ def _count_whole_cpus(resources: ResourceRequirements) -> int:
         return 0
     whole, rest = divmod(request.nano, 10**9)
     if rest:
-        # An amount less than a thousandth below a whole number counts as whole.
+        # If an amount is less than a thousandth below a whole number, it counts as whole.
         return request.value() if request.is_whole() else 0
     return whole
 

@@ -86,7 +86,7 @@ def find_node_of(device: Device, topology: Topology) -> DevicePlace:
     if device.numa_node not in topology.node_ids:
         return DevicePlace(None, NodeDoubt.NO_SUCH_NODE)
     own = topology.nodes.get(device.numa_node, CpuSet())
-    # A node without CPUs, and its devices, have the CPUs of nearby nodes as local CPUs.
+    # If a NUMA node has no CPUs, the kernel reports CPUs of nearby nodes as local to the node and its devices.
     is_odd = bool(own) and local is not None and local != own
     return DevicePlace(device.numa_node, NodeDoubt.OTHER_CPUS if is_odd else None)
 

@@ -46,7 +46,7 @@ def with_pod_level_defaults(pod: Pod) -> Pod:
             limits.setdefault(name, amount)
     requests = dict(pod.resources.requests)
     for name, amount in _aggregate(pod.containers, lambda c: c.resources.requests).items():
-        # Huge pages can't be overcommitted, so their request follows the pod's limit below.
+        # Huge pages can't be overcommitted, so their request is set from the pod's limit below.
         if name in (CPU, MEMORY):
             requests.setdefault(name, amount)
     for name, amount in limits.items():
@@ -170,7 +170,7 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
     def declared(name: str) -> bool:
         return _is_set(own, name) or all(_is_set(c.resources.limits, name) for c in pod.containers)
 
-    # Guaranteed pods declare everything, so the Burstable rule suits them, too. BestEffort pods declare nothing.
+    # Guaranteed pods declare all amounts, so the rule for Burstable pods suits them, too. BestEffort pods declare nothing.
     return CgroupAmounts(
         cpu_request_milli=_to_milli(requests.get(CPU)),
         cpu_limit_milli=_to_milli(limits.get(CPU)) if declared(CPU) else None,

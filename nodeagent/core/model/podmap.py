@@ -54,7 +54,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return None
 
     def put(self, uid: str, value: V) -> "PodMap[V]":
-        # The rank depends only on the key, so equal maps have equal trees, whatever their history.
+        # The rank is a hash of the key, so equal maps have equal trees, whatever their history.
         return PodMap(_put(self._root, uid, (crc32(uid.encode()), uid), value))
 
     def without(self, uid: str) -> "PodMap[V]":

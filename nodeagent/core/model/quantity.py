@@ -101,7 +101,7 @@ class Quantity(Struct, frozen=True):
 
     def as_stored(self) -> "Quantity":
         """Return the quantity that results from printing and parsing. Doing so again changes nothing."""
-        # Twice, because a text without its binary suffix is parsed as decimal, and printing it as decimal may shorten it.
+        # The text is parsed twice: the first result is printed in decimal if the text has no binary suffix, which may shorten it.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":
@@ -133,7 +133,7 @@ def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
     if nano > _MAX_NANO:
         return False
     if suffix in _BINARY:
-        # ParseQuantity: precision = 15 - len(num) - exponent*3/10 - 1, and no fraction.
+        # In Go's ParseQuantity, the precision is 15 - len(num) - exponent*3/10 - 1, without a fraction.
         return not fraction and 14 - len(whole) - (_BINARY[suffix].bit_length() - 1) * 3 // 10 >= 0
     power = int(suffix[1:]) if len(suffix) > 1 else _DECIMAL_POWER[suffix]
     return power >= len(fraction) and len(whole) + len(fraction) <= 18

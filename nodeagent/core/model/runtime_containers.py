@@ -13,7 +13,7 @@ from nodeagent.core.model.pod import is_own_annotation
 from nodeagent.core.model.refusals import OF_RESIZES, RESIZE_DEFERRED, UID_TAKEN, Reason
 from nodeagent.core.model.waiting import is_for_room
 
-if TYPE_CHECKING:  # every state has a registry, and most registries are empty
+if TYPE_CHECKING:  # the import is only for types, because every state has a registry, but most registries are empty
     from nodeagent.core.model.kubelet_pod import KubeletPod
     from nodeagent.core.model.nri import NriContainer, NriResources, Sandbox
 

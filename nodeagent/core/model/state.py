@@ -182,7 +182,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
         """All unmet requests of the pod."""
         if self.refusal is None and self.refused_change is None and self.idle is None:
-            return ()  # called for each pod in each turn
+            return ()  # this property is read for each pod in each turn, so the empty case returns early
         found = (
             (RequestKind.POD, self.refusal),
             (RequestKind.CHANGE, self.change_refusal),
@@ -281,7 +281,7 @@ class PodEntry(Struct, frozen=True, dict=True):
         """
         containers = (
             self.pod.containers
-        )  # called for each pod in each turn; either all containers of a pod pin units, or none does
+        )  # this property is read for each pod in each turn; all containers of a pod pin units, or none does
         return bool(containers) and bool(containers[0].unit)
 
     @cached_property
@@ -484,7 +484,7 @@ def _list_past_times(entry: PodEntry) -> Iterator[int]:
 
 def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
     def shift(moment_ms: int) -> int:
-        return max(0, moment_ms + by_ms)  # a clock without a battery starts in 1970
+        return max(0, moment_ms + by_ms)  # without a battery, the machine's clock starts in 1970
 
     def shift_any(moment_ms: int | None) -> int | None:
         return None if moment_ms is None else shift(moment_ms)

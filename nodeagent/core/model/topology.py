@@ -67,7 +67,7 @@ class Cache(Struct, frozen=True):
 Groups = Mapping[int, CpuSet]
 
 
-class Topology(Struct, frozen=True, dict=True):  # __dict__ holds the cached properties
+class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached properties are stored in __dict__
     """Online CPUs and NUMA nodes, in ascending order. Build it with `Topology.of`."""
 
     cpus: tuple[Cpu, ...]

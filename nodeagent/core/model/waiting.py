@@ -89,7 +89,7 @@ class Waiting(Struct, frozen=True):
         room = (Retry.ROOM,) if for_room and self.is_for_room else ()
         match asked:
             case RequestKind.CONTAINER:
-                # kubelet repeats each refused request, so most repetitions get the same answer without a new decision.
+                # kubelet repeats each refused request. Most repetitions get the stored answer without a new decision.
                 first = Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST
                 return (first, Retry.REQUEST, *room)
             case RequestKind.RESUME:

@@ -118,7 +118,7 @@ def _find_best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps
 
 
 def _drop_duplicates(families: Iterator[HintFamily]) -> list[HintFamily]:
-    # All resources of a manager share one family.
+    # All resources of a manager have the same family, which is then listed once.
     return list(dict.fromkeys(families))
 
 

@@ -44,7 +44,7 @@ def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
         for index in range(size):
             if index & bit:
                 away[index] += away[index ^ bit]
-    # A mask has no node in a set if it is a subset of the complement.
+    # A mask has no node in common with a set if it is a subset of the set's complement.
     return [total - count for count in reversed(away)]
 
 

@@ -68,10 +68,10 @@ def merge(
         best = (
             min(preferred, key=fitness(rules, rank_set)) if compare is None else _choose_most_wanted(preferred, compare)
         )
-        # Under single-numa-node, a mask of the whole machine (or its only node) doesn't restrict anything.
+        # Under single-numa-node, a mask of the whole machine (or of its only node) doesn't restrict the resources.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
-        # Different single nodes never have a node in common.
+        # Two different single nodes have no node in common.
         return Merged(None, preferred=False)
     masks = _list_intersections(rules, lists)
     if not masks:

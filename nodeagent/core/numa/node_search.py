@@ -205,7 +205,7 @@ def _find_fittest(
                 best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:
-            # An earlier visit with the same state and a lower mask has had the same undecided nodes.
+            # An earlier visit with the same state and a lower mask left the same nodes undecided, so this visit finds nothing better.
             if seen.get((position, left, state, kept_kinds), kept + 1) <= kept:
                 continue
             seen[position, left, state, kept_kinds] = kept
@@ -215,7 +215,7 @@ def _find_fittest(
                 (position + 1, kept | 1 << node, left - 1, problem.with_kept(state, node), kept_kinds | kinds[node])
             )
         if ahead > left and not kept_kinds & kinds[node]:
-            # Pushed last, so the search tries to leave the node out first.
+            # This case is pushed last, so the search first tries to leave the node out.
             pending += [(position + 1, kept, left, after, kept_kinds) for after in problem.with_left_out(state, node)]
     return best
 
@@ -269,7 +269,7 @@ class _CoverProblem:
         self.start: State = missing
         self.sockets = sockets
         self.amounts = dict(nodes)
-        # By position, amount and number of nodes: the most that this many of the undecided nodes have.
+        # Index: position, amount, number of nodes. Value: the largest amount that this many undecided nodes have.
         self.most = [
             [
                 tuple(accumulate(sorted((each[k] for _, each in nodes[position:]), reverse=True), initial=0))
@@ -302,7 +302,7 @@ class _RemainderProblem:
         self.tables = [dict(cover.amounts) for cover in self.covers]
         numbers = {cover: number for number, cover in enumerate(self.covers)}
         self.start: State = tuple(sorted(_compute_spare(numbers[cover], cover) for cover in covers))
-        # By position, cover, amount and number of nodes: the least that this many of the undecided nodes have.
+        # Index: position, cover, amount, number of nodes. Value: the smallest amount that this many undecided nodes have.
         self.least = [
             [
                 [tuple(accumulate(sorted(table[node][k] for node in ids[position:]))) for k in range(len(cover.needs))]

@@ -209,7 +209,7 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
         if scope is Scope.POD
         else "failed admission with a container-level topology manager"
     )
-    # kubelet's message says "Pod Scope" also in container scope.
+    # kubelet's message says "Pod Scope" in container scope, too.
     return Refusal(Reason.TOPOLOGY_AFFINITY, f"Pod Scope pod with pod-level resources {detail}")
 
 

@@ -108,7 +108,7 @@ class Resource(Struct, frozen=True):
         """
         return None
 
-    # Admission of a pod. The pod holds no resource that it doesn't request.
+    # Methods for the admission of a pod. The pod holds only resources that it requests.
 
     def amounts(self, promises: Promises) -> Mapping[str, int]:
         """Return the node's amount of each managed extended resource. Before each decision, the node's capacity is checked against these
@@ -176,7 +176,7 @@ class Resource(Struct, frozen=True):
         """Forget the amounts that later containers could reuse from init containers. Called once the pod is admitted."""
         return promises
 
-    # Holdings of a pod
+    # Methods that read the holdings of a pod
 
     @abstractmethod
     def is_asked(self, container: ContainerDemand) -> bool:
@@ -198,7 +198,7 @@ class Resource(Struct, frozen=True):
         """Return the changes of metrics that kubelet counts when a container already holds its request."""
         return ()
 
-    # Start, resize and end of containers
+    # Methods called when containers start, are resized or end
 
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
         """Release the holdings that plain init containers no longer need when a later container starts."""
@@ -233,7 +233,7 @@ class Resource(Struct, frozen=True):
         """Release the holdings of the pod as a whole. Called after the containers' holdings are released."""
         return promises, ()
 
-    # Start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
+    # Methods called at a start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
 
     def find_in_cgroups(
         self,
@@ -291,7 +291,7 @@ class Resource(Struct, frozen=True):
         """Return the node's values that differ from the saved promises, while all pods keep their allocations."""
         yield from ()
 
-    # Invariants and metrics
+    # Methods for invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
         """Judge stored promises against the current machine and configuration. Apply changes that need no decision."""

@@ -85,7 +85,7 @@ def list_actions(
                 if populated and (is_late or (container.is_launched and not is_running)):
                     yield KillCgroup(path)
                 elif is_late and is_running:
-                    yield KillMain(attempt)  # cgroup.kill doesn't reach a main process outside of the cgroup
+                    yield KillMain(attempt)  # cgroup.kill doesn't reach a main process that is outside of its cgroup
                 elif (populated or is_running) and not is_late and attempt not in signalled:
                     yield Terminate(attempt) if is_running else TerminateAll(attempt, path)
             elif container.is_launched and populated and not is_running:

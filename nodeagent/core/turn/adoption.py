@@ -72,8 +72,8 @@ def find_admitted(
         if not past and not any(groups) and entry.pod.uid not in recorded:
             continue
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.unit_keys):
-            continue  # another pod has the unit, so this pod was refused
-        # Even an inactive unit keeps its settings if possible, because a refused pod doesn't restore them.
+            continue  # this pod was refused, because another pod has the unit
+        # Even an inactive unit keeps its settings if possible, because they aren't restored when its pod is refused.
         is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in groups)
         known = _restore_statuses(entry, past, observed, now_ms)
         held = _find_holdings(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
@@ -129,7 +129,8 @@ def _restore_statuses(
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
         elif container.is_launched and _has_started(entry.pod, position, past):
-            # The exit was read and forgotten. An init container must have succeeded if others followed. Any other exit counts as a failure.
+            # The launcher has already forgotten the exit. If other containers followed an init container, it has succeeded. Any other exit
+            # counts as a failure.
             code = 0 if container.kind is ContainerKind.INIT else None
             statuses.append(ContainerStatus(container.name, 1, moment, Exit(now_ms, code=code)))
         else:
@@ -163,9 +164,9 @@ def _find_holdings(
         found = resource.find_in_cgroups(entry, demand, groups, observed, by_pod=by_pod)
         if found is None:
             continue
-        # A skipped pod may have got exclusive CPUs before its gate was turned off. Such CPUs look like a small shared pool.
+        # If the pod's feature gate was turned off, the pod may still have exclusive CPUs from before. They look like a small shared pool.
         found = resource.holdings() if demand.is_skipped else found
-        # Each record is a separate file, so one record may be lost without the others.
+        # Each record is a separate file, so a single record may be lost.
         if is_contradicted or recorded.of(resource.holdings) == resource.holdings():
             held = held.having(found)
     return held

@@ -21,7 +21,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(draft.state.without(entry.pod.uid), *events)
-        if entry.is_queued:  # the jobs behind it may start earlier
+        if entry.is_queued:  # jobs behind the ended job may start earlier now
             draft = replace(
                 draft, seen_room={key: room for key, room in draft.seen_room.items() if not _waits(key, draft)}
             )
@@ -30,9 +30,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))
-        if (
-            entry.deleting_since_ms is None
-        ):  # a pod that is already ending only keeps the mark, which prevents its return
+        if entry.deleting_since_ms is None:  # a pod that is already ending is only marked, so that it doesn't come back
             draft = draft.with_ending(released, world)
     return draft
 

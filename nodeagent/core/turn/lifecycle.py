@@ -52,10 +52,10 @@ def _observe_container(
     entry: PodEntry, status: ContainerStatus, run: Run | None, observed: ObservedCgroups, now_ms: int
 ) -> ContainerStatus:
     if run is None:
-        # A container that was observed running, but is unknown to the launcher now, has ended. An example is a reboot of the host.
+        # If a container was observed running and the launcher doesn't know it now, it has ended, for instance by a reboot of the host.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
-    # The launcher uses the same clock, which may have been set back since.
+    # The launcher's times are of the same clock, which may have been set back since then.
     if status.started_at_ms is None:
         status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:
@@ -154,7 +154,7 @@ def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> 
                 if status.exit is None or not status.exit.is_success:
                     return _start_if_due(entry, container, status, observed, now_ms)
                 if _is_populated(entry, container.name, observed):
-                    return entry  # later containers may have the init container's CPUs now
+                    return entry  # containers after the init container may have its CPUs now
             case ContainerKind.SIDECAR:
                 entry = _start_if_due(entry, container, status, observed, now_ms)
                 if container.is_launched and not is_passed and not entry.status(container.name).is_running:
@@ -239,7 +239,7 @@ def _find_outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Pha
     """Return SUCCEEDED or FAILED if no container of the pod runs or will run again."""
     if not (_has_init_failed(entry) or _have_apps_finished(entry)):
         return None
-    # A start that was decided but not carried out doesn't count, because it will not happen.
+    # If a start was decided but not carried out, it doesn't count, because it will not happen any more.
     if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, observed):
         return None
     if _has_init_failed(entry):

@@ -51,7 +51,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
     ]
     waiting = {entry.pod.uid for entry in running_entries if world.runs is None or entry.pod_path in running}
     draft = replace(draft, new=tuple(manifest for manifest in draft.new if manifest.pod.uid not in waiting))
-    if not running_entries or world.runs is None:  # only the launcher knows these processes
+    if not running_entries or world.runs is None:  # only the launcher knows to which containers the processes belong
         return draft
     lost = {one.uid: one.held for one in draft.state.promises.unrecovered}
     known = find_admitted(

@@ -171,7 +171,7 @@ def needs_device_scan(
 
 def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
     """Whether this turn may decide a manifest's pod. `entry` is the pod with the same name or UID, or None."""
-    if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided
+    if entry is None or entry.deleting_since_ms is not None:  # the other pod may have gone before new pods are decided
         return True
     if entry.pod == pod:
         return False

@@ -130,7 +130,7 @@ def _allocate_missing(managers: Managers, promises: Promises, recovered: Recover
     by_pod = is_by_pod(topology, demand)
     lacks = not demand.is_skipped and any(resource.lacks(held, demand, by_pod=by_pod) for resource in resources)
     waits = not recovered.stays and any(resource.is_away(held) for resource in resources)
-    # A running pod keeps what comes closest. Only a new decision can satisfy the constraints of claims.
+    # A running pod keeps the most similar allocation. Only a new decision can meet the constraints of claims.
     has_lost = not recovered.stays and held.of(ClaimHoldings) != recovered.held.of(ClaimHoldings)
     if not lacks and not waits and not has_lost:
         return _store_hints(managers, promises, recovered.pod)
@@ -144,10 +144,10 @@ def _allocate_missing(managers: Managers, promises: Promises, recovered: Recover
         if isinstance(decision, Rejected):
             last = decision
         elif not any(pod_violations(recovered.pod, decision.promises.of_pod(recovered.pod.uid).of(CpuHoldings))):
-            # Without this check, a container could get an init container's CPUs that a later container has already.
+            # Without this check, a container could get CPUs that an init container has already passed on to a later container.
             return decision.promises
     assert last is not None
-    # Offline CPUs may return. Until then D14 applies.
+    # Offline CPUs may return, so the pod keeps them. Until then, the rules for containers without CPUs apply (D14).
     return promises if recovered.stays or not (lacks or has_lost) else last
 
 

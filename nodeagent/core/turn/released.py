@@ -17,10 +17,10 @@ def release_ended(draft: Draft, world: World) -> Draft:
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
         if world.runs is None and any(status.is_started for status in entry.containers):
-            continue  # a start may be in progress
+            continue  # the launcher may just be starting a process of this pod
         stays = None
         if entry.is_released and _has_same_manifest(entry, draft, world):
-            # The pod stays listed as refused, and comes back only on request.
+            # The released pod stays listed as refused, and starts again only on request.
             refusal = Waiting(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
             pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
             manifest = Manifest(pod, entry.origin)

@@ -30,7 +30,7 @@ def resize(draft: Draft, world: World) -> Draft:
         and is_resizable(entry)
         and is_resize(entry.pod, draft.changed[entry.pod.uid].pod)
     ]
-    # Pods that lower a request come first, because other resizes may need the released resources.
+    # Pods that lower a request are resized first, because other resizes may need the released resources.
     for entry, manifest in sorted(found, key=lambda one: not lowers_request(one[0].pod, one[1].pod)):
         uid, state = entry.pod.uid, draft.state
         remaining = {other: changed for other, changed in draft.changed.items() if other != uid}

@@ -177,7 +177,8 @@ class HostEdges:
         }
         possible = read_possible_cpus(self._root)
         if systems:
-            until = units.start_deadline()  # one deadline for all, so that a hanging systemd costs it only once
+            # all calls have one deadline, so that a hanging systemd costs this time only once
+            until = units.start_deadline()
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(
                     lambda item: _set_allowed(unit_in(item[0].name), item[1], possible, until), systems.items()
@@ -186,7 +187,7 @@ class HostEdges:
         if _IRQBALANCE in of_services and (why := self._set_banned(possible - of_services[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
         moved = {s: bool(cpus) for s, cpus in of_services.items() if s.kind is SettingKind.BALANCING}
-        # irqbalance isn't asked again after it has failed to answer
+        # if irqbalance has failed to answer, it isn't asked again
         if moved and (why := refused.get(_IRQBALANCE) or self._set_left_alone(moved)) is not None:
             refused |= dict.fromkeys(moved, why)
         return refused

@@ -136,7 +136,8 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         unread=reading.failed.keys(),
     )
     refused = places.write(planned.writes)
-    with suppress(StateFileError):  # a running agent then logs foreign changes
+    # if this file can't be written, a running agent logs the restored values as changes by other programs
+    with suppress(StateFileError):
         state_files.write_atomically(str(Path(directory) / PUT_BACK), b"", sync=Sync.NONE)
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
@@ -166,7 +167,8 @@ def read_record(path: str, boot: str) -> Record:
         HostRecordError: its content can't be used.
     """
     content = state_files.read(path, max_bytes=MAX_BYTES)
-    if content is None or not content.strip(b"\0"):  # a loss of power can leave zeros, which are of an earlier boot
+    # after a loss of power, the file may consist of zeros; its settings are those of an earlier boot
+    if content is None or not content.strip(b"\0"):
         return {}
     recorded_boot, record = decode_record(content)
     return record if recorded_boot == boot else {}
@@ -205,7 +207,7 @@ class _RecordFile:
         if record == self._record:
             return
         if record:
-            # a boot resets the settings, so the record isn't needed after a loss of power
+            # a boot resets the settings, so after a loss of power no record is needed
             state_files.write_atomically(self._path, encode_record(self._boot, record), sync=Sync.NONE)
         else:
             state_files.remove(self._path)
@@ -347,10 +349,11 @@ class HostSettings:
         try:
             self._record.save(planned.record)
         except StateFileError:
-            # The saved record suffices to restore original values.
+            # The saved record is sufficient to restore original values.
             restored = {s: value for s, value in planned.writes.items() if s in record and value == record[s].before}
             self._write(restored)
-            self._reported |= restored.items()  # without a record, the restored values would count as foreign
+            # without a record, the restored values would count as changes by another program
+            self._reported |= restored.items()
             raise
         if was_put_back:
             self._record.forget_put_back()

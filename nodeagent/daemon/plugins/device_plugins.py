@@ -78,7 +78,7 @@ class _Plugin:
         self._connection: GrpcClient | None = None
         self.has_reported = threading.Event()
 
-    # The interface of core/resources/devices/plugins.py, for the deciding thread
+    # Methods called in the deciding thread (interface of core/resources/devices/plugins.py)
 
     def describe_wait(self, pod_uid: str) -> str:
         is_free = self._questions.is_free((self, _Lane.DECISION), pod_uid)
@@ -119,7 +119,7 @@ class _Plugin:
         except ProtobufError as err:
             raise DevicePluginFailedError(str(err)) from err
 
-    # For the thread that follows the plugin
+    # Methods called in the thread that follows the plugin
 
     @contextmanager
     def connect(self, until: float | None) -> Iterator[GrpcClient]:
@@ -205,7 +205,7 @@ class DevicePlugins:
         for device in held:
             ids[device.resource] = (*ids.get(device.resource, ()), device.id)
         with self._lock:
-            # Other devices have no plugin, or a plugin whose options are unknown since a restart (as in kubelet).
+            # Devices are left out if they have no plugin, or if the plugin's options are unknown since a restart (as in kubelet).
             known = [plugin for resource in ids if (plugin := self._plugins.get(resource)) is not None]
         start = f"start with {ids}"
         try:
@@ -249,7 +249,7 @@ class DevicePlugins:
             before = self._plugins.get(asked.resource)
             if before is not None:
                 before.end("it has registered again")
-                plugin.devices = before.devices  # unhealthy until the new plugin has reported its devices
+                plugin.devices = before.devices  # the devices stay unhealthy until the new plugin has reported its list
             self._plugins[asked.resource] = plugin
             is_followed = asked.resource in self._followed
             self._followed.add(asked.resource)

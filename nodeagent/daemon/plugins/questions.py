@@ -113,7 +113,7 @@ class Questions:
         except DevicePluginFailedError as err:
             answer = DevicePluginFailedError(
                 str(err)
-            )  # without the frames of `err`, which hold what the plugin has sent
+            )  # the traceback is dropped, because its frames refer to data that the plugin has sent
         except Exception as err:  # noqa: BLE001 - whatever it is, the decision must not wait for ever
             answer = DevicePluginFailedError(f"asking it has failed: {type(err).__name__}: {err}")
         with self._lock:

@@ -46,7 +46,7 @@ class ApiOperations:
         except NodeAgentError:
             self._agent.wakeups.wake(
                 WakeUpReason.CONFIGURATION
-            )  # if it is the agent's own file, the status line says so at once
+            )  # a problem of the agent's own file is in the status line at once
             raise
         if arguments.get("apply") is True:
             await self._wait_for_turn(TurnRequest(), why=WakeUpReason.RELOAD)

@@ -84,7 +84,7 @@ class ManifestList:
         for file in scan.files:
             if file.content is None:
                 draft.unreadable.add(file.name)
-                if not file.being_written:  # otherwise the end of the write wakes the agent
+                if not file.being_written:  # if the file is being written, the end of the write wakes the agent
                     draft.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
                 elif (overdue := self._overdue.find_open_problem(file.name)) is not None:
                     draft.problems.append(ManifestProblem(file.name, overdue))
@@ -232,7 +232,7 @@ class _SourceDraft(Struct):
         documents = ClaimDocuments(document for _, document in self.claims)
         doubled = {
             id(document) for document in documents.doubled
-        }  # compared by identity, as equal documents may be in two files
+        }  # documents are compared by identity, because two files may contain equal documents
         for source, document in self.claims:
             if id(document) in doubled:
                 text = f"{document.kind} {document.name} is also in another file, which is used: remove one of the two"

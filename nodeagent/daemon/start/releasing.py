@@ -110,7 +110,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         raise DrainError(
             f"cannot find out which processes run: {problems}", hint="`systemctl status nodeagent-launcher`"
         )
-    log = make_log(io.StringIO())  # the caller reports the states
+    log = make_log(io.StringIO())  # this log is discarded, because the caller reports the result
     edges = Edges(
         log=log,
         machine=Machine(),

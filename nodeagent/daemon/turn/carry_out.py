@@ -63,7 +63,8 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
         disturbing, conditions, host = _update_host_settings(edges, memory, wanted, found, rescan=False)
-    taken = take_back_all(edges.domains, state)  # before a domain starts a container with these devices
+    # devices are taken back before a domain starts a container with these devices
+    taken = take_back_all(edges.domains, state)
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
         Problem(
@@ -106,7 +107,8 @@ def _update_host_settings(
     edges.alive()
     node, exclusive = memory.node, exclusive_cpus(memory.state.promises)
     root = next((want for want in wanted if not want.path), None)
-    partitioned = CpuSet() if root is None else root.partition_cpus()  # it hands down the CPUs of all partitions
+    # the pods' cgroup passes the CPUs of all partitions down
+    partitioned = CpuSet() if root is None else root.partition_cpus()
     to_avoid = cpus_to_avoid(node.config, node.topology, exclusive, partitioned - refused)
     interrupts = interrupt_requests(memory.state) if node.config.interrupt_isolation != "none" else ()
     places = memory.unit_cgroups

@@ -69,7 +69,7 @@ def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
-    # a document counts only in the file of the claim that it names
+    # a status only counts if its file has the name of the claim
     return group_by_pod(
         claim for name, claim in read if claim is not None and _file_name(claim.allocation.claim) == name
     )

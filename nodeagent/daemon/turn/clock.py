@@ -47,7 +47,8 @@ def read_clocks() -> tuple[int, int]:
     """
     while True:
         before_ms, now_ms, after_ms = read_boot_ms(), time.time_ns() // 1_000_000, read_boot_ms()
-        if after_ms - before_ms <= _READING_MS:  # otherwise the process was delayed between the readings
+        # a longer time means that the process was delayed between the two readings
+        if after_ms - before_ms <= _READING_MS:
             return now_ms, now_ms - after_ms
 
 

@@ -55,7 +55,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
         assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
-        state = replace(state, promises=promises)  # a proposal until it is saved
+        state = replace(state, promises=promises)  # the new promises are only a proposal until they are saved
     world = World(
         config=node.config,
         managers=replace(node.managers, plugged=plugged),
@@ -92,10 +92,10 @@ def _with_devices(
     managers, gives = world.managers, bool(world.config.placement.devices)
     due = {
         one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER
-    }  # a runtime's domain has its own scan
+    }  # the domain of a container runtime scans for devices itself
     manifests = tuple(one for one in list_manifests(seen.sources) if one.pod.uid not in world.quiet)
     is_new = bool(manifests) and needs_device_scan(manifests, state, world.retried | due, gives=gives)
-    # Some requests may become due within the turn.
+    # A request that isn't due yet may become due within the turn.
     is_used = (
         is_new
         or gives

@@ -136,7 +136,7 @@ def execute(
             progress.failed.append((change, err))
             _note_unlowered(change, progress)
             if isinstance(err, MemoryInUseError):
-                continue  # the cgroup uses more than the new limit, and no other change depends on it
+                continue  # the cgroup uses more memory than the new limit; no other change depends on this one
             _note_undone(change, progress)
             if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates

@@ -58,7 +58,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     if not isinstance(domains, Problem):
         memory = replace(memory, unit_cgroups=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
-        if set_by_ms:  # times in the state follow the clock
+        if set_by_ms:  # the times in the state move with the clock
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=shift_times(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
@@ -131,7 +131,7 @@ def _observe_domains(
     if memory.node.config.cgroup_root:
         return memory, memory.observed
     root = memory.observed.cgroups.get("")
-    # Until the launcher runs, systemd may still put a first process into the new cgroup, so no controllers may be enabled.
+    # Until the launcher runs, systemd may still put a first process into the new cgroup. So controllers can't be enabled yet.
     if root is not None and (domain_input.runs is not None or root.subtree_control >= CONTROLLERS):
         return memory, memory.observed
     how = "does not exist" if root is None else "is new"

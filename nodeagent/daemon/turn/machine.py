@@ -42,7 +42,7 @@ class Machine:
         if fingerprint == self._fingerprint:
             return known
         topology = topology_of(read_machine(self._root))
-        # only after a successful reading, as a failed one must be repeated
+        # the fingerprint is stored only after a successful reading, because a failed reading must be repeated
         self._fingerprint = fingerprint
         return topology
 

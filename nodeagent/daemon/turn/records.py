@@ -70,7 +70,7 @@ class Recorder:
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))
         if aside in self.set_aside:
-            return  # an unchanged name means that nothing was written there since
+            return  # if this path was reported already, no other file has been set aside since
         self._log.warning(
             "state_set_aside",
             file=name,
@@ -87,7 +87,7 @@ class Recorder:
         Return the problems.
         """
         if self._unusable:
-            return ()  # the state could not be saved yet
+            return ()  # the state could not be saved yet, so kubelet's files aren't written either
         problems = []
         for name, content in encode_checkpoints(node, promises).items():
             try:
@@ -117,13 +117,14 @@ class Recorder:
         path = str(self._directory / name)
         before = self._written.get(name)
         found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
-        is_blank = found is not None and not found.strip(b"\0")  # what a loss of power can leave of an unsynced file
+        # after a loss of power, an unsynced file may be empty or consist of zeros
+        is_blank = found is not None and not found.strip(b"\0")
         if before is None and found is not None and not is_blank and found not in {content, self._expected.get(name)}:
             try:
                 is_intact = read_checkpoint(found).problem is None
             except CheckpointError:
                 is_intact = False
-            if is_intact:  # written by another agent, or by an earlier process that died before updating it
+            if is_intact:  # another agent wrote the file, or an earlier process died before it could update the file
                 self._log.info("checkpoint_differed", file=path, hint=_MADE_ANEW)
             else:
                 self._set_aside(name)

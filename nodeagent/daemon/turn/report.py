@@ -98,7 +98,7 @@ class Reporter(Struct, frozen=True):
         unprojected = edges.recorder.update_checkpoints(memory.node, state.promises, device_pools(edges, memory))
         problems = (*seen.problems, *done.problems, *unprojected)
         runs = done.world.runs
-        unsettled = (  # whether a change is expected that sends no notification
+        unsettled = (  # whether a change is expected that doesn't wake the agent
             edges.host_settings.is_settling
             or any(domain.is_unsettled for domain in edges.domains)
             or (
@@ -167,7 +167,7 @@ class Reporter(Struct, frozen=True):
             reported=replace(known, manifests=refused, problems=frozenset(problems), shortfalls=found),
         )
         runs = seen.runs
-        # invalid manifests have their own log lines, and aren't problems of the agent
+        # invalid manifests have their own log lines, and don't count as problems of the agent
         manifests = [
             *((problem.source, problem.text) for problem in refused),
             *known.duplicates,

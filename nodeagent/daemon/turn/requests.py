@@ -38,7 +38,7 @@ class Requests:
 
     def put(self, request: TurnRequest) -> None:
         self._waiting.put(request)
-        if self._is_closed:  # the queue may have been emptied for the last time
+        if self._is_closed:  # after the last turn, nothing takes this request from the queue
             _refuse(self._drain())
 
     def take(self) -> tuple[TurnRequest, ...]:

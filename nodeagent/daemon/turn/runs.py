@@ -93,10 +93,11 @@ class Runner:
         process = expand_process(
             container, (*plugin_variables, *placement_variables(launch.placement), (PLACEMENT_FILE, file))
         )
-        if process is None:  # Manifests with longer values are refused, so only an old state has such a pod.
+        if process is None:  # Manifests with longer values are refused, so only a pod from an old state can have them.
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
             return None
-        log_file = f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part is a legal file name
+        # each part of the path is a valid file name
+        log_file = f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"
         request = StartRequest(
             id=launch.run_id,
             cgroup=f"{cgroup_root}/{payload_path(launch.path)}",
@@ -120,7 +121,7 @@ class Runner:
         except LauncherError as err:
             return Problem.from_error(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
-            # The container isn't at fault: it waits until its cgroup is ready.
+            # The failure isn't the container's: the container waits until its cgroup is ready.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
             return Problem(f"{why} ({advice})", pod_fields(pod, container.name))
@@ -153,7 +154,7 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
     try:
         return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
-    except ProtobufError as err:  # the answer was checked when it came, but this one is from a file
+    except ProtobufError as err:  # the plugin's answer was checked when it came, but here it was read from a file
         return f"what a device plugin has answered: {err}"
 
 
@@ -161,7 +162,7 @@ def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
     """Describe the failed step, the program, and the PATH of its search."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
-            # variables of a container are confidential, including its PATH
+            # variables of a container are confidential, even its PATH, so their values aren't shown
             path = "the PATH from its env" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
             return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
         case StartStage.EXEC:

@@ -78,7 +78,7 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
     unsaved = tuple(_list_unsaved(memory.state, decided, f"could not be saved: {problem}"))
     state = apply_endings(memory.state, turn.state)
     turn = Turn(state, tuple(event for event in turn.events if event.kind is EventKind.POD_ENDING))
-    # The next turn saves again even without a new decision, which shows whether the problem is over.
+    # The next turn saves again even without a new decision, to find out whether the problem is over.
     postponed = _list_postponed(memory, decided.turn)
     memory = replace(memory, state=state, is_saved=False, save_failed=True, unsaved=unsaved, postponed=postponed)
     return Saved(memory, turn, (), _unfulfilled(state, decided, problem), problem, err.errno)

@@ -57,7 +57,7 @@ def enter_cgroup(directory: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.write(descriptor, b"0")  # 0 means the writing process (cgroups(7))
+            os.write(descriptor, b"0")  # the number 0 stands for the process that writes (cgroups(7))
         finally:
             os.close(descriptor)
     except OSError as err:

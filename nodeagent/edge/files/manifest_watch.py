@@ -74,12 +74,12 @@ class ManifestWatch:
         if self._observer is None:
             try:
                 observer = Observer()
-            except OSError as err:  # Observer opens an inotify instance
+            except OSError as err:  # creating an Observer opens an inotify instance
                 raise ManifestWatchError(self._directory, err) from err
             observer.start()
             self._observer = observer
         if self._replaced.is_set():
-            self._replaced.clear()  # reset before the scan, because events from here on set it again
+            self._replaced.clear()  # the flag is reset before the scan, because later events set it again
             self._forget(self._directory)
         self._watch(self._parent)
         return self._watch(self._directory)
@@ -106,11 +106,11 @@ class ManifestWatch:
         if identity is None:
             return False
         try:
-            # watchdog doesn't follow a link, so its target is watched
+            # watchdog doesn't follow a link, so the link's target is watched
             handler = _ManifestHandler(self._directory, self._replaced, self._wake)
             watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
         except FileNotFoundError:
-            return False  # removed since stat; the watch of the parent reports it
+            return False  # the directory was removed after stat; the watch of its parent reports the removal
         except OSError as err:
             raise ManifestWatchError(path, err) from err
         self._watches[path] = (identity, watch)

@@ -162,7 +162,7 @@ def lock_manifests(path: str, hint: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a leftover lock file doesn't prevent the next command from locking
+        with suppress(OSError):  # if the lock file can't be removed, the next command can lock it nevertheless
             lock.unlink()
         os.close(handle)
 
@@ -191,7 +191,7 @@ def _try_lock(handle: int, lock: Path) -> bool:
             return False
     except (BlockingIOError, FileNotFoundError):
         return False
-    with suppress(OSError):  # manifests can be deleted even if the disk is too full for the pid
+    with suppress(OSError):  # if the disk is too full to write the pid, manifests can still be deleted
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     return True
@@ -224,7 +224,7 @@ def scan_manifests(path: str, known: KnownManifests | None = None, part: float =
         if part < 1 and known.last is not None and not _may_have_changed(directory, known, part):
             return known.last
         before = _list(directory)
-        # repeat until the directory stays unchanged, so that no renamed file is missed
+        # the directory is read until it stays unchanged, so that no renamed file is missed
         for left in reversed(range(MAX_READINGS)):
             files, is_whole = _read_all(directory, path, before.names, known)
             is_partial = not is_whole or _read_version(directory) != before.version
@@ -282,7 +282,8 @@ def _list(directory_fd: int) -> _Listing:
                 continue
             if name.endswith(SUFFIXES):
                 names.append(name)
-                if len(names) == 2 * MAX_FILES:  # saves memory in a directory with millions of files
+                # only the first names are kept, which saves memory in a directory with millions of files
+                if len(names) == 2 * MAX_FILES:
                     names, unread = heapq.nsmallest(MAX_FILES, names, key=os.fsencode), unread + MAX_FILES
             elif len(others) < MAX_FILES and not name.endswith("~") and not _leads_to_directory(entry):
                 others.append(_make_printable(name))
@@ -311,7 +312,7 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a symbolic link that leads back to itself
+        return False  # the path is a symbolic link that leads back to itself
 
 
 def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManifests) -> tuple[list[ManifestFile], bool]:
@@ -325,7 +326,7 @@ def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManife
             status = os.stat(name, dir_fd=directory_fd, follow_symlinks=True)
             stamp = _stamp(status)
         except OSError:
-            pass  # reading the file says what is wrong with it
+            pass  # the later attempt to read the file reports the problem
         if read is None or not read.is_certain or read.stamp != stamp or len(read.file.content or b"") > left_bytes:
             try:
                 found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
@@ -365,7 +366,7 @@ def _read(directory_fd: int | None, name: str, path: str, max_bytes: int) -> Man
             printable, None, f"{path.removesuffix(name)}{printable}: the name has characters that can't be printed"
         )
     try:
-        # with O_PATH, a FIFO doesn't block, and a device isn't opened before its type is known
+        # with O_PATH, opening a FIFO doesn't block, and a device isn't opened before its type is known
         handle = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory_fd)
     except FileNotFoundError as err:
         try:

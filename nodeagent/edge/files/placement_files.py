@@ -109,13 +109,14 @@ class PlacementFiles:
                     directory.chmod(_DIRECTORY_MODE)
             temporary.unlink(missing_ok=True)
             with temporary.open("xb") as file:
-                os.fchmod(file.fileno(), _FILE_MODE)  # the mode of open is reduced by the umask
+                # the umask has removed permissions from the mode that open was given
+                os.fchmod(file.fileno(), _FILE_MODE)
                 file.write(content)
             temporary.replace(path)
         except OSError as err:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            with contextlib.suppress(OSError):  # other files are in it
+            with contextlib.suppress(OSError):  # the directory isn't removed if it has other files
                 path.parent.rmdir()
             raise _make_error("write", path, err) from err
 
@@ -134,7 +135,7 @@ class PlacementFiles:
         except OSError as err:
             raise _make_error("remove", path, err) from err
         if path.parent != self._directory:
-            with contextlib.suppress(OSError):  # the directory has files of other containers
+            with contextlib.suppress(OSError):  # the directory isn't removed if it has files of other containers
                 path.parent.rmdir()
 
 

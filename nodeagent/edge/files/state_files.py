@@ -91,7 +91,8 @@ def write_atomically(
             _write_new(temporary, content, mode, syncs=sync is not Sync.NONE)
             os.replace(temporary, path)  # noqa: PTH105 - system calls are named as such here
         except OSError:
-            with contextlib.suppress(OSError):  # report the first failure; the next write removes the file anyway
+            # the first failure is reported; the next write removes the leftover file
+            with contextlib.suppress(OSError):
                 _remove_if_there(temporary)
             raise
         if sync is Sync.DURABLE:
@@ -121,7 +122,7 @@ def _remove_if_there(path: str) -> None:
 def _write_new(path: str, content: bytes, mode: int, *, syncs: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)  # the mode of os.open is reduced by the umask
+        os.fchmod(descriptor, mode)  # the umask has removed permissions from the mode that os.open was given
         left = memoryview(content)
         while left:
             left = left[os.write(descriptor, left) :]
@@ -151,7 +152,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
     Raises:
         StateFileError: the file cannot be read, is not a regular file, or is too large.
     """
-    # O_NONBLOCK: without it, opening a FIFO would wait for a writer
+    # without O_NONBLOCK, opening a FIFO would wait for a writer
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_symlinks else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -162,7 +163,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
     content = bytearray()
     try:
         mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a directory fails with EISDIR
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # the later attempt to read a directory fails with EISDIR
             raise StateFileError(
                 f"cannot read {path}: it is not a regular file",
                 path=path,

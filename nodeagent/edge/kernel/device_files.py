@@ -40,7 +40,7 @@ def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
         for name in below:
             if disk := find_multipath_disk(name):
-                for path in sorted(disks.glob(f"{disk}*")):  # the disk and its partitions
+                for path in sorted(disks.glob(f"{disk}*")):  # the pattern finds the disk and its partitions
                     if path.name == disk or path.name.removeprefix(f"{disk}p").isdecimal():
                         yield from _read_file_in(path)
         below[:] = [name for name in below if name not in _SKIPPED_DIRECTORIES and not is_address(name)]
@@ -52,7 +52,7 @@ def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
         dev = (directory / "dev").read_text(encoding="ascii", errors="backslashreplace")
         uevent = (directory / "uevent").read_text(encoding="ascii", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
-        return  # the directory doesn't belong to a device, or is gone
+        return  # the directory isn't a device's, or has gone
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
     yield parse_device_file(str(directory), dev, uevent, is_block=_read_link(directory / "subsystem") == BLOCK)

@@ -130,7 +130,7 @@ class HostSettingsFiles:
         for at in (place, *place.parents):
             names = self._list_names(str((at / "msi_irqs").relative_to(self._root or "/")))
             if not names:
-                with suppress(OSError):  # a device without message-signalled interrupts
+                with suppress(OSError):  # a device may have no message-signalled interrupts
                     line = (at / "irq").read_text(encoding="ascii").strip()
                     names = [line] if line.isdigit() and line != "0" else []
             if names:

@@ -84,12 +84,12 @@ class KernelThreads:
                 if look is None or (not look.is_final and (rescan or look.is_first)):
                     look = _look_at(directory, is_first=look is None)
                 if look.thread is not None:
-                    # unlike sched_getaffinity(2), /proc/PID/status has offline CPUs, too
+                    # /proc/PID/status includes offline CPUs, which sched_getaffinity(2) leaves out
                     found[look.thread] = KernelThread(look.name, parse_allowed_cpus(_read(f"{directory}/status")))
                 self._known[process] = look
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            except OSError as err:  # a thread that is left out would count as ended
+            except OSError as err:  # if the thread were left out here, it would count as ended
                 raise KernelThreadsError(f"cannot read {directory}: {err.strerror}", hint=_HINT) from err
         return found
 

@@ -210,7 +210,7 @@ def _escape(name: str) -> str:
 def _read_text(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        # O_NONBLOCK: a copied root may have a pipe here, and opening it would wait for a writer
+        # a copied root may have a pipe here; without O_NONBLOCK, opening it would wait for a writer
         descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
         if _is_absent(full, err, listed=listed):
@@ -247,7 +247,7 @@ def _read_target(base: str, path: str, *, listed: bool) -> str | None:
 
 
 def _is_absent(full: str, err: OSError, *, listed: bool) -> bool:
-    if listed:  # a copied root may have a link (to a cpufreq policy) without the target
+    if listed:  # in a copied root, a link (to a cpufreq policy) may lack its target
         return err.errno == errno.ENOENT and Path(full).is_symlink()
     return err.errno in (errno.ENOENT, errno.ENOTDIR)
 

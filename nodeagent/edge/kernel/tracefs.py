@@ -27,10 +27,10 @@ _JOINS = "cgroup/cgroup_attach_task"
 _SWITCHES = "sched/sched_switch"
 _INTERRUPT_ENTRIES, _INTERRUPT_EXITS = "irq/irq_handler_entry", "irq/irq_handler_exit"
 _SOFTIRQ_ENTRIES, _SOFTIRQ_EXITS = "irq/softirq_entry", "irq/softirq_exit"
-# formats/kernel/cpu_use.py computes durations from sums of timestamps. common_pid is the task that is switched from.
+# formats/kernel/cpu_use.py computes durations from sums of timestamps. `common_pid` is the task that the CPU switches away from.
 _TIMES = "vals=common_timestamp:clock=mono"
 _COUNTED = {
-    # exits are counted first, so that every counted entry has a counted exit
+    # the triggers for exits are set first, so that every counted entry has a counted exit
     _INTERRUPT_EXITS: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _INTERRUPT_ENTRIES: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _SOFTIRQ_EXITS: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
@@ -95,7 +95,7 @@ class CpuRecording:
             TracefsError: a counter cannot be read.
         """
         ended_ns = time.monotonic_ns()
-        # from here on, events of other tasks no longer reach the triggers
+        # from here on, only events of this process reach the triggers
         self._write("set_event_pid", str(os.getpid()))
         counted = {event: Counted(self._read(event), *began) for event, began in self._began.items()}
         return CpuHistograms(
@@ -156,7 +156,7 @@ def make_temporary_directory(path: Path) -> Iterator[Path]:
         TracefsError: the directory can't be made.
     """
     try:
-        # the remover has its own session, so that a terminal's signals to the command don't end it
+        # the removing process has its own session, so that the terminal's signals to the command don't end it
         remover = subprocess.Popen(
             ["/bin/sh", "-c", _REMOVES, str(path)],
             stdin=subprocess.PIPE,
@@ -174,7 +174,7 @@ def make_temporary_directory(path: Path) -> Iterator[Path]:
         try:
             yield path
         finally:
-            with suppress(OSError):  # another process has it open; the next run removes it
+            with suppress(OSError):  # if another process has the instance open, the next run removes it
                 path.rmdir()
             remover.kill()
 
@@ -188,7 +188,7 @@ def remove_abandoned(tracefs: Path = TRACEFS) -> None:
     for instance in found:
         pid, _, start = instance.name.removeprefix(_PREFIX).partition("-")
         if pid.isdecimal() and start.isdecimal() and _read_start_ticks(int(pid)) != int(start):
-            with suppress(OSError):  # another process has it open
+            with suppress(OSError):  # another process may have the instance open
                 instance.rmdir()
 
 

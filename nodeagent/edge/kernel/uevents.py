@@ -105,7 +105,7 @@ class Uevents:
 
     def close(self) -> None:
         """End the iteration, from any thread."""
-        self._stop.close()  # the other end becomes readable
+        self._stop.close()  # closing one end makes the other end readable
 
 
 def drain(channel: socket.socket) -> Hotplug | None:
@@ -140,7 +140,7 @@ def _is_of_interest(message: bytes) -> bool:
     try:
         return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _load_parser()().parse(message))
     except ValueError:
-        return True  # an unnecessary scan is harmless
+        return True  # in case of doubt, a scan that isn't necessary does no harm
 
 
 @cache

@@ -21,7 +21,7 @@ def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
 
     times = []
     for cpu in psutil.cpu_times(percpu=True):
-        # user and nice include guest times (proc(5))
+        # user and nice already include the guest times (proc(5))
         whole = cpu.user + cpu.nice + cpu.system + cpu.idle + cpu.iowait + cpu.irq + cpu.softirq + cpu.steal
         times.append((int(1_000_000 * (whole - cpu.idle - cpu.iowait)), int(1_000_000 * whole)))
     return tuple(times)

@@ -120,7 +120,7 @@ class BoundedCode:
         return PluginFailedError(self._name, Point(point), reason)
 
 
-# The following functions run in the plugin's thread. Even reading an answer or an exception may run the plugin's code.
+# The following functions run in the plugin's thread, because even reading an answer or an exception may run the plugin's code.
 
 
 def _answer_all(questions: "SimpleQueue[_Question]") -> None:
@@ -241,7 +241,8 @@ def _find_entry_point(name: str) -> EntryPoint | _Failure:
     broken = []
     for distribution in distributions():
         try:
-            key = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()  # packaging's normalized name
+            # the name is normalized as in the package `packaging`
+            key = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
             entries_of.setdefault(key, tuple(distribution.entry_points.select(group=GROUP)))
         except Exception as err:  # noqa: BLE001 - its files may hold anything, or be gone
             broken.append(f"{_shorten(str(distribution.locate_file('')))}: {_describe_error(err)}")

@@ -134,7 +134,7 @@ def _read_affinity(pid: int) -> ProcessAffinity | None:
         return None
     cpus = set[int]()
     for tid in _list_threads(pid):
-        with contextlib.suppress(ProcessLookupError):  # only this thread has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended, but not its process
             cpus |= os.sched_getaffinity(tid)
     return ProcessAffinity(
         pid, psutil.Process(pid).name(), CpuSet.from_ids(cpus), _read_cgroup(pid), stat.is_kernel_thread

@@ -60,7 +60,8 @@ def open_caller(pid: int, uid: int) -> Owner:
         owner = _open_process(pid)
         try:
             lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-            uid_line = next(line for line in lines if line.startswith("Uid:"))  # real, effective, saved, file system
+            # the line has the real, effective, saved and file system user ID
+            uid_line = next(line for line in lines if line.startswith("Uid:"))
             uids = {int(word) for word in uid_line.split()[1:]}
         except (OSError, ValueError, StopIteration):
             owner.close()

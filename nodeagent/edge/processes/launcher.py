@@ -31,10 +31,10 @@ from nodeagent.formats.wire.launcher_protocol import (
 T = TypeVar("T")
 
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
-ANSWER_SECONDS = 20.0  # the launcher gives up a start that hangs for 10 seconds
-ACKS_PER_REQUEST = 1000  # an id has at most 120 characters
-WRITES_BYTES = 128 * 1024  # limit per request, with room for JSON's quotes and escapes
-MOVES_CPUS = 2**20  # sum of the CPUs of all thread moves in a request; the launcher refuses more
+ANSWER_SECONDS = 20.0  # longer than the 10 seconds after which the launcher gives up a start that hangs
+ACKS_PER_REQUEST = 1000  # limit on the acknowledged ids in a request; an id has at most 120 characters
+WRITES_BYTES = 128 * 1024  # limit on the written values in a request, with room for JSON's quotes and escapes
+MOVES_CPUS = 2**20  # limit on the sum of CPUs in the thread moves of a request, above which the launcher refuses it
 
 
 class LauncherError(NodeAgentError):
@@ -187,7 +187,7 @@ class LauncherClient:
             if kept is not None and kept[0] != inode:
                 kept[1].close()
             elif kept is not None:
-                # a request may be lost with a launcher that executes a new version of itself; each may be repeated
+                # a request may be lost if the launcher is executing its new version; every request may be repeated
                 with contextlib.suppress(ConnectionError):
                     answer = self._exchange(kept[1], request, inode)
             answer = answer or self._exchange(self._connect(ANSWER_SECONDS), request, inode)
@@ -239,7 +239,7 @@ def _split_writes(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str,
     some: list[tuple[str, str]] = []
     size = cpus = 0
     for place, value in writes:
-        length = len(place) + len(value) + 10  # with quotes, commas, brackets
+        length = len(place) + len(value) + 10  # the JSON text also has quotes, commas and brackets
         count = len(CpuSet.parse(value)) if place.startswith("thread ") else 0
         if some and (size + length > WRITES_BYTES or cpus + count > MOVES_CPUS):
             yield some

@@ -12,7 +12,7 @@ def read_kubelet_arguments(proc: Path = Path("/proc")) -> tuple[str, ...]:
     for directory in sorted(proc.iterdir()) if proc.is_dir() else ():
         if not directory.name.isdigit():
             continue
-        with suppress(OSError):  # the process has ended
+        with suppress(OSError):  # the process may have ended
             if (directory / "comm").read_text(encoding="utf-8", errors="replace").strip() == _NAME:
                 with (directory / "cmdline").open("rb") as file:
                     words = file.read(_MAX_BYTES).decode(errors="replace").split("\0")

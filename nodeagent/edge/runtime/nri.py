@@ -314,7 +314,7 @@ class NriConnection:
 
     def _handle_call(self, channel: socket.socket, frame: TtrpcFrame, arrived: float) -> None:
         if frame.kind != TtrpcFrameType.REQUEST:
-            return  # ttrpc's own server ignores other kinds, too
+            return  # other kinds of messages are ignored, as in ttrpc's own server
         try:
             request = read_request(frame)
         except TtrpcError as err:
@@ -336,7 +336,7 @@ class NriConnection:
         channel = None
         try:
             channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            # With settimeout, connect would fail at once while the backlog is full (unix(7), EAGAIN).
+            # settimeout isn't used: connect would then fail at once while the backlog is full (unix(7), EAGAIN).
             timeval = struct.pack("ll", int(self._send_seconds), int(self._send_seconds % 1 * 1_000_000))
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             channel.connect(os.fspath(self._path))

@@ -242,7 +242,7 @@ def _run(failure: str, command: Sequence[str], until: float | None) -> str:
         hint="see `systemctl list-jobs` and `journalctl -b _PID=1`",
     )
     seconds = CALL_SECONDS if until is None else until - time.monotonic()
-    if seconds <= 0:  # earlier calls with this deadline have used it up
+    if seconds <= 0:  # earlier calls have used up the time until the common deadline
         raise late
     try:
         done = subprocess.run(

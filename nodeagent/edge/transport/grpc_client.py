@@ -157,7 +157,7 @@ class GrpcClient:
 
     def _connect(self) -> None:
         try:
-            # With settimeout, connect would fail at once while the backlog is full (unix(7), EAGAIN).
+            # settimeout isn't used: connect would then fail at once while the backlog is full (unix(7), EAGAIN).
             seconds = _CONNECT_SECONDS if self._until is None else self._seconds_left(self._until)
             timeval = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1_000_000)))
             self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
@@ -237,7 +237,7 @@ class GrpcClient:
         while self._unsent:
             size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))
             if size <= 0:
-                return  # the server's next WINDOW_UPDATE allows more
+                return  # the client continues to send after the server's next WINDOW_UPDATE
             piece, self._unsent = self._unsent[:size], self._unsent[size:]
             self._h2.send_data(stream, piece, end_stream=not self._unsent)
 

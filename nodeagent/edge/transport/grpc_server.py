@@ -211,7 +211,7 @@ class GrpcServer:
             OSError: the client is gone, or too slow.
         """
         connection = GrpcConnection(self._methods, self._on_bug)
-        writer.transport.set_write_buffer_limits(0)  # drain then waits until all bytes are sent
+        writer.transport.set_write_buffer_limits(0)  # with limits of 0, drain waits until all bytes are sent
         while True:
             while data := connection.take_output():
                 writer.write(data)

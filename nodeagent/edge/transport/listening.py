@@ -90,7 +90,7 @@ def _listen_tcp(address: TcpAddress) -> socket.socket:
 def _listen_unix(path: str, group: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listener.fileno(), 0o600)  # bind creates the file with this mode
+        os.fchmod(listener.fileno(), 0o600)  # bind creates the socket's file with this mode
         try:
             listener.bind(path)
         except OSError as err:
@@ -125,5 +125,5 @@ def _remove_stale(path: str, in_use: OSError) -> None:
             os.unlink(path)  # noqa: PTH108 - system calls are named as such here
             return
         except BlockingIOError:
-            pass  # a process listens, and its backlog is full
+            pass  # another process listens on the socket, and its backlog is full
     raise in_use

@@ -85,7 +85,7 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
 
 
 def _exchange(path: str, request: bytes, deadline: float) -> bytes:
-    channel = socket(AF_UNIX, SOCK_STREAM)  # closed by execve
+    channel = socket(AF_UNIX, SOCK_STREAM)  # execve closes the socket
     try:
         _connect(channel, path, deadline)
         channel.settimeout(_seconds_left(deadline))

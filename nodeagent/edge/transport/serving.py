@@ -129,7 +129,7 @@ class Server:
         self._resume()
 
     def _resume(self) -> None:
-        if self._listener.fileno() >= 0:  # the listener isn't closed yet
+        if self._listener.fileno() >= 0:  # the listener is still open
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Server:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return  # the client has gone
-        except OSError as err:  # out of descriptors or memory: without a pause the loop would spin
+        except OSError as err:  # descriptors or memory are exhausted: without a pause, the loop would use all CPU time
             self._on_failure("accepting a connection", err)
             loop.remove_reader(self._listener)
             loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume)
@@ -168,9 +168,9 @@ class Server:
         task = loop.create_task(self._serve_connection(connection, peer, self._make_room(user)))
 
         def close_connection(done: asyncio.Task[None]) -> None:
-            connection.close()  # even if the task was cancelled before its first step
+            connection.close()  # the connection is closed even if its task was cancelled before the first step
             if not done.cancelled() and (err := done.exception()) is not None:
-                raise err  # for the exception handler of the loop
+                raise err  # the loop passes the error to its exception handler
 
         task.add_done_callback(close_connection)
         self._reading[task] = user
@@ -213,7 +213,7 @@ class Server:
             else:
                 await self._send_and_close(writer, self._service.make_refusal(Broken.BUSY), unread=reader)
         except OSError:
-            pass  # (includes timeouts) the client is gone, or doesn't read its answer
+            pass  # the client has gone, or doesn't read its answer (this includes timeouts)
         finally:
             self._forget(task)
             if writer is not None:
@@ -251,12 +251,13 @@ class Server:
         self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
     ) -> None:
         """Send the answer and close the connection."""
-        writer.transport.set_write_buffer_limits(0)  # drain then waits until all bytes are sent
+        writer.transport.set_write_buffer_limits(0)  # with limits of 0, drain waits until all bytes are sent
         async with asyncio.timeout(self._service.bounds.write_seconds):
             writer.write(answer)
             await writer.drain()
             if unread is not None:
-                writer.write_eof()  # read the rest: closing a TCP socket with unread input resets it, and loses the answer
+                # the remaining input is read, because closing a TCP socket with unread input resets the connection and loses the answer
+                writer.write_eof()
                 for _ in range(_READS_TO_PART):
                     if not await unread.read(self._service.bounds.request_bytes):
                         break
@@ -274,5 +275,5 @@ def _read_peer(connection: socket.socket) -> Peer | None:
     except OSError as err:
         if err.errno != errno.ERANGE:
             raise
-        groups = b""  # more groups than fit: only the primary group counts
+        groups = b""  # the user is in more groups than fit, so only the primary group counts
     return Peer(uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}), pid)

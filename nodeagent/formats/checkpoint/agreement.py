@@ -114,7 +114,7 @@ def _format_blocks(blocks: Blocks) -> str:
 def _list_device_values(promises: Promises) -> Iterator[tuple[_Key, _Value]]:
     for uid, pod in pods_with_devices(promises):
         for name, devices in pod.devices:
-            # The file doesn't contain devices of claims.
+            # kubelet's file doesn't contain the devices of claims.
             of_the_manager = [device for device in devices if not device.claim]
             for resource in sorted({device.resource for device in of_the_manager}):
                 own = [device for device in of_the_manager if device.resource == resource]

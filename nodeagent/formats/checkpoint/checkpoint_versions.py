@@ -99,7 +99,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
             return _decode_devices(document)
         if any(later.values()):
             return _decode_version_of_1_37(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
-        # kubelet treats a missing part as empty. If both are missing, only the policy's spelling identifies the file.
+        # In kubelet, a missing part counts as empty. If both parts are missing, only the name of the policy tells whose file it is.
         policy = fields(document, ("policyName",))["policyName"] if names else None
         if "machinestate" in names or ("defaultcpuset" not in names and policy in MEMORY_MANAGER_POLICIES):
             return _decode_memory(text)
@@ -117,7 +117,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     )
 
 
-# CPU manager
+# Functions for files of the CPU manager
 
 
 def _decode_cpus(contents: CpuContents) -> Checkpoint:
@@ -166,7 +166,7 @@ def _check_checksum(
     return f"the checksum is {stored}, but its content has {expected}: the file was damaged or edited", None
 
 
-# Memory manager
+# Functions for files of the memory manager
 
 
 def _decode_memory(text: str) -> Checkpoint:
@@ -198,7 +198,7 @@ def _build_memory_promises(record: MemoryRecord) -> Promises:
     return Promises(pods=pods).having(MemoryBooks(nodes=record.machine))
 
 
-# Device manager
+# Functions for files of the device manager
 
 
 def _decode_devices(document: Any) -> Checkpoint:
@@ -222,7 +222,7 @@ def _decode_devices(document: Any) -> Checkpoint:
     )
 
 
-# kubelet 1.37 and nodeagent
+# Functions for files of kubelet 1.37 and of nodeagent
 
 
 def _decode_version_of_1_37(text: str, checksum: str, *, is_memory: bool) -> Checkpoint:
@@ -257,7 +257,7 @@ def _decode_node_state(content: bytes) -> Checkpoint:
     return Checkpoint(OWN, digest, dict(saved.policies), saved.state.promises, saved=saved, problem=problem)
 
 
-# Conversion
+# Functions that convert a file to another version
 
 
 def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
@@ -337,7 +337,7 @@ def _find_sets_by_id(promises: Promises, containers: Containers) -> dict[str, Cp
     return found
 
 
-# Documents
+# Functions that make documents of files
 
 
 def checkpoint_document(checkpoint: Checkpoint) -> Document:

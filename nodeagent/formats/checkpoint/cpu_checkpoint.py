@@ -196,7 +196,7 @@ def _decode_version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
         checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None
-    # A build between two releases used another type name in the hash. With the gate on, kubelet doesn't try that name.
+    # A build of kubelet between two releases had another type name in the hash. With the gate on, kubelet doesn't try this name.
     names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
     dump = _dump_entries(entries)
     if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:

@@ -58,7 +58,7 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
             ids: dict[str, dict[int, list[str]]] = {}
             for device in own:
                 if device.claim:
-                    continue  # the file doesn't contain devices of claims
+                    continue  # kubelet's file doesn't contain the devices of claims
                 nowhere = (_NOWHERE,) if device.lists_minus_one or not device.nodes else ()
                 for node in (*nowhere, *device.nodes):
                     ids.setdefault(device.resource, {}).setdefault(node, []).append(device.id)
@@ -160,7 +160,7 @@ def read_device_contents(document: object) -> DeviceContents:
 
 
 def _read_device(resource: str, id_: str, nodes: set[int]) -> HeldDevice:
-    # A device on node -1 alone has the same form as one without topology.
+    # A device that is only on node -1 looks the same in the file as a device without topology.
     known = NumaSet.from_ids(nodes - {_NOWHERE})
     return HeldDevice(resource, id_, known, lists_minus_one=bool(known) and _NOWHERE in nodes)
 
@@ -180,7 +180,7 @@ def _format_list(ids: Iterable[str]) -> str:
 def _parse_entry(value: object) -> _Entry:
     entry = fields(value, _ENTRY)
     if is_list(entry["DeviceIDs"]):
-        # Migrated since kubernetes#102882, until kubernetes#123398.
+        # Between kubernetes#102882 and kubernetes#123398, kubelet migrated files of this format.
         raise OldFormatError(
             "it has the format of kubelet before 1.20, whose DeviceIDs are a list without NUMA nodes",
             hint="kubelet 1.20 to 1.29 migrates the file when it starts, later ones don't: use the file that it has written",
@@ -192,7 +192,7 @@ def _parse_entry(value: object) -> _Entry:
     text = string(entry["AllocResp"])
     try:
         answer = base64.b64decode(text, validate=True)
-    except ValueError as err:  # binascii.Error, or the error for text that isn't ASCII
+    except ValueError as err:  # the error is binascii.Error, or the error for text that isn't ASCII
         raise GoJsonError("illegal base64 data") from err
     return _Entry(
         string(entry["PodUID"]),

@@ -27,7 +27,7 @@ def encode_record(boot: str, record: Record) -> bytes:
     """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. After a reboot, they
     don't need to be restored.
     """
-    text = lru_cache(maxsize=None)(str)  # many settings have the same few values
+    text = lru_cache(maxsize=None)(str)  # texts are cached, because many settings have the same few values
     settings = [
         [setting.kind.value, setting.name, text(change.before), [text(value) for value in change.ours]]
         for setting, change in sorted(record.items())

@@ -195,7 +195,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
     names = (_LEGACY,) if pod_level else (_VERSION_1, _LEGACY)
     if contents.checksum and contents.checksum not in {fnv1a_32(*contents.dump(n, with_pods=False)) for n in names}:
         return Unreadable(_CORRUPTED)
-    # With the gate on, kubelet first tries version 2 and keeps the pod entries decoded by this try.
+    # With the gate on, kubelet first tries version 2. If that fails, the pod entries decoded so far remain.
     return contents.record(with_pods=pod_level)
 
 

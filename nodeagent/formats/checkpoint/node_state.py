@@ -82,7 +82,7 @@ class StateEncoder:
         rest = _format_json({"generation": state.generation, "policies": dict(policies)})
         promises = _format_json(_encode_books(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
-        # The keys are sorted: entries, generation, policies, promises, runtime, unitsBootID. In the promises, the pods come last.
+        # The keys are sorted: entries, generation, policies, promises, runtime, unitsBootID. Within `promises`, the pods come last.
         pods = f'{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}'
         found = _encode_runtime(state.runtime)
         runtime = "" if found is None else f',"runtime":{_format_json(found)}'

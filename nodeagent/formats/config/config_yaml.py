@@ -201,7 +201,7 @@ class _ConfigReader:
         self._check_directories(config)
         self._reported.extend(fields.unused(config_schema.KUBELET_UNUSED))
         fields.close()
-        # The parser reads fields in its own order, so they are sorted back into the file's.
+        # The parser reads fields in its own order, so the names are sorted by the order of the file.
         given = {name: index for index, name in enumerate(fields.present())}
         reported = sorted(self._reported, key=lambda name: (given.get(name.partition("[")[0], 0), name))
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
@@ -278,7 +278,7 @@ class _ConfigReader:
                 self._reported.append(f"evictionHard[{name}]")
         text = given.get("memory.available")
         if text is None:
-            # In kubelet, setting any signal drops the defaults of the others unless they are merged.
+            # In kubelet, if one signal is set, the others lose their defaults unless they are merged.
             return (None if given and not merge else Config().eviction_memory_bytes), None
         if text.endswith("%"):
             return None, self._read_percentage(text)
@@ -298,7 +298,7 @@ class _ConfigReader:
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or (point and not fraction):
             self._report("evictionHard", "memory.available must be an amount or a percentage such as 5%", text)
             return None
-        # Scaled to 18 places for an exact comparison. 0% and 100% switch the threshold off (parseThresholdStatement).
+        # The number is scaled to 18 decimal places, to compare exactly. 0% and 100% switch the threshold off (parseThresholdStatement).
         scaled = int(whole or "0") * 10**18 + int(fraction.ljust(18, "0"))
         if scaled > 100 * 10**18:
             self._report("evictionHard", f"eviction percentage threshold memory.available must be <= 100%: {text}")
@@ -432,7 +432,7 @@ class _ConfigReader:
             return default
         behavior = fields.one_of("swapBehavior", SWAP_BEHAVIORS) or default
         if behavior == LIMITED_SWAP:
-            # In kubelet, pods of files are critical (types.IsCriticalPod) and get no swap (GetContainerSwapBehavior).
+            # In kubelet, pods from files are critical (types.IsCriticalPod) and get no swap (GetContainerSwapBehavior).
             self._notes.append(
                 "memorySwap.swapBehavior: LimitedSwap means NoSwap here: kubelet gives no swap to pods of manifest files"
             )
@@ -491,8 +491,8 @@ class _ConfigReader:
 
     def _read_cgroup_root(self, *, is_kubelets: bool) -> str | None:
         text = self._fields.string("cgroupRoot")
-        # In kubelet, this field is the name of a cgroup; for the agent, it is a directory. In a kubelet file, other values
-        # than a directory have no effect.
+        # In kubelet, this field is the name of a cgroup; for the agent, it is a directory. So in a kubelet's file, the field only has an
+        # effect if it names a directory.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
             self._reported.append("cgroupRoot")
             return None

@@ -124,7 +124,7 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
             findings.add(part.line, "", "", f"a second {part.place}: leave only the one that applies to this node")
     own = [document for document in rest if _find_kind(document) in {None, *OWN_KINDS}]
     if not own and not parts:
-        own = rest  # all that is wrong with it is reported field by field
+        own = rest  # all errors of this part are reported field by field
     for further in own[1:]:
         findings.add(further.line, "", "", "a configuration must be one document, but a second one starts here")
     root = own[0] if own else None
@@ -138,7 +138,7 @@ def _keep_node_configs(text: str, findings: Findings) -> str:
     """Return the NodeConfigs in user data of EKS (MIME parts), each on the same lines, so that findings name the right ones."""
     from email import message_from_string  # noqa: PLC0415 - only for user data
 
-    # The parser calls itself for a part within a part, and each has such a line.
+    # The parser recurses into parts of parts. Each part has such a line, so their number limits the recursion.
     if len(_CONTENT_TYPE.findall(text)) > _MOST_PARTS:
         findings.add(1, "", "", f"user data must have at most {_MOST_PARTS} parts")
         return ""
@@ -170,7 +170,7 @@ def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], fin
         entries |= {entry.key: entry for entry in part.entries}
     fields, unused = flag_fields(flag for part in parts for flag in part.flags)
     for entry in fields:
-        # kubelet joins the gates of its file and its flags. Of other fields, the flag counts.
+        # kubelet merges the gates of its file and its flags. For all other fields, the flag overrides the file.
         before = entries.get(entry.key) if entry.key == "featureGates" else None
         entries[entry.key] = entry if before is None else join_entries(before, entry)
     used = [f"the document {_find_kind(root) or KUBELET_KIND}"] if root is not None else []
@@ -202,7 +202,8 @@ def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:
 
 def _read_fields(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:
     if isinstance(node, Scalar) and isinstance(node.value, str):
-        lines = "\n" * (node.line or 0)  # findings name the lines of the whole file, in which the text is a block
+        # the text is a block of a larger file: findings give line numbers of the whole file
+        lines = "\n" * (node.line or 0)
         node = next(iter(read_documents(f"{lines}{node.value}".encode(), findings) or ()), MapNode())
     if isinstance(node, MapNode):
         return _Part(place, node.line, entries=node.entries)
@@ -218,7 +219,7 @@ def _read_flags(place: str, path: str, node: TreeNode, findings: Findings) -> _P
         match item:
             case Scalar(value=str(text)):
                 name, equals, value = text.removeprefix("--").partition("=")
-                # k3s adds to a flag of its own by `name+=value` and `name-=value`.
+                # In k3s, `name+=value` and `name-=value` change the value that k3s itself passes to a flag.
                 flags.append(Flag(name.rstrip("+-"), value if equals else "true", item.line))
             case MapNode(entries=entries) if _find_text(item, "name") is not None and node is not item:
                 flags.append(Flag(_find_text(item, "name") or "", _find_text(item, "value") or "", item.line))

@@ -57,7 +57,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
     wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=(), notes=())
     text = _edit_lines(content, root, reasons) if found.is_document else None
     try:
-        # Editing by lines may break a text whose structure doesn't follow its lines.
+        # The text is edited line by line, which may break a text whose structure doesn't follow its lines.
         is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=(), notes=()) == wanted
     except DocumentError:
         is_same = False
@@ -91,7 +91,7 @@ def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str |
         return None
     if any(_ANCHOR.search(line) for line in lines):
         return None
-    # A file may have several documents, of which one is the configuration.
+    # If a file has several documents, only one of them is the configuration.
     ends = [number for number, line in enumerate(lines) if line[:3] in {"---", "..."}]
     end = next((number for number in ends if number > begins[-1]), len(lines))
     head = lines[: begins[0]]

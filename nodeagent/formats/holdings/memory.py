@@ -79,7 +79,7 @@ def _decode_node(document: JsonValue) -> MemoryNode:
         id=document.field("id").whole(),
         assignments=document.field("assignments").whole(),
         cells=document.field("cells").nodes(),
-        # A node may have less memory than is allocated on it, so free and allocatable bytes may be negative.
+        # More memory may be allocated on a node than it has, so free and allocatable bytes may be negative.
         tables=document.field("tables").by_name(
             lambda item: MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
         ),

@@ -42,7 +42,7 @@ def format_for_write(attribute: Attribute, value: Value) -> str:
     return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else format_value(value)
 
 
-@lru_cache(maxsize=1024)  # most cgroups have the same values, which are then shared
+@lru_cache(maxsize=1024)  # results are cached and shared, because most cgroups have the same values
 def parse_value(attribute: Attribute, text: str) -> Value:
     """Parse the content of one of the agent's cgroup files.
 

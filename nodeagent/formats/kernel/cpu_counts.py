@@ -96,7 +96,7 @@ def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
         is_bound: whether the kernel forbids changing the affinity of this interrupt.
     """
     if row.label.isdecimal():
-        # `timer` is the first timer of a PC; other machines have arch_timer. Timers belong to CPUs or to no device.
+        # On a PC, `timer` is the first timer; other machines have `arch_timer`. A timer belongs to a CPU or to no device.
         if row.source.endswith("timer"):
             return "timer"
         return "bound_device" if is_bound else "device"

@@ -179,7 +179,7 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
         sums_ns[cpu, after] -= at_ns
         ended[cpu, before] += row.hits
         begun[cpu, after] += row.hits
-        # A task's name changes when the task executes a program. The most recent row has the current name.
+        # When a task executes a program, its name changes. The most recent row has the current name.
         names[cpu, before] = max(names.get((cpu, before), (0.0, "")), (at_ns / max(1, row.hits), row.name))
     whole_ns = ended_ns - began_ns
     return tuple(
@@ -216,9 +216,11 @@ def _derive_handlings(
         (entered, entered_ns), (left, left_ns) = begun.get((cpu, number), (0, 0)), ended.get((cpu, number), (0, 0))
         if cpu not in cpus or not entered:
             continue
-        excess_exits = left - entered  # number of exits without an entry; if negative, of entries without an exit
+        # number of exits without an entry, or, if negative, number of entries without an exit
+        excess_exits = left - entered
         handled_ns = _to_signed(left_ns - entered_ns - excess_exits * (middle_ns if excess_exits > 0 else ended_ns))
-        if -excess_exits * gap_ns <= handled_ns < 0:  # the unmatched events were not exactly in the middle
+        # slightly negative if the unmatched events were not exactly in the middle
+        if -excess_exits * gap_ns <= handled_ns < 0:
             handled_ns = 0
         found.append(
             Handling(

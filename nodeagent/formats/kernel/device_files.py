@@ -58,8 +58,7 @@ def shared_files(driver: str, iommu_group: str, files: tuple[DeviceFile, ...]) -
         files: the function's own device files.
     """
     if "vfio" in driver:
-        # A group has one of these two files; the second exists without an IOMMU. /dev/iommu is for single functions
-        # (iommufd).
+        # An IOMMU group has one of these two files; the second exists if there is no IOMMU. /dev/iommu is for single functions (iommufd).
         groups = (f"vfio/{iommu_group}", f"vfio/noiommu-{iommu_group}") if iommu_group else ()
         return ("misc/vfio", "misc/iommu", *groups)
     if any(file.path.startswith(_VERBS) for file in files):

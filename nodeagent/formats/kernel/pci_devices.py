@@ -61,7 +61,7 @@ def list_device_files(classes: SysfsSample) -> tuple[str, ...]:
         for address in _list_addresses(classes)
         if _find_kind(_read_class(classes, address)) is not None
     ]
-    # Each directory is a link whose target contains the device's PCI root.
+    # The directory of a device is a link, and its target contains the device's PCI root.
     return tuple(
         path
         for directory in directories

@@ -81,7 +81,7 @@ def topology_of(sample: SysfsSample) -> Topology:
     l3 = {cpu: [path for path, level in paths.items() if level == 3] for cpu, paths in levels.items()}
     cpus: list[Cpu] = []
     for node in nodes:
-        # CPUs with equal IDs are threads of one core. Cores are in the order of their first CPU.
+        # CPUs with equal IDs are threads of the same core. Cores are sorted by their first CPU.
         threads: dict[_CpuPlace, list[int]] = {}
         for cpu in node.cpus:
             threads.setdefault(places[cpu], []).append(cpu)
@@ -91,8 +91,8 @@ def topology_of(sample: SysfsSample) -> Topology:
             cpus += (_read_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
     has_nodes = any(node.directory is not None for node in nodes)
     distances = _read_distances(sample, nodes)
-    # Without NUMA directories, cAdvisor reports neither memory nor huge pages nor distances. A node without a meminfo
-    # file has no memory.
+    # If there are no NUMA directories, cAdvisor reports neither memory nor huge pages nor distances. A node without a meminfo file has no
+    # memory.
     numa_nodes = [
         NumaNode(node.id, memory_bytes=0)
         if node.directory is None
@@ -116,7 +116,7 @@ def topology_of(sample: SysfsSample) -> Topology:
         l3=_group_by_l3(sample, online, l3),
         caches=_find_other_caches(sample, online, levels),
         socket_count=len(sockets),
-        # Without NUMA directories, cAdvisor counts directories of CPUs, including offline ones.
+        # If there are no NUMA directories, cAdvisor counts directories of CPUs, including offline CPUs.
         reported_cpu_count=len(cpus) if has_nodes else len(present),
         skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
         isolated=sample.cpu_list(f"{CPUS}/isolated"),
@@ -129,7 +129,7 @@ def topology_of(sample: SysfsSample) -> Topology:
 def _read_online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
     path = f"{CPUS}/online"
     online = sample.cpu_list(path)
-    if online is None:  # a kernel without CPU hotplug, where all CPUs are online
+    if online is None:  # the kernel has no CPU hotplug, so all CPUs are online
         return CpuSet.from_ids(present)
     if not online:
         raise sample.error(path, "expected at least one CPU", value="")
@@ -139,11 +139,11 @@ def _read_online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
 def _read_cpu_places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
     """Read the core and package of each online CPU. CPUs without topology files are ignored, as in kubelet."""
     ordered = tuple(online)
-    mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)  # only s390 has books
+    # only machines of the architecture s390 have books
+    mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)
     found = {cpu: _read_cpu_place(sample, cpu, mainframe=mainframe) for cpu in ordered}
     packages = {place.package for place in found.values() if place is not None} - {_UNKNOWN}
-    # kubelet would continue with socket -1 (and NUMA node -1, which no mask can contain). A separate number has the
-    # same effect.
+    # kubelet would continue with socket -1 (and NUMA node -1, which no mask can contain). A separate socket number has the same effect.
     unnamed = max(packages) + 1 if packages else 0
     places = {
         cpu: place if place.package != _UNKNOWN else _CpuPlace(place.core, unnamed, place.book, place.drawer)
@@ -179,8 +179,8 @@ def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int
     directories = {node: f"{NODES}/node{node}" for node in ids}
     members = {node: sample.identified(directory, "cpu") for node, directory in directories.items()}
     if not any(members.values()):
-        # A copied root may lack the nodes' links to their CPUs. The nodes' lists have the same content. A CPU belongs
-        # to the first node that lists it.
+        # A copied root may lack the links from nodes to their CPUs, but the lists of CPUs have the same content. If two nodes list a CPU,
+        # it belongs to the first.
         taken = CpuSet()
         for node, directory in directories.items():
             listed = sample.cpu_list(f"{directory}/cpulist")
@@ -223,7 +223,7 @@ def _find_uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Cor
     found: dict[_Core, int] = {}
     for core in cores:
         caches = _read_caches(sample, core.cpus[0])
-        if caches is None:  # one unreadable cache ends the search in this node
+        if caches is None:  # if one cache can't be read, the search in this node ends
             return found
         node_wide = len(cores) * len(core.cpus)
         for cache in caches:
@@ -381,7 +381,8 @@ def _find_other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int,
 
 
 def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
-    sharers = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older file, which kubelet's rules use
+    # this file is older than shared_cpu_list, and kubelet's rules use it
+    sharers = sample.cpu_map(f"{cache}/shared_cpu_map")
     return sample.cpu_list(f"{cache}/shared_cpu_list") if sharers is None else sharers
 
 

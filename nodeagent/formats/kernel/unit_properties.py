@@ -84,7 +84,7 @@ def _parse_unit(properties: dict[str, str]) -> UnitProperties:
     if missing := set(PROPERTIES[:2]) - properties.keys():
         raise ValueError(f"{', '.join(sorted(missing))} is missing")
     try:
-        # systemctl prints spaces between ranges.
+        # systemctl prints spaces between the ranges of a list.
         settings = UnitSettings(
             CpuSet.parse(",".join(properties.get("AllowedCPUs", "").split())),
             NumaSet.parse(",".join(properties.get("AllowedMemoryNodes", "").split())),
@@ -96,7 +96,7 @@ def _parse_unit(properties: dict[str, str]) -> UnitProperties:
     cgroup = properties.get("ControlGroup", "").strip("/")
     if not cgroup and name.endswith(".slice"):
         cgroup = path_of_slice(name)
-    elif not cgroup and slice_:  # the path that an inactive unit will have
+    elif not cgroup and slice_:  # an inactive unit has no path yet, so this is the path that it will have
         cgroup = "/".join(filter(None, (path_of_slice(slice_), _escape_name(name))))
     is_down = properties.get("ActiveState") in _DOWN and not properties.get("Job")
     return UnitProperties(name, properties["LoadState"], cgroup, settings, is_down)

@@ -123,7 +123,7 @@ def compute_rates(before: UsageSample, after: UsageSample) -> Rates:
         if was is not None and was.cpu is not None and now.cpu is not None and after.at_us > before.at_us:
             used_us, periods = now.cpu.usage_us - was.cpu.usage_us, now.cpu.periods - was.cpu.periods
             throttled = now.cpu.throttled_periods - was.cpu.throttled_periods
-            if min(used_us, periods, throttled) >= 0:  # otherwise, the cgroup was recreated
+            if min(used_us, periods, throttled) >= 0:  # a negative difference means that the cgroup was recreated
                 percent = round(100 * throttled / periods) if periods else None
                 containers[path] = ContainerRate(round(1000 * used_us / (after.at_us - before.at_us)), percent)
     return Rates(cpus, containers)

@@ -179,7 +179,7 @@ def _read_device_request(fields: Fields, *, is_named: bool) -> DeviceRequest:
         capacity.close()
     if fields.boolean("adminAccess"):
         fields.refuse(_REFUSED)
-    fields.unused(("tolerations",))  # the agent doesn't taint devices
+    fields.unused(("tolerations",))  # `tolerations` has no effect, because the agent doesn't taint devices
     fields.close()
     return DeviceRequest(name, device_class, selectors, None if mode == _ALL else count or 1, sizes)
 

@@ -57,8 +57,7 @@ def allocated_claims(state: NodeState) -> dict[str, AllocatedClaim]:
         devices = {device for _, own in held.of(DeviceHoldings).devices for device in own}
         for allocation in held.of(ClaimHoldings).claims:
             known = found.get(allocation.claim) or AllocatedClaim(replace(allocation, devices=()), ())
-            # A pod holds only the devices that its containers use. Other pods may hold further devices of the same
-            # claim.
+            # A pod only holds the claimed devices that its containers use. Other pods may hold more devices of the same claim.
             every = tuple(dict.fromkeys((*known.allocation.devices, *allocation.devices)))
             cards = {card.id: card for card in (*known.cards, *devices) if card.claim == allocation.claim}
             found[allocation.claim] = AllocatedClaim(
@@ -135,7 +134,7 @@ def parse_claim_text(content: bytes) -> AllocatedClaim | None:
             )
             for card in data
         )
-    except ValueError:  # MisfitError is a ValueError, too
+    except ValueError:  # this also catches MisfitError, which is a ValueError
         return None
     return AllocatedClaim(ClaimAllocation(full_name, "", results), holders, cards)
 

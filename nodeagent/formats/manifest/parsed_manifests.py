@@ -32,6 +32,6 @@ def decode_parsed(content: bytes, program: str) -> ParsedFiles:
         return {}
     try:
         document = msgspec.json.decode(body, type=_Document)
-    except msgspec.MsgspecError:  # the fields of another program
+    except msgspec.MsgspecError:  # another program wrote these fields
         return {}
     return document.files if document.program == program else {}

@@ -57,7 +57,7 @@ def placement_text(placement: ContainerPlacement) -> bytes:
     """Return the content of the placement file, which a shell can read (`. FILE`)."""
     lines = []
     for name, value in placement_variables(placement):
-        # Device plugins choose IDs freely, so a shell might interpret an ID.
+        # Device plugins may choose any text as an ID, so an ID is quoted for shells.
         text = value if _PLAIN_LIST.fullmatch(value) else "'" + value.replace("'", "'\\''") + "'"
         lines.append(f"{name}={text}\n")
     return "".join(lines).encode()

@@ -114,11 +114,10 @@ class PodReader:
             pod = self._read_annotations(annotations, pod)
         pod = with_container_defaults(pod)
         if self._strict:
-            # Pods of scenarios already have the containers' defaults, and their pod-level resources stay unchanged.
+            # Pods of scenarios already have the defaults of containers, and their pod-level resources stay unchanged.
             pod = with_pod_level_defaults(pod)
             if pod.resources is not None:
-                # Amounts are rounded as in the state file. Otherwise the saved pod would differ from its
-                # manifest and be ended.
+                # Amounts are rounded as in the state file, or else the saved pod would differ from its manifest, and would be ended.
                 requests, limits = (
                     Resources.of({name: amount.as_stored() for name, amount in amounts})
                     for amounts in (pod.resources.requests, pod.resources.limits)
@@ -135,8 +134,7 @@ class PodReader:
 
     def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
         """Return the QoS class, and the specs of the claims by the claims' names in the pod."""
-        # The API server drops the status of a new pod. In scenarios and the agent's own state, the status contains
-        # both values.
+        # The API server drops the status of a new pod. Scenarios and the agent's own state have both values in the status.
         if self._strict:
             self._unused.extend(document.unused(("status",)))
             return None, {}
@@ -306,9 +304,8 @@ class PodReader:
         return requirements
 
     def _read_amounts(self, owner: Fields, key: str) -> Resources:
-        # The API server rounds every amount up to thousandths (SetDefaults_ResourceList). The API server
-        # also rewrites amounts to canonical form, which turns `1.5Gi` into `1536Mi`. Amounts in files of static pods and
-        # in scenarios keep their form.
+        # The API server rounds every amount up to thousandths (SetDefaults_ResourceList). It also rewrites amounts in canonical form, so
+        # that `1.5Gi` becomes `1536Mi`. In files of static pods and in scenarios, amounts keep their form.
         amounts = {name: amount.rounded_up_to_milli() for name, amount in owner.quantities(key)}
         if self._strict:
             self._unused.extend(f"{owner.at(key)}[{name}]" for name in amounts if name in pod_schema.RESOURCES_UNUSED)
@@ -373,7 +370,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if any(claim.spec is not None for claim in pod.claims):
         from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - few pods have claims
 
-        # Like the claim statuses of Kubernetes, but with the requests of each claim added.
+        # These have the form of Kubernetes' claim statuses, with the requests of each claim added.
         status["resourceClaimStatuses"] = [
             {
                 "name": claim.name,

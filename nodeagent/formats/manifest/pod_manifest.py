@@ -109,8 +109,8 @@ def _parse_documents(
         found.extend(_parse_document(document, source, is_run=is_run))
     if not findings:
         return tuple(found)
-    # If a field is given twice, it is unclear which pod is meant. The whole text is then refused, with all its other
-    # errors.
+    # If a field is given twice, it is unclear which pod is meant. Then the whole text is refused, and all its other errors are reported,
+    # too.
     for further in (finding for pod in found if isinstance(pod, RefusedPod) for finding in pod.findings):
         findings.add(further.line, further.field, further.value, further.allowed, further.words)
     return (RefusedPod(findings.all(), None),)
@@ -188,7 +188,7 @@ def _parse_pod(
         return RefusedPod(findings.all(), None)
     kind = _find_text(root, "kind")
     if kind not in (None, "Pod"):
-        # One finding is enough, because all fields of this document would be unknown, too.
+        # One finding for the document is enough, because all its fields are unknown.
         findings.add(
             line_at(root, ("kind",)),
             f"{prefix}.kind".lstrip("."),
@@ -201,11 +201,11 @@ def _parse_pod(
     broken = tuple(find_breaches(decoded.pod, is_run=is_run))
     for breach in broken:
         path = _format_path(prefix, breach.path)
-        # The placeholder of an unreadable value is skipped, because the value already has a finding.
+        # A placeholder replaces an unreadable value, which has already been reported, so it isn't checked.
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
-            # An amount is quoted as written: the pod has it in canonical form, and at most 2^63-1.
+            # A message quotes an amount as it is written in the file, because the pod has it in canonical form, limited to 2^63-1.
             is_amount = breach.value and breach.path[-2:-1] in {(key,) for key in _AMOUNTS}
             value = (text_at(root, breach.path) if is_amount else None) or breach.value
             findings.add(line_at(root, breach.path), path, value, breach.allowed)

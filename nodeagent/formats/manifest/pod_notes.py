@@ -69,7 +69,7 @@ def _group_containers(pod: Pod) -> dict[str, tuple[Container, ...]]:
 def _find_tiny_amount(
     path: Path, resources: ResourceRequirements, text_at: Callable[[Path], str | None]
 ) -> Iterator[tuple[str, str]]:
-    # a request equal to its limit may be a default, so only the limit is checked
+    # if a request equals its limit, it may be a default, so only the limit is checked
     limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
     key, amount = ("requests", request) if limit is None else ("limits", limit)
     if amount is not None and (why := explain_tiny_memory(amount, text_at((*path, key, MEMORY)) or str(amount))):

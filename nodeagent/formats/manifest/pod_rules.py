@@ -173,7 +173,7 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
             yield Breach((*path, "env", index, "name"), "", rule)
     process = expand_process(container)
     if process is None:
-        # Values may be secret, so neither they nor their names are shown.
+        # Values may be secret, so the message shows neither values nor their names.
         rule = f"command, args and env, with $(…) replaced, exceed {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
         yield Breach((*path, "command"), "", rule)
     elif process.argv[:1] == ("",):
@@ -192,7 +192,7 @@ def _check_restarts(path: Path, pod: Pod, container: Container) -> Iterator[Brea
 
 
 def _check_requirements(path: Path, resources: ResourceRequirements, *, with_devices: bool = False) -> Iterator[Breach]:
-    # A request that has its limit's value by default is checked only as the limit.
+    # If a request equals its limit, it may be a default, so only the limit is checked.
     own = [(name, amount) for name, amount in resources.requests if amount != resources.limits.get(name)]
     yield from _check_amounts((*path, "requests"), Resources(tuple(own)), with_devices=with_devices)
     yield from _check_amounts((*path, "limits"), resources.limits, with_devices=with_devices)

@@ -76,7 +76,7 @@ def unit_manifest(
         WHILE_INACTIVE: GIVE_BACK if gives_back else None,
     }
     annotations = {key: value for key, value in asked.items() if value is not None}
-    # Without quotes, YAML would not read some names as one key.
+    # Some names are written in quotes, because YAML would otherwise not read them as one key.
     keys = {name: name if _PLAIN_KEY.fullmatch(name) else json.dumps(name) for name in amounts}
     limits = "".join(f"          {keys[name]}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\

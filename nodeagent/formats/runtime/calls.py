@@ -281,13 +281,13 @@ def _encode_adjustment(answer: Answer) -> dict[str, Any] | None:
         return None
     resources = None if answer.adjustment is None else _encode_resources(answer.adjustment)
     access = answer.access or DeviceAccess()
-    # Without a mode and an owner, runc lets every user of the container open the file. Device files of kubelet's pods
-    # keep the host's mode and owner.
+    # If mode and owner are missing, runc lets every user of the container open the file. For kubelet's pods, device files keep the host's
+    # mode and owner.
     files = [
         {"path": file.path, "type": "b" if file.is_block else "c", "major": file.major, "minor": file.minor}
         for file in access.files
     ]
-    # Mounts are recursive and private, like the mounts that containerd makes for kubelet's pods.
+    # Mounts are recursive and private, as those that containerd makes for kubelet's pods.
     mounts = [
         {
             "destination": mount.path,

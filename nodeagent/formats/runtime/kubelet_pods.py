@@ -160,7 +160,8 @@ def _read_amounts(entries: list[Message], path: str) -> Resources:
             raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is not a quantity") from None
         if amount.nano < 0:
             raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is less than nothing")
-        found[name] = Quantity.parse(str(amount))  # in the same form as in a saved state
+        # the amount is parsed from text, so that it has the same form as in a saved state
+        found[name] = Quantity.parse(str(amount))
     return Resources.of(found)
 
 

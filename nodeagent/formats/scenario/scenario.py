@@ -120,7 +120,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         raise ScenarioError(f"{where}: must be JSON: {err}") from err
     if not isinstance(document, dict):
         raise ScenarioError(f"{where}: must be a JSON object, not {shown(document)}")
-    # A whole vector is accepted, too.
+    # A recorded vector is accepted as well: it has the scenario in a field.
     inner = document.get("scenario", document)
     if not isinstance(inner, dict):
         raise ScenarioError(f"{where}: scenario: must be a JSON object, not {shown(inner)}")
@@ -168,7 +168,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> Document:
 
 def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
     findings = Findings(where)
-    # The machine, the configuration and the pods have their own readers.
+    # Machine, configuration and pods are left out here, because other functions read them.
     plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
     if isinstance(plain.get("config"), dict):
         plain["config"] = {}
@@ -336,7 +336,7 @@ def _read_machine(document: Mapping[str, Any], where: str) -> Topology:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
-    # Kubelet and discovery number a core by its lowest CPU, and equal cores are allocated in this order.
+    # In kubelet and in discovery, the number of a core is its lowest CPU. Equal cores are allocated in this order.
     lowest = {core: min(cpus) for core, cpus in topology.cores.items()}
     return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 

@@ -9,4 +9,4 @@ def ascii_json(document: object, *, indent: int | None = None) -> str:
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(document, indent=indent, sort_keys=True, separators=separators)
-    return text.replace("\x7f", "\\u007f")  # the only control character that JSON accepts unescaped
+    return text.replace("\x7f", "\\u007f")  # DEL is the only control character that JSON accepts unescaped

@@ -80,7 +80,7 @@ class Findings:
         self._fields.add(field)
         finding = Finding(self._source, line, _shorten(field), _shorten(value), printable(allowed), printable(words))
         if finding in self._found:
-            return  # a field that is read twice is reported once
+            return  # if a field is read twice, its finding is reported once
         if len(self._found) < MAX_FINDINGS:
             self._found.append(finding)
         else:

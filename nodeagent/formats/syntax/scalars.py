@@ -53,7 +53,7 @@ def resolve(text: str) -> ScalarValue:
         return text
     value = float(plain)
     if math.isinf(value):
-        return text  # the number is out of Go's range, so Go keeps the string, too
+        return text  # the number is out of Go's range, so the text stays a string, as in Go
     return json_number(value)
 
 

@@ -17,8 +17,7 @@ class Number(Struct, frozen=True):
 
     @classmethod
     def of(cls, value: float) -> "Number":
-        # encoding/json uses as few digits as possible, in fixed notation between 1e-6 and 1e21, otherwise with an
-        # exponent.
+        # Go's encoding/json prints as few digits as possible: in fixed notation from 1e-6 to 1e21, otherwise with an exponent.
         size = abs(value)
         if size != 0 and (size < 1e-6 or size >= 1e21):
             mantissa, _, exponent = repr(value).partition("e")

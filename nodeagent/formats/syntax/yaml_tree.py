@@ -101,7 +101,7 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
     if len(directives) > _MAX_DIRECTIVES:
         findings.add(directives[_MAX_DIRECTIVES], "", "", f"is more than {_MAX_DIRECTIVES} lines that start with %")
         raise UnreadableError
-    # libyaml is ten times faster and part of every wheel. Without libyaml, PyYAML's own parser yields the same events.
+    # libyaml is ten times faster than PyYAML's own parser and part of every wheel. Both yield the same events.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         yield from yaml.parse(text, Loader=loader)
@@ -113,7 +113,7 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         indent = wrong[: len(wrong) - len(wrong.lstrip())]
         reason = f"is not valid YAML: {err.problem or err.context}"
         if "nesting depth" in (err.problem or ""):
-            reason = _TOO_DEEP  # libyaml since 0.2.6 has its own limit, which can apply first
+            reason = _TOO_DEEP  # since 0.2.6, libyaml has a limit of its own, which may apply first
         elif _TAB in indent:
             reason = f"a tab in column {indent.index(_TAB) + 1} indents this line: YAML takes spaces only"
         findings.add(line, "", "", reason)
@@ -192,7 +192,7 @@ class _Builder:
         if self._aliases > MAX_ALIASES:
             raise self._abort(line, f"has more than {MAX_ALIASES} aliases")
         if anchor is None or anchor not in self._anchors:
-            # The names of anchors and custom tags aren't shown, because either may be an unquoted password.
+            # The message doesn't show names of anchors and custom tags, because such a name may be an unquoted password.
             raise self._abort(line, "refers to an anchor that doesn't exist (quote it if * is meant as text)")
         built = self._anchors[anchor]
         if built is None:
@@ -226,7 +226,7 @@ class _Builder:
 
     def _add_entry(self, parent: _Open, key: str, line: int, value: TreeNode) -> None:
         if key == _MERGE:
-            # The first merged map with a key wins, and entries of `parent` itself win over merged entries.
+            # If several merged maps have a key, the first one counts. Entries of `parent` itself override merged entries.
             for source in value.items if isinstance(value, ListNode) else (value,):
                 if not isinstance(source, MapNode):
                     raise self._abort(line, "<< needs a map, or a list of maps")

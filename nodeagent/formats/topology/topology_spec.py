@@ -75,7 +75,7 @@ def topology_from_spec(text: str) -> Topology:
             core=core,
             socket=core // (per_node * nodes),
             numa=core // per_node,
-            # A cache shared by the whole node doesn't count as an uncore cache, as in kubelet.
+            # As in kubelet, a cache that the whole node shares doesn't count as an uncore cache.
             uncore=core // cores if caches > 1 else None,
             core_class="performance" if is_hybrid else None,
         )

@@ -109,7 +109,7 @@ def _parse_object(line: bytes) -> dict[str, object]:
         raise ApiSyntaxError("nested too deeply") from err
     except StopIteration as err:
         raise ApiSyntaxError(f"not JSON: no value at character {err.value}") from err
-    except ValueError as err:  # raised by the scanner, for invalid UTF-8, or for a number with thousands of digits
+    except ValueError as err:  # the JSON scanner raises it for invalid UTF-8, or for a number with thousands of digits
         raise ApiSyntaxError(f"not JSON: {err}") from err
     if end != len(text):
         raise ApiSyntaxError(f"not JSON: something follows at character {end}")

@@ -36,7 +36,7 @@ class StartStage(StrEnum):
     """Stage at which a start failed. Up to the stage `cgroup`, no process was in the container's cgroup."""
 
     FORK = "fork"
-    DEADLINE = "deadline"  # the process hung, as in a frozen cgroup, and was killed
+    DEADLINE = "deadline"  # the process hung before exec, for instance in a frozen cgroup, and was killed
     CGROUP = "cgroup"
     SESSION = "session"
     OUTPUT = "output"
@@ -48,7 +48,7 @@ class StartStage(StrEnum):
 class UnknownEnd(StrEnum):
     """Reason why the exit status of a process is unknown."""
 
-    LAUNCHER_RESTARTED = "launcher_restarted"  # the process was no longer a child of the launcher
+    LAUNCHER_RESTARTED = "launcher_restarted"  # the launcher was restarted, so the process was no longer its child
     HOST_REBOOTED = "host_rebooted"
 
 
@@ -62,16 +62,17 @@ class Hello(Struct, frozen=True):
 
 
 class StartRequest(Struct, frozen=True):
-    id: str  # [A-Za-z0-9._:@/-]{1,120}, unique forever: each restart of a container has a new one
+    id: str  # [A-Za-z0-9._:@/-]{1,120}, never reused: each restart of a container has a new id
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]  # the complete environment; the launcher adds nothing
-    identifier: str  # SYSLOG_IDENTIFIER in the journal, printable ASCII
+    identifier: str  # SYSLOG_IDENTIFIER of the output in the journal, in printable ASCII
     cgroup: str | None
     cwd: str = "/"
-    uid: int | None = None  # None means the launcher's user, root
+    uid: int | None = None  # None means the user of the launcher, which is root
     gid: int | None = None
-    groups: tuple[int, ...] = ()  # supplementary groups; if uid, gid or groups is set, they replace root's
-    log_file: str | None = None  # file for the output if there is no journal
+    # supplementary groups; if any of uid, gid and groups is set, these groups replace those of root
+    groups: tuple[int, ...] = ()
+    log_file: str | None = None  # file that gets the output if there is no journal
     grace_seconds: int = 30  # time between SIGTERM and SIGKILL when the launcher itself has to stop
 
 
@@ -87,7 +88,7 @@ class Killed(Struct, frozen=True):
 class Running(Struct, frozen=True):
     id: str
     pid: int
-    start_ticks: int  # identifies the process, together with pid and boot_id
+    start_ticks: int  # start time, which identifies the process together with pid and boot_id
     boot_id: str
     cgroup: str | None
     started_at_ms: int
@@ -98,7 +99,7 @@ class Exited(Struct, frozen=True):
     pid: int
     cgroup: str | None
     started_at_ms: int
-    finished_at_ms: int  # for an UnknownEnd, the time when the end was noticed
+    finished_at_ms: int  # time of the end; for an UnknownEnd, the time when the end was noticed
     end: Returned | Killed | UnknownEnd
 
     @property
@@ -137,12 +138,13 @@ class Page(Struct, frozen=True):
 
     statuses: tuple[RunStatus, ...]
     more: bool
-    gone: tuple[str, ...] = ()  # IDs that the launcher has forgotten
+    gone: tuple[str, ...] = ()  # IDs of runs that the launcher has forgotten
     token: str = (
-        ""  # empty from a launcher that lists everything, ordered by ID; the next request then starts after the last ID
+        ""  # empty if the launcher lists all runs by ID; the next request then starts after the last ID of the page
     )
     is_whole: bool = (
-        False  # whether the list begins anew with this page, because the launcher doesn't know the request's token
+        # whether the list starts again with this page, because the launcher doesn't know the token of the request
+        False
     )
 
 

@@ -127,7 +127,7 @@ def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
             own = [device for device in held.of(DeviceHoldings).devices_of(container.name) if not device.claim]
             message["devices"] = [_format_device(each.resource, each.id, each.nodes.bits or None) for each in own]
         if held.of(ClaimHoldings).claims:
-            # No device names are given for CDI, because the agent doesn't use CDI.
+            # The names of CDI devices stay empty, because the agent doesn't use CDI.
             message["dynamic_resources"] = []
             for claim in held.of(ClaimHoldings).claims:
                 used = [

@@ -115,7 +115,7 @@ def decode(
     return _Reader(data, max_values).message(message_type, 0, len(data), {}, depth=0)
 
 
-# Encoding.
+# Functions that encode messages
 
 
 def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) -> None:
@@ -163,7 +163,8 @@ def _create_encoder(field: Field) -> _Put:
 
         def put(out: _Out, value: Any) -> None:
             encoded = encode_value(value)
-            if value != default or (kind is Kind.DOUBLE and encoded != _ZERO):  # -0.0 is not the default
+            # -0.0 equals the default 0.0, but has another encoding
+            if value != default or (kind is Kind.DOUBLE and encoded != _ZERO):
                 out += (tag, encoded)
 
     elif kind in _SCALAR_WIRE:
@@ -269,7 +270,7 @@ _KEY_TAG, _VALUE_TAG = (_encode_varint(number << 3 | _LEN) for number in (1, 2))
 _ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", Kind.STRING)))
 
 
-# Decoding.
+# Functions that decode messages
 
 
 class _Reader:

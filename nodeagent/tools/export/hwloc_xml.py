@@ -86,7 +86,7 @@ def _build_tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
-    # A group only holds a NUMA node's memory, which any other box with the same CPUs can hold as well.
+    # A group only exists to hold the memory of a NUMA node. Any other box with the same CPUs can hold it as well.
     wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
     for box in sorted(wanted, key=lambda box: -len(box.cpus)):
         machine.insert(box)
@@ -109,7 +109,7 @@ def _find_caches(topology: Topology) -> Iterator[_Object]:
         if cpus and cache.level <= _HIGHEST_LEVEL[cache.type]:
             size_bytes = topology.cpu[next(iter(cpus))].l3_bytes if cache.level == 3 else cache.size_bytes
             attributes = (
-                ("cache_size", str(size_bytes or 0)),  # hwloc writes 0 for an unknown size
+                ("cache_size", str(size_bytes or 0)),  # for an unknown size, hwloc writes 0
                 ("depth", str(cache.level)),
                 ("cache_type", _CACHE_TYPES[cache.type]),
             )
@@ -149,7 +149,7 @@ class _XmlWriter:
         inside = [
             *(f"{indent}  <info name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in box.infos),
             *(line for node in box.memory for line in self._render_node(node, depth + 1)),
-            # in the order of their lowest CPUs, because hwloc reports any other order
+            # objects are sorted by their lowest CPUs, because hwloc complains about any other order
             *(
                 line
                 for child in sorted(box.children, key=lambda child: min(child.cpus))

@@ -90,7 +90,7 @@ def _describe_memory(node: NumaNode, promises: Promises) -> list[Document]:
     for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
         table = None if accounts is None else accounts.table(name)
         allocatable, free = (0, 0) if table is None else (table.allocatable, max(0, table.free))
-        # Memory allocated before a reboot with less memory still counts.
+        # If memory was allocated before a reboot with less memory, it still counts.
         shown_capacity = Quantity.of_bytes(max(capacity, allocatable))
         found.append(_describe_resource(name, shown_capacity, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
     return found

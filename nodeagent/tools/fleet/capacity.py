@@ -51,7 +51,8 @@ def _describe_node(node: FleetNode, capacity: Capacity, pods: Sequence[Pod]) -> 
                 ),
                 "pod": pod.full_name,
             }
-            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)  # empty if not even one copy fits
+            # the list is empty if not even one copy fits
+            for pod, (copy, decided) in zip(pods, capacity.first, strict=False)
         ],
         "message": None if decision is None else decision.message,
         "reason": None if decision is None else str(decision.reason),

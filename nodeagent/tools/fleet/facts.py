@@ -54,7 +54,7 @@ def find_facts(node: FleetNode) -> Iterator[Fact]:
     if node.view is not None:
         yield Fact(CONFIGURATION, "reserved CPUs", str(node.view.node.reserved) or _NONE)
         for name, value in _flatten(config_document(node.view.node.config)):
-            if name != "reservedSystemCPUs":  # already listed as reserved CPUs
+            if name != "reservedSystemCPUs":  # reserved CPUs are already listed as a fact of their own
                 yield Fact(CONFIGURATION, name, value)
 
 

@@ -78,7 +78,7 @@ def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_by
             for stream in (process.stdout, process.stderr, ended):
                 selector.register(stream, selectors.EVENT_READ)
             needed = {process.stdout.fileno(), ended}
-            while needed or (selector.get_map() and selector.select(0)):  # until all output is read
+            while needed or (selector.get_map() and selector.select(0)):  # the loop ends when all output is read
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready or time.monotonic() > deadline:
                     return f"no complete answer within {within_seconds:g} s"

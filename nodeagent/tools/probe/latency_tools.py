@@ -18,7 +18,7 @@ _MORE_SECONDS = 120.0
 """Time allowed in addition to the test's duration, because the program first calibrates itself, perhaps on busy CPUs."""
 _STACK_BYTES = 2**18
 """Stack of each thread, which rt-tests lock in memory. It counts as the container's memory."""
-# The program is killed when this process ends: setpriv(1), prlimit(1).
+# These tools kill the program when this process ends: setpriv(1), prlimit(1).
 _CHILD = ("setpriv", "--pdeathsig", "KILL", "prlimit", f"--stack={_STACK_BYTES}:")
 
 
@@ -67,7 +67,7 @@ def run_tool(
     report, output_fd = os.memfd_create("report"), os.memfd_create("said")
     try:
         os.set_inheritable(report, True)
-        # -P: don't import modules from the working directory
+        # with -P, Python doesn't import modules from the working directory
         elsewhere = (sys.executable, "-I", "-m", "nodeagent", *entering) if entering else ()
         command = (*elsewhere, *_CHILD, *program, f"--json=/proc/self/fd/{report}")
         began = time.monotonic()
@@ -85,7 +85,7 @@ def run_tool(
 
 
 def _describe_end(status: int, said: int) -> str:
-    if status == 0:  # the programs write a report after SIGTERM, too
+    if status == 0:  # rt-tests' programs also write a report after SIGTERM
         return "ended too early"
     how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
     return how + _read_last_output(said)

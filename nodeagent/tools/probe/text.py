@@ -40,7 +40,7 @@ def _format_memory(one: ContainerMemory) -> Row:
     if one.promised is None:
         return one.pod, one.container, promised, nodes, _NOTHING, _NOTHING
     whole, elsewhere = sum(one.by_node.values()), one.elsewhere
-    # rounded down, so that 100% is only shown if no memory is on other nodes
+    # the share is rounded down, so that 100% is only shown if no memory is on other nodes
     share = f"{1000 * (whole - elsewhere) // whole / 10:.1f}%" if elsewhere else "100%"
     return one.pod, one.container, promised, nodes, share, _format_amount(elsewhere) if elsewhere else _NOTHING
 

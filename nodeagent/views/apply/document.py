@@ -114,7 +114,7 @@ def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
     document = pod_to_document(replace(pod, containers=tuple(containers)))
     metadata = document["metadata"]
     assert isinstance(metadata, dict)
-    if is_hashed:  # the UID follows from all other fields
+    if is_hashed:  # the UID is a hash of all other fields, so it is left out
         del metadata["uid"]
     text: str = yaml.safe_dump(document, sort_keys=False)
     return text.splitlines()

@@ -117,7 +117,7 @@ def _describe_effect(pod: Document) -> str:
         return ""
     if pod["resizes"]:
         return "is resized while it runs"
-    return "restarts" if pod["domain"] == OWN else "moves"  # a systemd unit keeps running
+    return "restarts" if pod["domain"] == OWN else "moves"  # a systemd unit moves to other CPUs while it runs
 
 
 def _format_refusal(pod: Document) -> str:

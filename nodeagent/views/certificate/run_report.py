@@ -103,7 +103,7 @@ def describe_run(seen: RunObservation) -> Document:
     thermal = _describe_thermal(seen, cpus, unknown)
     siblings = parse_siblings(seen.environment, cpus)
     if times is not None and not all(cpu in times for cpu in cpus):
-        times = None  # a CPU was offline, or its line has an unknown form
+        times = None  # a CPU was offline, or its line has an unexpected form
     steal_us = None if times is None else sum(times[cpu].get("steal", 0) for cpu in cpus)
     used_us = cgroup["cpuMicroseconds"]
     others_us = None if used_us is None else find_busy_us(seen.first, seen.last, cpus, used_us)

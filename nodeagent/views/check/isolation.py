@@ -148,7 +148,7 @@ def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet 
     if cmdline is None:
         return None
     flags, cpus = _split_flags(parse_parameters(cmdline).get(parameter, ""))
-    if flags and "domain" not in flags:  # the scheduler still balances over these CPUs
+    if flags and "domain" not in flags:  # without the flag `domain`, the scheduler still balances load over these CPUs
         return CpuSet()
     try:
         return CpuSet.parse(cpus) & facts.topology.online

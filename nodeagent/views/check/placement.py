@@ -40,7 +40,7 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
     ]
     control = facts.text(f"{CPUS}/smt/control") or ""
     if topology.offline and not topology.skipped and control in {"off", "forceoff"}:
-        # The kernel refuses (EPERM) to bring the other threads of cores online.
+        # In this state, the kernel refuses (EPERM) to bring the other threads of cores online.
         state = f"SMT is {_SMT_STATES.get(control, control)}"
         return CheckResult("cpus", Level.OK, f"{topology.offline} are offline because {state}: nothing is to be done")
     if lost:

@@ -53,7 +53,7 @@ def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
         return ["see the message"]
     if decision.reason is Reason.CORE_CLASS and trace.demand.asks_for_cpus:
         return ["see the message"]
-    # If the pod requires a class of cores, only these cores count from here on.
+    # If the pod requires a class of cores, only cores of this class count from here on.
     own = limit_to_pod(before.managers.providers, trace.demand)
     before = replace(before, managers=replace(before.managers, providers=own))
     promises = decision.attempted

@@ -60,7 +60,7 @@ def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: Obs
     for (path, attribute), value in final.items():
         there = observed.get(path)
         before_value = None if there is None else there.get(attribute)
-        if there is not None and before_value != value:  # a missing cgroup is a difference of its own
+        if there is not None and before_value != value:  # a missing cgroup is reported as a separate difference
             was = None if before_value is None else _format_value(before_value)
             found.append(Difference(path, attribute.value, _format_value(value), was))
     reported = {(d.path, d.file) for d in found}

@@ -81,7 +81,7 @@ def render_wide(document: Document) -> str:
     """Format one line per container, however long, for searching and sorting."""
     rows: list[tuple[str, ...]] = [_WIDE_HEADING]
     for pod in document["pods"]:
-        # Exactly two blanks separate columns, and no other text has two, so that `awk -F '  +'` splits the columns.
+        # Columns are separated by exactly two blanks, and no other text has two blanks, so that `awk -F '  +'` splits the columns.
         rows += [tuple(" ".join(cell.split()) or _NO_VALUE for cell in row) for row in _format_wide_rows(pod, document)]
     listing = format_table(rows, None) if len(rows) > 1 else [_format_no_pods(document)]
     return _join_lines([*_format_node(document, None), "", *listing, *_format_attention(document, None)])
@@ -121,7 +121,8 @@ def _format_node(document: Document, width: int | None) -> list[str]:
     classes = ", ".join(f"{name} {cores}" for name, cores in node["coreClasses"].items())
     policies = node["policies"]
     allocatable = f"{cpus['availableCount'] or 'none'} of them can be allocated exclusively"
-    if policies["sharedCoreClass"] in node["coreClasses"]:  # other CPUs can then be allocated exclusively, too
+    # CPUs outside of the shared pool can then be allocated exclusively, too
+    if policies["sharedCoreClass"] in node["coreClasses"]:
         allocatable = f"can be allocated exclusively: {cpus['available'] or 'none'}"
     cpu_options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
     cpu = f"{policies['cpuManagerPolicy']}{f' ({cpu_options})' if cpu_options else ''}"
@@ -192,7 +193,7 @@ def _format_row(container: Document, document: Document) -> tuple[str, ...]:
     kind = "" if container["kind"] == "app" else f" ({container['kind']})"
     is_unseen = document["node"]["copied"] and document["differences"] is None
     values = container["effective"] or {}
-    if is_unseen and not values:  # show the allocation, because the kernel's values are unknown
+    if is_unseen and not values:  # the allocation is shown instead, because the kernel's values are unknown
         cpus, mems = container["promised"]["cpus"], container["promised"]["mems"]
         shared = None if container["isolation"] is None else "shared"
         values = {
@@ -340,7 +341,7 @@ def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
         yield from break_text(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
-        # A line break elsewhere would change the effect of the command.
+        # A line break at any other place would change the effect of the command.
         for part in orphan["nextStep"].replace(" && ", " &&\n").splitlines():
             yield from break_text(f"    {part}", width)
     yield ""
@@ -390,7 +391,8 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     others = len(host["interrupts"]) - len(bound)
     if len(bound) > _MAX_PROCESSES:
         bound[_MAX_PROCESSES:] = [f"{len(bound) - _MAX_PROCESSES} more"]
-    words = [f"{others} that could be elsewhere"] if others else []  # depends on the configuration
+    # whether such interrupts are listed depends on the configuration
+    words = [f"{others} that could be elsewhere"] if others else []
     words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:
         yield "INTERRUPTS that exclusive CPUs may get (for advice: nodeagent check)"

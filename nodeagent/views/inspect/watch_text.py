@@ -82,7 +82,7 @@ def render_frame(look: Poll, view: DisplaySettings) -> Frame:
         sorted_rows += [_format_row(f"{name} {container['name']}", container, look) for container in pod["containers"]]
     column = {"CPU": 0, "throttled": 1, "remote memory": 2}.get(view.sort)
     if column is not None:
-        sorted_rows.sort(key=lambda row: -row[0][column])  # equal values stay sorted by name
+        sorted_rows.sort(key=lambda row: -row[0][column])  # rows with equal values stay sorted by name
     rows = [cells for _, cells in sorted_rows]
     if view.height is None:
         page, offset, tail = len(rows), 0, []
@@ -94,7 +94,7 @@ def render_frame(look: Poll, view: DisplaySettings) -> Frame:
             f"{offset + 1}-{min(len(rows), offset + page)} of {len(rows)} by {view.sort}" if rows else "no containers"
         )
         tail = [f"{shown}  {KEYS}"]
-    # All rows are formatted, so that no column moves while scrolling.
+    # All rows are formatted, even invisible ones, so that no column moves while the user scrolls.
     heading, *laid = _format_table([_HEADING, *rows], view.width)
     lines = [*head, heading, *laid[offset : offset + page]]
     if view.height is not None:

@@ -94,7 +94,7 @@ def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Observations, conta
     members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in owner.cgroups))
     left_out = descendants(use.children, members) | use.exiting
     runs = [run for run in use.runs if run.cpu in owner.cpus]
-    for cpu in use.unobserved & owner.cpus:  # the same task ran on this CPU all the time
+    for cpu in use.unobserved & owner.cpus:  # a CPU is unobserved if the same task ran on it all the time
         running = seen.running.get(cpu, ())
         if members.isdisjoint(running):
             runs += [TaskRun(cpu, task, "", 1, use.elapsed_ns) for task in running[:1]]

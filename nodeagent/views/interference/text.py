@@ -28,7 +28,7 @@ def render_interference(document: Document, width: int | None = WIDTH, *, colour
         lines = _format_owner(owner, width)
         if had_table or has_table:
             paragraphs.append(lines)
-        else:  # without a gap, as hundreds may be alone
+        else:  # no blank line here, because hundreds of owners may be undisturbed
             paragraphs[-1] += lines
     for one in document["changed"]:
         why = "allocated or released during the measurement, so their tasks are unknown"
@@ -50,7 +50,7 @@ def _format_owner(owner: Document, width: int | None) -> list[str]:
         match task["kind"]:
             case "container":
                 kind = f"ANOTHER CONTAINER: {task['of']}"
-            case "process":  # of a systemd unit, if the last part of the cgroup's path is one
+            case "process":  # the last part of the cgroup's path is the systemd unit, if the process has one
                 kind = f"host: {(task['of'] or '').rpartition('/')[2] or 'process'}"
             case other:
                 kind = _KIND_LABELS[other]

@@ -245,7 +245,7 @@ class Replay:
 
     def admit_pod(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
-            # After a start from files, the first call releases allocations of pods that don't run.
+            # After a start from files, the first call for any pod releases the allocations of pods that don't run.
             self.promises, deltas = core.sweep(managers, self.promises, (*self.pods, pod))
             self.add_deltas(deltas)
             self.is_swept = True
@@ -253,7 +253,7 @@ class Replay:
         self.promises = decision.promises
         self.add_deltas(decision.deltas)
         if isinstance(decision, Rejected) and not managers.quirks:
-            # The pod may hold something from the files, which nobody else could get.
+            # The files may have an allocation for this pod, which no other pod could get.
             self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
             self.add_deltas(deltas)
         if isinstance(decision, Admitted):

@@ -68,7 +68,7 @@ def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, whe
     """
     result, end = replayed.result, replayed.end
     lines = break_text(f"scenario {number}: {_format_name(scenario.id)}", width)
-    # managers that did not start reserve no CPUs, so the configured ones are shown
+    # if the managers did not start, they reserve no CPUs, so the configured CPUs are shown
     asked = scenario.placement.reserved_system_cpus if "startError" in result else CpuSet.parse(result["reservedCPUs"])
     described = describe_machine(scenario.topology, asked, where)
     lines += [
@@ -83,7 +83,7 @@ def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, whe
     lines += [*break_text(_format_decisions(ScenarioTotals().with_result(replayed)), width), ""]
     names = _index_names(scenario)
     rows = [["STEP", "EVENT", "POD", "OUTCOME"]]
-    # The result has fewer steps than the scenario if a restart was refused.
+    # If a restart was refused, the result has fewer steps than the scenario.
     for step_number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
         pod = "" if step.op == "restart" else names.get(step.pod_uid, _format_name(step.pod_uid))
         event = step.op if step.container is None else f"{step.op} {_format_name(step.container)}"

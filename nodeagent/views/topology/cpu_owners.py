@@ -31,6 +31,6 @@ def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict
                     names.append(name)
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
     shared = dict.fromkeys(shared_pool(node, promises, node.topology.online), "shared")
-    # With sharedCoreClass, some CPUs are neither allocated nor in the shared pool.
+    # With sharedCoreClass, some CPUs are neither allocated nor part of the shared pool.
     free = dict.fromkeys(free_cpus(promises, node.grantable) & node.topology.online, "free")
     return free | shared | held | dict.fromkeys(node.reserved, "reserved")

@@ -31,7 +31,8 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     if width is not None:
         room = width - len(GAP) * (len(widths) - 1)
-        while sum(widths) > room and max(widths) > _MIN_WIDTH:  # narrow the widest column, at most to the second widest
+        # the widest column is narrowed, at most to the width of the second widest
+        while sum(widths) > room and max(widths) > _MIN_WIDTH:
             widest = widths.index(max(widths))
             second = sorted((*widths, _MIN_WIDTH))[-2]
             excess = sum(widths) - room

@@ -89,7 +89,7 @@ def is_without_agent(options: argparse.Namespace) -> bool:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError:  # the path exists, but this user may not access it
+        except OSError:  # the path exists, but the user may not access the file
             return False
         return False
     return True

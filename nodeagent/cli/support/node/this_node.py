@@ -52,7 +52,7 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
     try:
         return _read_without_answer(config_path, socket, read, down)
     except NodeAgentError as err:
-        raise err from down  # the exit status says that no agent answers
+        raise err from down  # the error `down` gives the exit status for an agent that doesn't answer
 
 
 def _read_without_answer(config_path: str, socket: str | None, read: ViewReader, down: ApiUnavailable) -> NodeView:
@@ -82,7 +82,7 @@ def read_this_node_for_display(config_path: str | None, socket: str | None, read
         wrong = err
     try:
         view = read_this_node(LAST_CONFIG_PATH, socket, read)
-    except StartError:  # the last configuration can't be read either
+    except StartError:  # the last valid configuration can't be read either
         raise wrong from wrong.__cause__
     first, *rest = wrong.message.splitlines()
     problem = f"the configuration is invalid, so this uses the one that the agent last ran with: {first}"

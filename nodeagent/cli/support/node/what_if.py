@@ -79,14 +79,14 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
         return WhatIfMachine(read_topology(options), f"{where}, without its pods")
-    # Another node may have no configuration of its own, and is then read with the named one.
+    # If another node has no configuration of its own, the named configuration is used to read the node, too.
     config = options.config if is_elsewhere(options) else None
     if otherwise is not None and is_unconfigured(options):
         config = otherwise
     try:
         known = read_node(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
-        # Here --config names the configuration to decide under, and not that of the running pods.
+        # Here --config names the configuration to decide under, and not the configuration of the running pods.
         hint = err.hint.removesuffix(NAME_ANOTHER) if config is None else err.hint
         raise WhatIfError(
             err.message,

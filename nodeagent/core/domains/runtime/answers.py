@@ -106,11 +106,12 @@ def build_response(
         if not one.wanted.cpus:
             waiting.append(BlockedContainer(one.id, CpuSet()))
             continue
-        # The container doesn't have these CPUs, so others must leave them.
+        # The container's cgroup doesn't have these CPUs yet, so other containers have to leave them.
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if not now and one.overdue and pool is not None:
-            now = pool  # the pool is never exclusive, so this is allowed even before others have left it
+            # the shared pool is never exclusive, so the container may have it even before other containers have left it
+            now = pool
         if taken:
             waiting.append(
                 BlockedContainer(one.id, taken, tuple(sorted(other.who for other in there if other.overdue & taken)))

@@ -51,7 +51,7 @@ def answer_call(
                     return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
                 created = placement
                 if reserved and _shares(placement):
-                    # The shared pool may shrink before the cgroup exists, so the cgroup has only its reserved CPUs at first.
+                    # The shared pool may shrink before the cgroup exists, so at first the cgroup has only the reserved CPUs.
                     created = replace(placement, cpus=placement.exclusive_cpus | reserved)
                 return build_response(there, created=(created, call.container.resources), pool=pool)
             case _:

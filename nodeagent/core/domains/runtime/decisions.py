@@ -94,7 +94,7 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
     wanted = wanted_by_key(draft.state, node) if is_list else {}
     stepped = apply_event(draft.state.runtime, what, wanted, find_due(draft, node.world))
     draft = draft.plus(replace(draft.state, runtime=stepped.registry))
-    # Containers that can stay on their CPUs come first, those on few CPUs before those that may run anywhere.
+    # Containers that can stay on their CPUs come first, and among them those on the fewest CPUs.
     todo, done = sorted(stepped.todo, key=lambda one: _count_cpus(one, node)), list[Todo]()
     postponed = set[Decide]()
     while todo:
@@ -226,7 +226,7 @@ def _admit(draft: Draft, case: _Case) -> tuple[Draft, tuple[Todo, ...]]:
         return _refuse(draft, case, of_resize if is_running else decision.reason, decision.message)
     if isinstance(decision, Rejected):
         if decision.is_postponed and case.made.stage is Stage.CREATED:
-            # The refusal isn't stored: kubelet tries again, and the slow device plugin will have answered.
+            # The refusal isn't stored: when kubelet tries again, the slow device plugin will have answered.
             stepped = record_decision(state.runtime, decide.key, decide.id, f"{decision.reason}: {decision.message}")
             forgotten = replace(stepped.registry, refused=state.runtime.refused)
             return draft.plus(replace(state, runtime=forgotten)), stepped.todo
@@ -338,11 +338,12 @@ def _refuse(
 ) -> tuple[Draft, tuple[Todo, ...]]:
     state, decide, world = draft.state, case.decide, case.node.world
     if decide.is_of_pod and not reason.startswith(OF_RESIZES):
-        # The refusal is stored with a container whose own request is met, and which may be created again.
+        # The pod as a whole is refused, but the refusal is stored with a container, whose own request is met and which may be created
+        # again.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = record_decision(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)
-    # A refusal that is decided again by itself is reported once.
+    # If the agent decides a refused request again by itself, it reports the refusal only once.
     is_told = known is not None and (
         known.reason == f"{reason}: {message}"
         if known.is_deferred
@@ -358,7 +359,7 @@ def _refuse(
         draft = draft.plus(draft.state, make_refusal_event(entry, refusal, report, decide.key.name))
     if is_kept and (before is None or (before.is_requested_per_container and before.refusal is not None)):
         draft = draft.plus(record_refusal(draft.state, entry, refusal))
-    # The event is the log line.
+    # The event is already a log line, so the refusal isn't logged again.
     return draft, tuple(replace(one, is_first=False) if isinstance(one, Refuse) else one for one in stepped.todo)
 
 
@@ -423,7 +424,7 @@ def _requested_container(
     if made is None or reported is None:
         return None
     asked = made.asked if name == decide.key.name or entry.asked is None else entry.asked
-    # A runtime may have used the ID for two names. The key's name counts.
+    # If a runtime has used the ID for two names, the name in the key counts.
     return replace(
         reported, name=name, sandbox_id=sandbox.id, resources=asked.resources, oom_score_adj=asked.oom_score_adj
     )

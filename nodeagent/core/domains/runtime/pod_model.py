@@ -194,7 +194,7 @@ def _find_qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
         return Known("qosClass", told.value, ToldBy.CGROUP_PARENT, is_exact=True)
     scores = {container.oom_score_adj for container in containers}
     guess = QosClass.BURSTABLE
-    if scores == {GUARANTEED_OOM}:  # critical pods have it, too
+    if scores == {GUARANTEED_OOM}:  # critical pods have this OOM score, too
         guess = QosClass.GUARANTEED
     elif scores == {BEST_EFFORT_OOM}:
         guess = QosClass.BEST_EFFORT
@@ -208,7 +208,7 @@ def _build_container(
     if stated.is_kubelets and seen is not None and _is_resized(stated, seen, of_pod):
         stated = replace(stated, requests=None, limits=None)
     limits = _resources(told, LIMITS) if stated.limits is None else stated.limits
-    # As in the API server, a limit is the default of a missing request.
+    # As in the API server, a missing request defaults to the limit.
     requests = stated.limits if seen is None else None
     if stated.requests is not None:
         requests = Resources.of(dict([*limits, *stated.requests]))
@@ -370,7 +370,8 @@ def _against_shares(name: str, requests: Resources, limits: Resources, told: Nri
     asked, limit = requests.get(CPU) or Quantity(0), limits.get(CPU)
     if told.cpu_shares is not None:
         found = estimate_cpu_request(told.cpu_shares)
-        counted = asked if asked.nano or limit is None else limit  # a request of nothing has the shares of the limit
+        # a container that requests nothing has the shares of its limit
+        counted = asked if asked.nano or limit is None else limit
         if counted.milli() not in found:
             why = f"kubelet gave it {told.cpu_shares} CPU shares, as for {quantity_of(CPU, found.least)}"
             yield Contradiction(name, f"{REQUESTS}.{CPU}", str(asked), why)

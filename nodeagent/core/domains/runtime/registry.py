@@ -120,11 +120,11 @@ def apply_event(
         case Populated(ids):
             return _release_empty(registry, ids)
         case Unserved(ids):
-            # The stored refusals and sandboxes go, too: nobody will retry a refusal or report the end of a pod.
+            # Stored refusals and sandboxes are removed as well, because no runtime will retry a refusal or report the end of a pod.
             ended = (_apply_to_containers(entry, ContainerEvent.UNLISTED) for entry in registry.entries)
             return _release_empty(Registry(entries=tuple(ended)), ids)
         case Retried(pod_uid):
-            # kubelet retries the creation of a refused container. A running container is decided on now.
+            # kubelet retries the creation of a refused container. If a refused container is running, it is decided now.
             refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
             keys = {entry.key for entry in registry.entries if entry.key.pod_uid == pod_uid}
             todo = _keep_newest_of_key(_decide_unplaced(registry, keys))
@@ -412,7 +412,7 @@ def _look(
     stopped = {known.id for known in registry.sandboxes if known.is_stopped}
     before = _replace_sandboxes(registry, pods.values(), stopped)
     registry = _store_pods(before, found.pods)
-    # A refused container runs in the shared pool. Its pod's new data may let it be admitted.
+    # A refused container runs in the shared pool. With new data of its pod, the container may be admitted.
     news = {one.key.pod_uid for one in before.refused} - {one.key.pod_uid for one in registry.refused}
     todo: list[Todo] = [*_decide_unplaced(registry, {key for key in entries if key.pod_uid in news})]
     for container in found.containers:

@@ -85,7 +85,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
         _C.UNKNOWN: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
             _E.START: (None, Effect.DENY_START),
-            # A container that was refused is unknown again, and the runtime still tells its end.
+            # A refused container is unknown again, but the runtime still reports its end.
             _E.STOP: (None, Effect.NOTHING),
             _E.REMOVE: (None, Effect.NOTHING),
             **_LISTED,

@@ -21,7 +21,7 @@ class ClaimHoldings(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return 0  # the devices are already counted as CPUs, memory and devices
+        return 0  # claims have no size of their own, because their devices already count as CPUs, memory and devices
 
     def without(self, container: str) -> "ClaimHoldings":  # noqa: ARG002 -- claims are the pod's
         return self

@@ -274,7 +274,8 @@ def matching(
             if first_free[request] < len(candidates):
                 taker, name = request, candidates[first_free[request]]
                 owner[name] = taker
-                while taker != place:  # hand over the devices along the chain of moves
+                # along the chain of moves, each request gets the device that the next one gave up
+                while taker != place:
                     taker, name = moved[taker]
                     owner[name] = taker
                 return True

@@ -270,7 +270,7 @@ class _Placing:
             if rank == _CPU:
                 chosen = self._choose_cpus(promises, draft, users[0], each, candidates, mask)
                 with_room = _leave_room(chosen, each, candidates, later_requests, taken, self._looks)
-                if with_room != chosen:  # the policy's options also apply to the replacement
+                if with_room != chosen:  # the options of the CPU policy apply to the replacement, too
                     chosen = self._choose_cpus(promises, draft, users[0], each, with_room, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus

@@ -62,7 +62,8 @@ def forget_answers() -> None:
     _meets.cache_clear()
 
 
-@lru_cache(maxsize=4096)  # pods that arrive together evaluate the same expressions on the same devices
+# the results are cached, because pods that arrive together evaluate the same expressions on the same devices
+@lru_cache(maxsize=4096)
 def _meets(device: ClaimableDevice, expression: str) -> bool:
     program, domains = _compile(expression)
     with _convert_errors(f"{_quote(expression)}, of {device.name}"):
@@ -97,7 +98,7 @@ def _compile(expression: str) -> tuple[Any, frozenset[str]]:
         raise SelectorError(f"brackets are {deepest} deep, and may be {_MAX_DEPTH}")
     longest = (
         1 + expression.count(",") + expression.count("+")
-        # A list in an expression is a literal or a concatenation, so these characters limit its length.
+        # A list in an expression is a literal or a concatenation of lists, so the number of these characters limits its length.
     )
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it goes through lists within lists of too many values")

@@ -76,7 +76,7 @@ class _Picker:
         self.result = 0
 
     def take(self, cpus: int, rule: Rule) -> None:
-        # `need` counts the full size of a group even if parts of it were not free (asymmetric cores, see the errata).
+        # `need` is reduced by the full size of a group, even if some CPUs of the group were not free (asymmetric cores, see the errata).
         self.result |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
@@ -92,15 +92,15 @@ class _Picker:
                 self.take(group.cpus, rule)
 
     def leaves_enough(self, group: CpuGroup) -> bool:
-        # With cores of different sizes, other cores must still add up to the number needed after this core.
+        # If cores have different sizes, the cores after this one must still be able to add up to the remaining number.
         layout = self.layout
         if not self.picking.whole_cores or layout.core_size is not None:
             return True
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Groups are listed when a phase starts. A group that lies in two larger groups is listed twice. With averages, a core can be
-        # listed although one of its CPUs is in use.
+        # Groups are listed when a phase starts. A group that lies in two larger groups is listed twice. With averages, a core is listed
+        # even if one of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
@@ -152,7 +152,7 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have equally many free CPUs. They need no sorting, and only the cores that are taken are visited.
+            # All whole cores have the same number of free CPUs. So they needn't be sorted, and only the cores that are taken are visited.
             self.take_groups(
                 (
                     core

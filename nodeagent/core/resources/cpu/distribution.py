@@ -94,7 +94,7 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
     rest = count - share * k
     best: _NodeChoice | None = None
     budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
-    # In kubelet, combinations without enough free CPUs also overwrite the remembered one (Erratum.COMBINATIONS_OVERWRITTEN).
+    # In kubelet, a combination without enough free CPUs also overwrites the best combination so far (Erratum.COMBINATIONS_OVERWRITTEN).
     eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
     for combination in _list_combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
         if best is not None and best.balance == 0:
@@ -159,7 +159,7 @@ def _take_from_nodes(
         if observer is not None:
             observer(Spread(nodes[x].id, share, is_remainder=False))
         picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
-        # This node was never checked and may have too few free CPUs (Erratum.COMBINATIONS_OVERWRITTEN). Nothing is taken from it then.
+        # This node was never checked, and may have too few free CPUs (Erratum.COMBINATIONS_OVERWRITTEN). Nothing is taken from such a node.
         result |= picked if isinstance(picked, int) else 0
     rest = count - share * k
     moved = True
@@ -207,7 +207,7 @@ def _list_distinct_combinations(
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # An earlier item with as many free CPUs was already combined with everything that can follow this item.
+        # If an earlier item had as many free CPUs, all combinations with it and the following items were tried already.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
             for rest in _list_distinct_combinations(items, length - 1, free, i + 1):

@@ -173,7 +173,7 @@ class CpuExplainer(Explainer, frozen=True):
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
         exclusive = -(-(sought.asked - sought.shared) // MILLI)
-        # If cores differ in size, perhaps only larger cores are free than those that make up the nearest number.
+        # If cores differ in size, the free cores may be larger than the cores that make up the nearest number.
         further = 0 if layout.core_size is not None else max(core.size for core in layout.cores)
         counts = (layout.find_whole_count(exclusive + more, 1) for more in range(further + 1))
         amounts = (count * MILLI + sought.shared for count in counts if count is not None)
@@ -208,7 +208,7 @@ def _list_choices(events: Sequence[ResourceEvent]) -> tuple[CpuChoice, ...]:
         match event:
             case Choosing(source, available, count, isolated, container):
                 if not isolated:
-                    # An abandoned choice from isolated CPUs is not part of the explanation.
+                    # If a choice from isolated CPUs was abandoned, the explanation doesn't show it.
                     choices = [choice for choice in choices if not choice.isolated]
                 choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
                 share = None
@@ -219,7 +219,7 @@ def _list_choices(events: Sequence[ResourceEvent]) -> tuple[CpuChoice, ...]:
                 if share is not None:
                     group = TakenTogether(event.rule, CpuSet(event.cpus), share.node, share.is_remainder)
                 groups = choices[-1].groups
-                if groups and replace(groups[-1], cpus=group.cpus) == group:  # merge groups that the same rule took
+                if groups and replace(groups[-1], cpus=group.cpus) == group:  # groups taken by the same rule are merged
                     groups, group = groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus)
                 choices[-1] = replace(choices[-1], groups=(*groups, group))
     return tuple(choice for choice in choices if choice.count > 0)

@@ -33,7 +33,7 @@ def _find_node_violations(manager: CpuManager, promises: Promises) -> Iterator[V
         if not pod_cpus.isdisjoint(earlier):
             yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=pod_cpus & earlier)
         earlier |= pod_cpus
-    # CPUs that went offline stay allocated. The shared pool has exactly the other online CPUs.
+    # CPUs that went offline stay allocated. The shared pool must have exactly the other online CPUs.
     expected = CpuSet(manager.universe) - allocated
     if default != expected:
         yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
@@ -77,7 +77,7 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
                     cpus=cpus & other_cpus,
                 )
         if container.kind is not ContainerKind.INIT:
-            # Sidecars keep running. A plain init container has ended before anything after it starts.
+            # Sidecars keep running, whereas a plain init container has ended before the next container starts.
             earlier.append((container, cpus))
 
 

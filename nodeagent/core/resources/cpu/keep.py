@@ -33,14 +33,14 @@ def find_cpus_in_cgroups(
         if container.is_mixed and container.name in cpus:
             cpus[container.name] -= _find_cpus_of_others(entry, container, observed)
     if by_pod:
-        # Rebuild the pod's set from its containers' slices and its shared pool.
+        # The pod's CPUs are the slices of its containers and its own shared pool.
         whole = CpuSet()
         for each in cpus.values():
             whole |= each
         if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
             return CpuHoldings()
         return CpuHoldings(tuple(sorted(cpus.items())), whole)
-    # A set larger than the request is not exclusive, because the container is in the shared pool.
+    # If a container's set is larger than its request, the set isn't exclusive: the container runs in the shared pool.
     return CpuHoldings(
         tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
     )
@@ -81,7 +81,7 @@ def _choose_kept(
     barred = manager.reserved | list_allocated_cpus(promises)
     whole = before.pod_cpus
     if whole is not None:
-        # The slices and the pool were chosen together, so the pod keeps its whole set or nothing.
+        # The slices and the pool of a pod were chosen together, so the pod keeps its whole set or nothing.
         fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= machine_cpus
         slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))

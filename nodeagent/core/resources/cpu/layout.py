@@ -156,7 +156,7 @@ class CpuLayout(Struct, frozen=True):
         sums = 1
         for size, number in numbers.items():
             left, step = number, 1
-            # Subset sums in powers of two: bit s of `sums` means that a sum of s CPUs is possible.
+            # The set of possible sums, as a number: bit s of `sums` means that a sum of s CPUs is possible.
             while left:
                 taken = min(step, left)
                 sums |= sums << size * taken

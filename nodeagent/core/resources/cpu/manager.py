@@ -343,7 +343,7 @@ def _build_pick_steps(
         observer=observer,
     )
     distributing = None
-    # Equal shares would split cores of different sizes, so whole cores are packed instead.
+    # Equal shares would split cores of different sizes, so the container's whole cores are packed instead.
     if options.distribute_cpus_across_numa and (not picking.whole_cores or layout.core_size is not None):
         distributing = Distributing(
             picking=replace(picking, align_uncore=False),

@@ -82,7 +82,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
                 )
             )
     if chosen.get(_BY_SOCKET) and placement.topology_manager_policy == "single-numa-node":
-        # kubelet's spelling
+        # the spelling of this message is kubelet's
         refused.append(
             StartRefused(
                 "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option",

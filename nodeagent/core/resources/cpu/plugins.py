@@ -109,7 +109,7 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
             found, key=lambda one: sum(_call_score(judge, question, one[1], observer) for judge in judges)
         )
     if plugin_of_best is None and observer is not None:
-        manager.policy.select(policy_question)  # repeat the choice so that the observer sees it
+        manager.policy.select(policy_question)  # the choice is made once more, so that the observer sees it
     return best if plugin_of_best is None else _report_choice(observer, plugin_of_best, best)
 
 
@@ -240,7 +240,7 @@ def _report_choice(observer: PickObserver | None, by: CpuPlugin | None, cpus: Cp
     return cpus
 
 
-# Answers are compared by exact type, because examining an instance of a subclass may run the subclass's code.
+# The types of answers must match exactly, because looking at an instance of a subclass may run the subclass's code.
 
 
 def _check_type(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
@@ -251,7 +251,7 @@ def _check_type(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) 
 
 def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
     cpus = _check_type(plugin, point, answer, CpuSet)
-    # The length is checked first, because sets may have any size, and the other checks take longer for larger sets.
+    # The length is checked first: a plugin's set may be of any size, and the other checks take longer for larger sets.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "its answer is not a set of CPUs")
     unknown = cpus - question.topology.online

@@ -90,7 +90,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     of_pod = promises.of_pod(pod.uid)
     held = replace(of_pod.of(CpuHoldings), pod_cpus=chosen)
     after = with_default_set(with_pod(promises, pod.uid, of_pod.having(held)), default_set(promises) - chosen)
-    # These promises don't contain the pod yet, so the per-NUMA gauge doesn't count its CPUs.
+    # `promises` doesn't contain this pod yet, so the gauge by NUMA node doesn't count the pod's CPUs.
     deltas = allocation_deltas(manager, promises, chosen.bits)
     parts = _divide_pod_set(manager, question, chosen.bits)
     deltas += parts.deltas
@@ -149,7 +149,7 @@ def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> 
         elif container.cpus == 0:
             sharing.append(container.name)
         elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
-            # The sidecar keeps running in the shared pool, so this init container's CPUs are chosen later, outside the pool.
+            # The sidecar keeps running in the shared pool. So this init container gets its CPUs later, and from outside of the pool.
             waiting.append((container.name, container.cpus, pool))
         else:
             chosen = assign_slice(container.name, container.cpus, pool)

@@ -46,7 +46,7 @@ NO_SCORES: Scores = MappingProxyType({})
 
 class Question(
     Struct, frozen=True, gc=False
-):  # created once or twice for each decision, and never part of a reference cycle
+):  # gc=False: a question is created once or twice for each decision, and never part of a reference cycle
     """A request for a number of free CPUs."""
 
     topology: Topology

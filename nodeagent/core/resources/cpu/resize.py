@@ -43,7 +43,7 @@ def resize_cpus(
         )
     own = (
         own_set_of(promises, pod.uid, now.name) or CpuSet()
-    )  # a container has none if an earlier start found no CPUs for it
+    )  # if an earlier start found no CPUs for a container, the container has none
     offline = own - CpuSet(manager.layout.online)
     if offline:
         return defer_resize(f"CPUs {offline} of {name} are offline")
@@ -147,7 +147,7 @@ def _choose_including(
 def _refuse_split_cores(manager: CpuManager, question: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
-    # The container's own CPUs count as available, too. At admission a container has no CPUs yet.
+    # The CPUs that the container already has count as available, too. (At admission, it has none yet.)
     with_own_cpus = with_default_set(question.promises, default_set(question.promises) | question.free)
     refusal = check_full_cores(manager, replace(question, promises=with_own_cpus))
     if refusal is None:

@@ -221,7 +221,7 @@ class CpuResource(Resource, frozen=True):
         own = held.of(CpuHoldings)
         if by_pod:
             return bool(pod.cpus) and own.pod_cpus is None
-        # Plain init containers may have run and passed their CPUs on to later containers.
+        # Plain init containers are left out, because they may have run and passed their CPUs on to later containers.
         lasting = (c for c in pod.containers if c.kind is not ContainerKind.INIT)
         return any(len(own.own_set(c.name) or ()) < c.cpus for c in lasting)
 

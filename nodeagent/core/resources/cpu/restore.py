@@ -78,7 +78,7 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
             return StartRefused("default cpuset cannot be empty", _FILE)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs without an owner, such as CPUs that came online, join the shared pool. CPUs that went offline leave it.
+        # CPUs without an owner, for instance CPUs that came online, join the shared pool. CPUs that went offline leave the pool.
         appeared = CpuSet(manager.universe) - default_set(promises) - list_allocated_cpus(promises)
         promises = with_default_set(promises, (default_set(promises) | appeared) & CpuSet(manager.layout.online))
     default, reserved = default_set(promises), manager.reserved

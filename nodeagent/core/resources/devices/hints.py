@@ -41,7 +41,7 @@ def pool_hints(
         return UNSATISFIABLE
     if request == 1 and not kept:
         return _describe_hints(every, ids, request, [_union(every_device, every)], [_union(givable, every)], [])
-    # Hints made from the lowest node of each device are correct, but some sets with other nodes are missing.
+    # All hints made from the lowest NUMA node of each device are valid, but some valid sets with other nodes are missing.
     found = ([nodes & every for nodes in devices] for devices in (every_device, givable, kept))
     lowest = ([nodes & -nodes for nodes in devices] for devices in found)
     return _describe_hints(every, ids, request, *lowest)

@@ -212,7 +212,7 @@ def _split_by_affinity(
     aligned, others = list[PoolDevice](), list[PoolDevice]()
     for device in available:
         (aligned if (device.nodes or 0) & affinity else others).append(device)
-    # Stable, so equal devices keep the pool's order.
+    # The sort is stable, so equal devices stay in the order of the pool.
     return aligned, sorted(others, key=lambda device: not device.nodes)
 
 
@@ -225,6 +225,6 @@ def _pick_preferred(
         required = tuple(device.id for device in first)
         offered = tuple(device.id for device in (*first, *rest))
         preferred = frozenset(pool.plugin.preferred(uid, offered, required, wanted))
-    # The plugin's choice takes precedence over the order by nodes.
+    # The plugin's choice takes precedence over the order by NUMA nodes.
     chosen = sorted((device for device in rest if device.id in preferred), key=lambda device: device.id)
     return [*first, *chosen, *(device for device in rest if device.id not in preferred)][:wanted]

@@ -150,7 +150,7 @@ def _move_bytes(
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
     """Return the free bytes of the resource on the group."""
-    # Nodes whose capacity has shrunk can be overdrawn. They have nothing free.
+    # If the capacity of a node has shrunk, more may be allocated than it has. Such a node has no free memory.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
     )

@@ -25,7 +25,8 @@ class NodeGroups(Struct, frozen=True):
 
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
-        # kubelet's sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). They do so here on up to 8 nodes, which is kubelet's limit.
+        # In kubelet, sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). On up to 8 nodes, kubelet's limit, they wrap around here,
+        # too.
         has_absurd_amounts = any(t.allocatable > t.total for node in machine for _, t in node.tables)
         is_small = len(machine) <= (8 if has_absurd_amounts else hint_family.MAX_LISTED_NODES)
         return cls(masks_by_size([node.id for node in machine]) if is_small else ())

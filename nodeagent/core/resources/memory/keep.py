@@ -57,7 +57,7 @@ def _find_blocks_by_container(
         amounts = container.memory
         if container.kind is ContainerKind.INIT:
             if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # its memory was released when a later container started
+                continue  # the container's memory was released when a later container started
             amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
         yield container.name, _make_blocks(nodes[container.name], amounts)
 
@@ -142,7 +142,7 @@ def _matches_request(container: ContainerDemand, held: dict[str, int]) -> bool:
     if container.memory is None:
         return False
     wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # later containers may have reused part of the memory
+    if container.kind is ContainerKind.INIT:  # containers after an init container may have reused part of its memory
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
 

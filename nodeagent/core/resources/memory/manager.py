@@ -157,10 +157,10 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
     machine = memory_accounts(promises)
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
-            # kubelet panics in this case
+            # kubelet itself panics in this case
             return f"[memorymanager] no NUMA node has {resource}"
 
-    # kubelet uses only the hints of regular memory. All resources have the same hints, so this matters only without regular memory.
+    # kubelet only uses the hints of regular memory. All resources have the same hints, so this only matters if there is no regular memory.
     only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
     has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred

@@ -29,14 +29,14 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
         if node not in topology.node_ids
     ]
     if invalid is None:
-        # an invalid amount has no sum
+        # if an amount is invalid, sums can't be checked
         refused += find_wrong_sums(placement, topology)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
             size = amount.as_int64()
             if size is None:
-                # kubelet's spelling
+                # the spelling mistake is kubelet's
                 return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
             reserved[entry.numa_node, resource] = size
     if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:

@@ -147,7 +147,7 @@ def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
         by_pod = held.pod_memory is not None
-        # kubelet iterates over the containers' entries, so it skips a pod entry without container entries (Erratum.POD_ENTRY_LEAKS).
+        # kubelet iterates over the entries of containers, so it skips a pod's entry without such entries (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (held.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in held.pod_memory or ())
         elif not by_pod:
@@ -178,7 +178,7 @@ def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], no
             table.allocatable,
         ):
             return True
-        # The order of releases decides on which node of a group the free bytes are. So only the sums over the group count.
+        # The order of releases decides which node of a group has the free bytes. So only sums over the group are compared.
         if _sum_group(real, other.cells, resource) != _sum_group(wanted, other.cells, resource):
             return True
     return False

@@ -161,7 +161,7 @@ class Jobs:
                     "the agent is starting",
                     hint="try again when `systemctl status nodeagent` says that it is ready",
                 )
-            # The order must survive a restart, even if the clock was set back.
+            # The order of jobs must survive a restart, even if the clock was set back.
             last_ms = max((job.record.since_ms for job in self._jobs.values()), default=0)
             since_ms = max(now_ms, last_ms + 1) if ticket else 0
             record = JobRecord(
@@ -190,7 +190,7 @@ class Jobs:
         with self._lock:
             job = (self._jobs or {}).get(uid)
             turn: Future[None] = Future()
-            if job is None or job.answer is None:  # it has entered already
+            if job is None or job.answer is None:  # the owner has already entered the job's cgroup
                 turn.set_result(None)
             else:
                 job.turn = turn
@@ -228,7 +228,7 @@ class Jobs:
         with self._lock:
             asked_ms, self._asked_ms = self._asked_ms, read_boot_ms()
             ends = [job.record.ends_at_ms for job in (self._jobs or {}).values()]
-            # An end since the last call may have passed unnoticed while the thread didn't wait.
+            # Ends that came after the last call also count, because the thread wasn't waiting at that time.
             return min((max(end - self._asked_ms, 0) / 1000 for end in ends if end > asked_ms), default=None)
 
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
@@ -280,7 +280,7 @@ class Jobs:
             record = None if self._jobs is not None or content is None else parse_record(content)
             owner = None if record is None else reopen_owner(record.pid, record.start_ticks)
             if record is None or owner is None or name != f"{record.pod.uid}/{_FILE}":
-                with suppress(PlacementFileError):  # the next rescan finds it again
+                with suppress(PlacementFileError):  # if the record can't be removed now, the next rescan finds it again
                     self._files.remove(name)
                 continue
             jobs[uid] = _Job(record, owner)
@@ -297,7 +297,7 @@ class Jobs:
         if job.answer is not None and job.answer.set_running_or_notify_cancel():
             hint = "`journalctl -u nodeagent` may say why"
             job.answer.set_exception(JobNotKeptError("the job ended before it started", hint=hint))
-        with suppress(PlacementFileError):  # the next rescan removes it
+        with suppress(PlacementFileError):  # if the record can't be removed now, the next rescan removes it
             self._files.remove(f"{uid}/{_FILE}")
 
     def attach_owners(
@@ -328,7 +328,7 @@ class Jobs:
                 entry = state.entry(uid)
                 if job.answer is None or job.answer.cancelled():
                     if entry is not None and entry.is_active and entry.container_path(JOB_CONTAINER) in ready:
-                        self._begin(job)  # it holds its CPUs from now on, whether its owner asks again or not
+                        self._begin(job)  # the job holds its CPUs from now on, whether its owner asks again or not
                     continue
                 if entry is None:
                     name = job.record.pod.full_name
@@ -338,7 +338,7 @@ class Jobs:
                     continue
                 elif entry.refusal is not None:
                     gone, job.waits_for = job.waits_for - ending, ending
-                    if gone:  # jobs that were ending at the last refusal have released their CPUs
+                    if gone:  # since the last refusal, ending jobs have released their CPUs
                         self.retry(uid)
                     elif not ending:
                         self._refuse(job, JobRefusal(entry.refusal.reason, entry.refusal.message))
@@ -383,7 +383,7 @@ class Jobs:
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
-                return  # the owner has exited, which the next turn finds
+                return  # the owner has exited, and the next turn finds that out
         except CgroupError as err:
             self._refuse(job, JobRefusal("CannotEnter", f"{err.message} ({err.hint})"))
             return
@@ -391,6 +391,7 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            if other is not job and other.owner.pid == job.owner.pid:  # the owner has left its earlier job
+            # the process has left the earlier job that it owned
+            if other is not job and other.owner.pid == job.owner.pid:
                 self._drop(uid)
                 self._wake()

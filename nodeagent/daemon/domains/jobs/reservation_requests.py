@@ -97,7 +97,7 @@ class ReservationRequests:
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
                 obstacle = await self._queue.find_obstacle(new)
-                if obstacle is not None:  # nobody waits for what is refused anyway
+                if obstacle is not None:  # a refused request is answered at once, so nothing waits for it
                     return obstacle
                 state = await asyncio.wrap_future(self._reservations.hold(new))
             obstacle = await self._queue.find_obstacle(new, state)

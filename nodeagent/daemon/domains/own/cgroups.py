@@ -61,7 +61,7 @@ class OwnDomain(PassiveDomain):
                 and run != self._runs.get(attempt)
                 and (path := self._list_paths(look.state).get(attempt))
             ):
-                self._tree.doubt(path)  # the kernel counts its OOM kills
+                self._tree.doubt(path)  # the cgroup is read again, because the kernel counts its OOM kills there
         self._runs = runs
         cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
         changed = frozenset[str]()

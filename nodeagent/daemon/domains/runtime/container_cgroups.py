@@ -65,7 +65,7 @@ def maybe_running(tree: CgroupTree, registry: Registry, cgroups: ContainerCgroup
             return True
         if made.stage is not Stage.CREATED or made.id in cgroups.by_id:
             return False
-        try:  # a created container without a cgroup may start as long as its pod has processes
+        try:  # while the pod has processes, a created container without a cgroup may still start
             pod = tree.read_foreign(str(Path(made.cgroup).parent))
         except CgroupError:
             return True

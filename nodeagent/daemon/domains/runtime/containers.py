@@ -272,7 +272,7 @@ class RuntimeDomain(PassiveDomain):
             self.exchange.look_again()
         if self.is_served:
             due = build_response(all_occupants, pool=pool)
-            # Updates in an answer change other containers, so the next turn follows soon.
+            # Updates in an answer change other containers, so the agent needs another turn soon.
             is_under_way = self.exchange.push(() if answered else due.answer.updates)
             waits = any(update.cpus for update in due.waiting)
             is_waiting = answered or waits or is_under_way or awaits_end(state.runtime)
@@ -285,7 +285,7 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def needs_every_turn(self) -> bool:
-        return self.is_served  # the runtime calls at any time, and observations don't show its calls
+        return self.is_served  # the runtime may call at any time, and no observation shows its calls
 
     @property
     def is_unsettled(self) -> bool:
@@ -410,7 +410,7 @@ class RuntimeDomain(PassiveDomain):
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Correct(key, id_, wanted):
                     cpus = self._memory.cgroups.cpus_of(id_)
-                    # A container on the CPUs of its creation only lacks the shared pool.
+                    # If a container is still on the CPUs of its creation, it only lacks the shared pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Refuse(key, id_, reason, is_first=True):

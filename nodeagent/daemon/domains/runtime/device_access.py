@@ -47,7 +47,8 @@ def find_device_access(
     for resource, answer in answers:
         try:
             part = decode_access(answer)
-            variables = dict(container_variables(((resource, answer),), own)) | variables  # the first resource wins
+            # if two resources set a variable, the first one counts
+            variables = dict(container_variables(((resource, answer),), own)) | variables
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"
         if part.cdi_devices and not takes_cdi:

@@ -137,7 +137,7 @@ class RuntimeExchange:
         """Set while every sent change shows in its cgroup."""
         self._pusher: threading.Thread | None = None
 
-    # Called in the connection's thread
+    # Methods called in the connection's thread
 
     def configure(self, runtime: Runtime, /) -> None:
         with self._lock:
@@ -200,7 +200,7 @@ class RuntimeExchange:
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    # Called in the deciding thread
+    # Methods called in the deciding thread
 
     @property
     def state(self) -> LinkState:
@@ -262,7 +262,7 @@ class RuntimeExchange:
             self._pusher.start()
         return bool(is_due or state.due or state.sent)
 
-    # Called in the pushing thread
+    # Methods called in the pushing thread
 
     def _push(self) -> None:
         try:

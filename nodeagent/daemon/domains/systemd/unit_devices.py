@@ -115,14 +115,14 @@ class UnitDevices:
         assert self._added is not None
         there, added = self._systemd.show(unit, until), self._added.get(unit, ())
         if there.load_state != LOADED and (there.load_state != NOT_FOUND or self._systemd.keeps(unit)):
-            self._applied[unit] = devices  # the added rules apply again once the unit is loaded
+            self._applied[unit] = devices  # systemd applies the added rules again when the unit is loaded
             return
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
         files, left_out = frozenset[DeviceFile](), None
         if there.load_state == LOADED and (own or there.is_closed):
             files, left_out = self._find_files(unit, devices)
-            # The unit's own rule for a file wins: systemd has one rule per file.
+            # If the unit has a rule of its own for a file, that rule stays: systemd has one rule per file.
             wanted = tuple(
                 f"{path} rw"
                 for path in sorted({file.path for file in files} - {rule.partition(" ")[0] for rule in own})
@@ -134,7 +134,7 @@ class UnitDevices:
         self._record(unit, wanted)
         self._numbered[unit] = files
         if left_out is not None:
-            raise left_out  # all other rules are in place
+            raise left_out  # the error is raised last, when all other rules are set
         self._applied[unit] = devices
 
     def _find_files(

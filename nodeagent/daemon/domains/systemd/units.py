@@ -59,7 +59,7 @@ class SystemdDomain(PassiveDomain):
             self._entries, self._sources = look.state.entries, look.sources
             self._paths = unit_paths((*look.state.pods_of_units(), *_pods_in(look.sources)))
         units = self._units_without_pod(look)
-        # While a manifest can't be read, a pod in it may pin these units.
+        # While a manifest can't be read, it may contain a pod that pins these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
@@ -90,7 +90,7 @@ class SystemdDomain(PassiveDomain):
         for unit, before in self._records.look().items():
             path = f"{UNITS_LEFT}/{unit}"
             there = observed.get(path)
-            if path not in self._left:  # its pod may have ended in this turn
+            if path not in self._left:  # the unit's pod may have ended in this turn
                 is_restored = any(
                     there.unit == before
                     for path, there in observed.items()

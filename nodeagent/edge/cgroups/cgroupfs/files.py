@@ -113,7 +113,7 @@ class CgroupFiles:
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                # the kernel returns lists of processes one page at a time, however much is requested
+                # the kernel returns a list of processes one page at a time, even if more bytes are requested
                 return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
             finally:
                 os.close(descriptor)
@@ -152,7 +152,7 @@ class CgroupFiles:
                     if err.errno not in _GONE:
                         raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
                 else:
-                    found[name] = sys.intern(text.decode())  # most cgroups have the same texts
+                    found[name] = sys.intern(text.decode())  # texts are shared, because most cgroups have the same ones
                     if name == "cgroup.controllers":
                         controllers = ["cgroup", *found[name].split()]
         finally:

@@ -86,7 +86,7 @@ class CgroupReadings:
         if "" in self._in_doubt_below:
             wanted += known
         else:
-            tops = self._in_doubt_below & known.keys()  # nothing is known below an unknown cgroup
+            tops = self._in_doubt_below & known.keys()  # below a cgroup that isn't known, no cgroup is known either
             if tops:
                 wanted += [path for path in known if _is_within_any(path, tops)]
             if self._changed_cpusets:
@@ -98,7 +98,7 @@ class CgroupReadings:
         for path in dict.fromkeys(wanted):
             before = known.get(path)
             if before is not None and path not in self._known:
-                continue  # it has just been read, below another new one
+                continue  # the cgroup has just been read, because a cgroup above it is new
             now = self._read(path)
             if now is None:
                 gone = [other for other in known if is_within(other, path)]

@@ -163,7 +163,8 @@ class CgroupTree:
             path: path below the root cgroup, or absolute.
         """
         directory = self.mount / path
-        if self._files.read(str(directory), "cgroup.controllers") is None:  # the root cgroup has the file, too
+        # even the root cgroup has cgroup.controllers
+        if self._files.read(str(directory), "cgroup.controllers") is None:
             return None
         found = ((attribute, self._files.read_value(str(directory), attribute)) for attribute in _OF_OTHERS)
         cpus = (self._files.read_ids(str(each), EFFECTIVE_CPUS, CpuSet) for each in (directory, *directory.parents))
@@ -221,7 +222,8 @@ class CgroupTree:
         Raises:
             CgroupError: the change failed, or the effective CPUs or memory nodes differ from those written.
         """
-        file = change.attribute.value if isinstance(change, SetAttribute) else ""  # a new controller adds files below
+        # enabling a controller adds files to the cgroups below
+        file = change.attribute.value if isinstance(change, SetAttribute) else ""
         self._readings.doubt(change.path, file)
         match change:
             case MakeCgroup(path, has_payload):
@@ -253,7 +255,7 @@ class CgroupTree:
             return known[1]
         attributes = self._parse_attributes(path, content[-len(Attribute) :])
         events = files.parse_numbers(path, "cgroup.events", texts.get("cgroup.events", ""))
-        # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless that process had already ended
+        # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless this process had already ended
         # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
         memory = files.parse_numbers(path, "memory.events", texts.get("memory.events", ""))
         group_kills = memory.get("oom_group_kill", 0)
@@ -264,7 +266,7 @@ class CgroupTree:
         elsewhere = CpuSet()
         is_container = Attribute.FALLBACK_CPUS.value in texts
         if self._has_partitions and is_populated and is_container and self._find_outside(path):
-            # CPUs may have come or gone meanwhile, so only the CPUs of a second reading count
+            # CPUs may have come or gone between these readings, so both values are read a second time
             cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
         observed = ObservedCgroup(
             path=path,
@@ -287,7 +289,7 @@ class CgroupTree:
         except CgroupValueError:
             for attribute, text in zip(Attribute, texts, strict=True):
                 if text is not None:
-                    self._files.parse(path, attribute, text)  # which names the file
+                    self._files.parse(path, attribute, text)  # this call raises an error that names the file
             raise
 
     def _find_outside(self, path: str) -> CpuSet:
@@ -436,7 +438,7 @@ class CgroupTree:
             raise make_error(f"read {file}", file, err) from err
 
 
-@lru_cache(maxsize=1024)  # many cgroups have the same values, which are then shared
+@lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same values
 def _parse_texts(texts: tuple[str | None, ...]) -> Attributes:
     return tuple(
         (attribute, parse_value(attribute, text))

@@ -181,7 +181,8 @@ class _Watching:
             with self.lock:
                 has_to_wake = self._drain()
             if has_to_wake:
-                self._wake()  # only after new cgroups are watched, so that the agent's scan doesn't miss a change
+                # the agent is woken only after new cgroups are watched, so that its scan doesn't miss a change
+                self._wake()
 
     def _drain(self) -> bool:
         """Handle all waiting events, and return whether to wake the agent."""
@@ -216,7 +217,7 @@ class _Watching:
             if is_wanted and name:
                 self._note(
                     self._root, _EVENTS
-                )  # no cgroup of the agent has changed, but the agent has to look at the other one
+                )  # none of the agent's cgroups has changed, but the agent has to look at the cgroup outside
             elif is_wanted:
                 self.changes = None
             return is_wanted
@@ -273,7 +274,7 @@ class _Watching:
 
     def _add_with_children(self, path: str) -> None:
         try:
-            self._add(path)  # before the scan, so that later children have their own events
+            self._add(path)  # the watch is added before the scan, so that later children cause events of their own
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as err:

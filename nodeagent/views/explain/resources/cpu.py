@@ -180,7 +180,7 @@ def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator
     manager, nodes = _find_manager(pod.before), [node.of(CpuHeadroom) for node in pod.nodes]
     layout, of = manager.layout, pod.format_class()
     wants = f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores"
-    # kubelet takes an average for the size of every core.
+    # kubelet uses the average size of cores instead of the size of each core.
     uneven = manager.picking.whole_cores and layout.core_size is None
     yield wants + (
         f": {_format_cores(layout, layout.online)}" if uneven else f" of {format_count(layout.per_core, 'CPU')}"
