@@ -28,6 +28,7 @@ CPU_VALUE = re.compile(r"[a-z0-9_/-]{1,40}")
 THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # a thread's id, and its start time in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
+SETTINGS = {"aslr", "transparentHugePages", "scheduler", "nice"}
 # printable ASCII in one line of the journal's header, with room for the names of a pod (253) and a container (63)
 IDENTIFIER = re.compile(r"[ -~]{0,400}")
 
@@ -55,6 +56,7 @@ class Order:
     groups: Sequence[int] = ()
     log_file: str | None = None
     grace_seconds: int = 30
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
             "identifier": IDENTIFIER.fullmatch(order.identifier) is not None,
             "argv": len(order.argv) > 0 and all(type(text) is str for text in order.argv),
             "env": all(type(text) is str for text in [*order.env, *order.env.values()]),
+            "settings": isinstance(order.settings, dict) and order.settings.keys() <= SETTINGS,
             "grace_seconds": type(order.grace_seconds) is int and 0 <= order.grace_seconds <= 2**31,
         }
         is_ours = order.cgroup is None if root is None else order.cgroup is not None and is_inside(order.cgroup, root)

@@ -10,14 +10,16 @@ import os
 import resource
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # the launcher itself reports the stages `fork` and `deadline`
-STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
+STAGES = ("fork", "deadline", "cgroup", "session", "output", "settings", "user", "cwd", "exec")
+POLICIES = {"batch": os.SCHED_BATCH, "fifo": os.SCHED_FIFO, "rr": os.SCHED_RR}
 
 
 @functools.cache
@@ -46,6 +48,9 @@ def become_process(order: Order, root: Path | None, journal: str, link: int) -> 
         reset_process()
         stage = "output"
         connect_output(order, root, journal)
+        stage = "settings"
+        if order.settings:
+            apply_settings(order.settings)
         stage = "user"
         if order.uid is not None or order.gid is not None or order.groups:
             os.setgroups(order.groups)
@@ -99,6 +104,28 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+
+
+def apply_settings(settings: Mapping[str, Any]) -> None:
+    """Apply settings to this process, whose command inherits them. The names are those of a profile in the agent's configuration."""
+    import ctypes  # noqa: PLC0415 - few containers have settings, and the launcher itself has none
+
+    def call(function: str, *values: int) -> int:
+        result = int(getattr(libc, function)(*map(ctypes.c_ulong, values)))
+        if result == -1:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if settings.get("aslr") is False:
+        call("personality", call("personality", 0xFFFFFFFF) | 0x0040000)  # the first call only asks; ADDR_NO_RANDOMIZE
+    if settings.get("transparentHugePages") is False:
+        call("prctl", 41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
+    if "nice" in settings:
+        os.setpriority(os.PRIO_PROCESS, 0, settings["nice"])
+    if "scheduler" in settings:
+        policy, _, priority = settings["scheduler"].partition(":")
+        os.sched_setscheduler(0, POLICIES[policy], os.sched_param(int(priority or 0)))
 
 
 def execute(order: Order) -> None:

@@ -12,8 +12,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import qos_class
+from nodeagent.core.model.quiet import ProcessSettings
 from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
-from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.actions import Launch, find_process_settings
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.runs import Runner
@@ -173,6 +174,34 @@ def test_a_start_whose_cgroup_is_not_fit_for_it_is_a_problem_and_tried_again(hos
     (cgroup / "cgroup.procs").touch()
     assert runner.launch(launch, config, str(host.launcher.root)) is None
     assert host.launcher.end_of(launch.run_id).exit_code == 0
+
+
+def test_a_setting_that_the_kernel_refuses_is_named(host: Host) -> None:
+    launch = first_attempt(pod_with("{name: c, command: [x]}"))
+    asked = replace(launch.entry.pod, process=ProcessSettings(scheduler="fifo:100", nice=19))
+    launch = replace(launch, entry=replace(launch.entry, pod=asked))
+    cgroup = host.launcher.directory / "cgroup" / launch.path / "payload"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").touch()
+    runner = Runner(host.launcher.client)
+    assert runner.launch(launch, Config(log_directory=str(host.logs)), str(host.launcher.root)) is None
+    runs = runner.look()
+    assert isinstance(runs, Mapping)
+    why = "settings: the process cannot have scheduler=fifo:100, nice=19: Invalid argument"
+    assert reason(runs[launch.run_id]) == why
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "shared", "scheduler"), [("2-3", "", "rr:1"), ("2-3", "0-1", None), ("", "0-1", None)]
+)
+def test_only_a_container_that_has_no_other_cpus_than_its_own_has_a_real_time_policy(
+    exclusive: str, shared: str, scheduler: str | None
+) -> None:
+    launch = first_attempt(pod_with("{name: c, command: [x]}"))
+    asked = replace(launch.entry.pod, process=ProcessSettings(scheduler="rr:1", nice=5))
+    placement = ContainerPlacement(CpuSet.parse(exclusive), CpuSet.parse(shared), NumaSet.of(0))
+    launch = replace(launch, entry=replace(launch.entry, pod=asked), placement=placement)
+    assert find_process_settings(launch, Config()) == ProcessSettings(scheduler=scheduler, nice=5)
 
 
 def test_a_pod_of_before_the_bound_on_its_strings_fails_to_start(host: Host) -> None:

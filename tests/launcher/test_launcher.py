@@ -112,6 +112,19 @@ def command_with_something_to_inherit() -> tuple[str, ...]:
     return (sys.executable, "-I", "-c", code, "nodeagent.launcher")
 
 
+def test_process_has_the_settings_that_were_asked_for_and_the_launcher_keeps_its_own(running: LauncherProcess) -> None:
+    asked = (("aslr", False), ("transparentHugePages", False), ("nice", 19), ("scheduler", "batch"))
+    seen = running.output_of("cat", "/proc/self/personality", "/proc/self/stat", "/proc/self/status", settings=asked)
+    personality, stat, *_ = seen.splitlines()
+    assert int(personality, 16) == 0x0040000
+    assert (stat.split()[18], stat.split()[40]) == ("19", str(os.SCHED_BATCH))
+    assert "THP_enabled:\t0\n" in seen
+    running.output.unlink()
+    personality, stat, *_ = running.output_of("cat", "/proc/self/personality", "/proc/self/stat").splitlines()
+    assert int(personality, 16) == 0
+    assert (stat.split()[18], stat.split()[40]) == (str(os.nice(0)), str(os.sched_getscheduler(0)))
+
+
 @root_only
 def test_process_can_be_killed_for_memory_though_the_launcher_can_not(running: LauncherProcess) -> None:
     assert running.process is not None
@@ -159,6 +172,8 @@ FAILURES: dict[str, tuple[StartStage, int, dict[str, Any]]] = {
     "no journal and no log file": (StartStage.OUTPUT, errno.ENOENT, {"log_file": None}),
     "log file's directory is a file": (StartStage.OUTPUT, errno.EEXIST, {"log_file": "{tmp}/garbage/log"}),
     "log file is a symlink": (StartStage.OUTPUT, errno.ELOOP, {"log_file": "{tmp}/link"}),
+    "settings that the kernel refuses": (StartStage.SETTINGS, errno.EINVAL, {"settings": (("scheduler", "fifo:100"),)}),
+    "settings that are none": (StartStage.SETTINGS, errno.EINVAL, {"settings": (("nice", "much"),)}),
     "user is no number": (StartStage.USER, errno.EINVAL, {"uid": "root"}),
     "user is out of bounds": (StartStage.USER, errno.EINVAL, {"uid": 2**40}),
     "NUL in an argument": (StartStage.EXEC, errno.EINVAL, {"argv": ("true", "a\0b")}),

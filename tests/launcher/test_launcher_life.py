@@ -456,7 +456,7 @@ def test_an_absent_launcher_is_an_error_with_a_way_out(tmp_path: Path, prepare: 
 def test_both_ends_agree(launcher: LauncherProcess) -> None:
     assert (server.PROTOCOL, clients.MAX_REQUEST_BYTES) == (protocol.PROTOCOL, protocol.MAX_REQUEST_BYTES)
     assert tuple(StartStage) == shim.STAGES
-    sent = json.loads(protocol.encode_start(launcher.request("run", "true")))
+    sent = json.loads(protocol.encode_start(launcher.request("run", "true", settings=(("nice", 1),))))
     assert sent.keys() - {"op"} == {field.name for field in dataclasses.fields(Order)}
     shown = {*Running.__struct_fields__, *Exited.__struct_fields__} - {"end"}
     kept = {field.name for field in dataclasses.fields(ProcessRecord)}

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.claims import ContainerClaim, PodClaim
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.quiet import QuietRequest
+from nodeagent.core.model.quiet import ProcessSettings, Profile, QuietRequest
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -146,6 +146,8 @@ class Pod(Struct, frozen=True, dict=True):
     """Annotation: the kernel balances no load over the pod's exclusive CPUs, provided that they are isolated from the host."""
     quiet: QuietRequest | None = None
     """Annotation: settings of the cores of the pod's exclusive CPUs while it runs."""
+    process: ProcessSettings = ProcessSettings()
+    """Annotation: settings of the process of each container, which replace those of the profile."""
     gives_back: bool = False
     """Annotation: while none of the pod's systemd units is active, other pods may get its CPUs and memory."""
     numa_node: int | None = None
@@ -182,6 +184,11 @@ class Pod(Struct, frozen=True, dict=True):
     def derived(self) -> dict[tuple[str, bool], object]:
         """Values that functions have derived from this pod and the gate PodLevelResources alone, by function and gate."""
         return {}
+
+    def resolve_process(self, profiles: tuple[tuple[str, Profile], ...]) -> ProcessSettings:
+        """Return the settings of the containers' processes, those of the profile included if there is one of its name."""
+        profile = None if self.quiet is None else dict(profiles).get(self.quiet.profile)
+        return self.process if profile is None else profile.process.overridden_by(self.process)
 
     def container(self, name: str) -> Container:
         return next(c for c in self.containers if c.name == name)

@@ -42,7 +42,7 @@ class QuietRequest(Struct, frozen=True):
 
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Settings of a job's process, by their names in a profile. None leaves a setting as the caller has it."""
+    """Settings of a process and its children, by their names in a profile. None leaves a setting as the caller or launcher has it."""
 
     aslr: bool | None = None
     """Whether addresses differ from run to run. True means the same as None."""
@@ -52,11 +52,19 @@ class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Scheduling policy, and its priority after a colon, such as `fifo:10`."""
     nice: int | None = None
 
+    def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
+        """Return these settings, with the other ones where they are set."""
+        return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
+
+    @property
+    def is_of_real_time(self) -> bool:
+        return self.scheduler is not None and self.scheduler.startswith(("fifo:", "rr:"))
+
 
 class Profile(Struct, frozen=True):
     settings: QuietSettings = QuietSettings()
     process: ProcessSettings = ProcessSettings()
-    """Settings of the process, for jobs only."""
+    """Settings of the processes of jobs and of containers with a command."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
     """Largest rates of a clean run by disturbance, where they differ from the node's."""
 

@@ -6,9 +6,12 @@ This module uses no launcher and no file. The caller passes the cgroups that are
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Container
+from nodeagent.core.model.quiet import ProcessSettings
 from nodeagent.core.model.state import NodeState, PodEntry, run_id
 from nodeagent.core.turn.world import World
 
@@ -98,6 +101,16 @@ def list_actions(
         ended_runs -= {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
     if ended_runs:
         yield Forget(tuple(sorted(ended_runs)))
+
+
+def find_process_settings(launch: Launch, config: Config) -> ProcessSettings:
+    """Return the settings of a container's process.
+
+    A real-time policy could starve others, so only containers that run on CPUs of their own have one.
+    """
+    settings = launch.entry.pod.resolve_process(config.profiles)
+    has_own_cpus = launch.placement.exclusive_cpus and not launch.placement.shared_cpus
+    return settings if has_own_cpus or not settings.is_of_real_time else replace(settings, scheduler=None)
 
 
 def list_stopping(entries: Iterable[PodEntry]) -> frozenset[str]:

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.state import Exit
-from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.actions import Launch, find_process_settings
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.reports.logs import pod_fields
 from nodeagent.daemon.turn.placements import placement_file
@@ -109,6 +109,7 @@ class Runner:
             identifier=f"{pod.name}/{container.name}",
             log_file=log_file,
             grace_seconds=pod.termination_grace_seconds,
+            settings=tuple(to_builtins(find_process_settings(launch, config)).items()),
         )
         size = len(encode_start(request))
         if size > MAX_REQUEST_BYTES:
@@ -169,6 +170,9 @@ def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
             return f"{failed.stage}: cannot run '{request.argv[0]}': {failed.message}"
         case StartStage.CWD:
             return f"{failed.stage}: cannot enter '{request.cwd}': {failed.message}"
+        case StartStage.SETTINGS:
+            settings = ", ".join(f"{name}={str(value).lower()}" for name, value in request.settings)
+            return f"{failed.stage}: the process cannot have {settings}: {failed.message}"
         case stage:
             return f"{stage}: {failed.message}"
 

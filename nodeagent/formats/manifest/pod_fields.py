@@ -24,6 +24,7 @@ from nodeagent.core.model.pod import (
     is_own_annotation,
 )
 from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
+from nodeagent.core.model.quiet import ProcessSettings, QuietRequest
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
     read_core_class,
@@ -183,11 +184,18 @@ class PodReader:
                 units[name] = read_unit(annotations, key)
             else:
                 counts[name] = read_exclusive_cpus(annotations, key)
+        quiet, process = read_request(annotations, pod_schema.QUIET)
+        if process != ProcessSettings() and not any(container.is_launched for container in pod.containers):
+            annotations.report(
+                pod_schema.QUIET,
+                "must not have settings of the process: no container of this pod has a command, which the agent would start",
+            )
         return replace(
             pod,
             is_isolated=is_isolated,
             numa_node=numa_node,
-            quiet=read_request(annotations, pod_schema.QUIET),
+            quiet=quiet,
+            process=process,
             gives_back=read_gives_back(annotations),
             core_class=core_class,
             preferred_core_class=preferred_core_class,
@@ -359,7 +367,8 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {f"{pod_schema.UNIT}/{c.name}": c.unit for c in pod.containers if c.unit}
     annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     annotations |= {pod_schema.WHILE_INACTIVE: pod_schema.GIVE_BACK} if pod.gives_back else {}
-    annotations |= {} if pod.quiet is None else {pod_schema.QUIET: format_request(pod.quiet)}
+    if pod.quiet is not None or pod.process != ProcessSettings():
+        annotations[pod_schema.QUIET] = format_request(pod.quiet or QuietRequest(), pod.process)
     annotations |= {} if pod.numa_node is None else {pod_schema.NUMA_NODE: str(pod.numa_node)}
     classes = {pod_schema.CORE_CLASS: pod.core_class, pod_schema.PREFERRED_CORE_CLASS: pod.preferred_core_class}
     annotations |= {key: name for key, name in classes.items() if name is not None}

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from nodeagent.core.model.quiet import ProcessSettings, QuietRequest, QuietSettings
@@ -20,6 +21,8 @@ NICE_RANGE = (-20, 19)
 _GOVERNOR = re.compile(r"[a-z][a-z0-9_]{0,14}")
 _FREQUENCY = re.compile(r"([0-9]{1,5})(?:\.([0-9]{1,3}))?(MHz|GHz)")
 _MAX_LATENCY_US = 1_000_000
+_UNCHANGED = ProcessSettings()
+_NUMBER = re.compile(r"-?[0-9]{1,3}")
 _MAX_TEXT = 1000
 _BOOLEANS = {"true": True, "false": False}
 
@@ -72,11 +75,15 @@ _FORMATS: Mapping[str, str] = {
 """Unit of each setting, in the order of the attributes of `QuietSettings`."""
 
 
-def read_request(annotations: Fields, key: str) -> QuietRequest | None:
-    """Read an annotation: a profile's name, settings such as `boost=false`, or both. None means that it requests nothing."""
+def read_request(annotations: Fields, key: str) -> tuple[QuietRequest | None, ProcessSettings]:
+    """Read an annotation: a profile's name, settings such as `boost=false`, or both.
+
+    Returns:
+        The request for the cores, and the settings of the processes. A request of None means that the cores stay as they are.
+    """
     text = annotations.string(key)
     if text is None or text == "none":
-        return None
+        return None, _UNCHANGED
     words = [word.strip() for word in text[:_MAX_TEXT].split(",")]
     profile = words.pop(0) if "=" not in words[0] else ""
     given: dict[str, object] = {}
@@ -84,22 +91,24 @@ def read_request(annotations: Fields, key: str) -> QuietRequest | None:
         name, equals, value = word.partition("=")
         if not equals or name in given:
             annotations.report(key, "must be a profile, and settings such as idleLatency=5us, each once", word)
-        given[name] = _BOOLEANS.get(value, value)
+        is_number = name == "nice" and _NUMBER.fullmatch(value)
+        given[name] = int(value) if is_number else _BOOLEANS.get(value, value)
     if len(text) > _MAX_TEXT or (profile and not PROFILE_NAME.fullmatch(profile)):
         annotations.report(key, f"the profile {PROFILE_RULE}", text)
     findings = Findings("")
     fields = fields_of(given, findings)
-    settings = read_settings(fields)
+    settings, process = read_settings(fields), read_process_settings(fields)
     fields.close()
     for finding in findings.all():
         annotations.report(key, f"{finding.field} {finding.allowed}", text)
-    return QuietRequest(profile, settings)
+    is_of_process = not profile and settings == QuietSettings() and process != _UNCHANGED
+    return None if is_of_process else QuietRequest(profile, settings), process
 
 
-def format_request(request: QuietRequest) -> str:
-    """Format a request as the annotation's text."""
-    texts = {True: "true", False: "false"}
-    words = [f"{name}={texts.get(value, value)}" for name, value in format_settings(request.settings).items()]
+def format_request(request: QuietRequest, process: ProcessSettings = _UNCHANGED) -> str:
+    """Format a request, and settings of the processes, as the annotation's text."""
+    settings = format_settings(request.settings) | to_builtins(process)
+    words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in settings.items()]
     return ", ".join([request.profile] * bool(request.profile) + words) or "none"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -40,6 +40,7 @@ class StartStage(StrEnum):
     CGROUP = "cgroup"
     SESSION = "session"
     OUTPUT = "output"
+    SETTINGS = "settings"
     USER = "user"
     CWD = "cwd"
     EXEC = "exec"
@@ -74,6 +75,7 @@ class StartRequest(Struct, frozen=True):
     groups: tuple[int, ...] = ()
     log_file: str | None = None  # file that gets the output if there is no journal
     grace_seconds: int = 30  # time between SIGTERM and SIGKILL when the launcher itself has to stop
+    settings: tuple[tuple[str, Any], ...] = ()  # settings of the process by their names in a profile
 
 
 class Returned(Struct, frozen=True):
@@ -154,7 +156,9 @@ def encode_hello() -> bytes:
 
 def encode_start(request: StartRequest) -> bytes:
     names = ("id", "cgroup", "argv", "cwd", "uid", "gid", "groups", "identifier", "log_file", "grace_seconds")
-    return _encode("start", {name: getattr(request, name) for name in names} | {"env": dict(request.env)})
+    fields = {name: getattr(request, name) for name in names} | {"env": dict(request.env)}
+    # A launcher from before an upgrade knows no settings.
+    return _encode("start", fields | ({"settings": dict(request.settings)} if request.settings else {}))
 
 
 def encode_list(since: str = "", after: str = "") -> bytes:

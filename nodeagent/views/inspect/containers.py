@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from nodeagent.core.admission.node_rules import NodeRules, count_lacking_cpus, isolation
 from nodeagent.core.cgroups.closing import Closing
@@ -21,6 +21,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind
 from nodeagent.core.model.pod_resources import container_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.model.quiet import ProcessSettings
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.turn.lifecycle import next_start_at_ms
@@ -76,6 +77,11 @@ class ContainerView(Struct, frozen=True):
         return None if self.cgroup is None else (self.view.observed.cgroups or {}).get(cpuset_path(self.path))
 
     @property
+    def process_settings(self) -> ProcessSettings:
+        """Settings of the container's process at its next start."""
+        return self.entry.pod.resolve_process(self.view.node.config.profiles)
+
+    @property
     def process_count(self) -> int | None:
         """Number of the container's processes. None means unknown."""
         if self.view.observed.cgroups is None:
@@ -119,6 +125,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
         "processes": observed.process_count,
         "promised": promised_fields(held, container.name),
         "restarts": status.restarts,
+        "settings": to_builtins(observed.process_settings) if container.is_launched else {},
         "starved": observed.is_starved,
         "state": _describe_state(observed),
         "unit": container.unit or None,
@@ -286,6 +293,15 @@ def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | 
     if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:
         notes.append("processes are left after its main process has ended")
     notes += _list_missing_isolation(observed, level)
+    settings = observed.process_settings
+    if observed.entry.is_active and settings != ProcessSettings() and not observed.container.is_launched:
+        notes.append(
+            "no settings of the process: only processes that the agent starts have them, so containers with a command"
+        )
+    elif observed.entry.is_active and settings.is_of_real_time and level is not Isolation.CONTAINER:
+        notes.append(
+            f"without the scheduling policy {settings.scheduler}, which only containers with CPUs of their own have"
+        )
     root = (observed.view.observed.cgroups or {}).get("")
     if observed.entry.is_active and root is not None and not observed.entry.is_requested_per_container:
         notes += _list_unlimited_hugepages(observed, root.controllers)

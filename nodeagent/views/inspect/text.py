@@ -476,6 +476,7 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         *container.get("further", {}).items(),
         ("state", f"{format_state(container, at_ms)}, {format_count(container['restarts'], 'restart')}"),
         ("process", processes or "unknown"),
+        *([("settings", _format_settings(container))] if container["settings"] else []),
         ("allocated", f"{cpus}{classes}{mems}"),
     ]
     if there is not None:
@@ -499,6 +500,10 @@ def _format_container(container: Document, at_ms: int) -> list[tuple[str, str]]:
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in list_remarks(container, at_ms))]
+
+
+def _format_settings(container: Document) -> str:
+    return ", ".join(f"{name}={str(value).lower()}" for name, value in container["settings"].items())
 
 
 _WIDE_HEADING = (

@@ -22,7 +22,7 @@ from nodeagent.core.model.pod import (
     qos_class,
 )
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.quiet import QuietRequest, QuietSettings
+from nodeagent.core.model.quiet import ProcessSettings, Profile, QuietRequest, QuietSettings
 from nodeagent.formats.manifest.pod_manifest import (
     ManifestPod,
     RefusedPod,
@@ -567,8 +567,45 @@ def test_a_pod_asks_to_be_near_devices_and_a_container_to_be_near_others() -> No
 )
 def test_a_pod_asks_for_quiet_cores(value: str, expected: QuietRequest | None) -> None:
     pod = accepted(annotated(f'nodeagent.io/quiet: "{value}"')).pod
-    assert pod.quiet == expected
+    assert (pod.quiet, pod.process) == (expected, ProcessSettings())
     assert pod_from_document(pod_to_document(pod)) == pod
+
+
+@pytest.mark.parametrize(
+    ("value", "cores", "process"),
+    [
+        ("aslr=false, nice=-5", None, ProcessSettings(aslr=False, nice=-5)),
+        ("fast, scheduler=fifo:10", QuietRequest("fast"), ProcessSettings(scheduler="fifo:10")),
+        (
+            "boost=false, transparentHugePages=false",
+            QuietRequest("", QuietSettings(boost=False)),
+            ProcessSettings(transparent_huge_pages=False),
+        ),
+    ],
+)
+def test_a_pod_asks_for_settings_of_its_processes(
+    value: str, cores: QuietRequest | None, process: ProcessSettings
+) -> None:
+    launched = "containers: [{name: web, command: [run]}, {name: entered}]"
+    pod = accepted(annotated(f'nodeagent.io/quiet: "{value}"', launched)).pod
+    assert (pod.quiet, pod.process) == (cores, process)
+    assert pod_from_document(pod_to_document(pod)) == pod
+    (found,) = refused(annotated(f'nodeagent.io/quiet: "{value}"'))
+    assert "must not have settings of the process: no container of this pod has a command" in found
+
+
+def test_settings_of_a_profile_are_for_its_processes_where_the_pod_says_nothing_else() -> None:
+    profiles = (("fast", Profile(process=ProcessSettings(aslr=False, nice=5))),)
+    launched = "containers: [{name: web, command: [run]}]"
+    asked = {
+        "fast": ProcessSettings(aslr=False, nice=5),
+        "fast, nice=-1, aslr=true": ProcessSettings(aslr=True, nice=-1),
+        "slow": ProcessSettings(),
+        "none": ProcessSettings(),
+    }
+    for value, expected in asked.items():
+        pod = accepted(annotated(f'nodeagent.io/quiet: "{value}"', launched)).pod
+        assert pod.resolve_process(profiles) == expected
 
 
 @pytest.mark.parametrize(
@@ -585,6 +622,10 @@ def test_a_pod_asks_for_quiet_cores(value: str, expected: QuietRequest | None) -
         ("minFrequency=3GHz, maxFrequency=2GHz", "minFrequency must not be above maxFrequency, 2000MHz"),
         ("governer=powersave", "governer unknown field, did you mean governor?"),
         ("quiet" * 300, "must be a name"),
+        ("scheduler=fifo:50", "scheduler must be batch, or fifo or rr with a priority from 1 to 49"),
+        ("nice=20", "nice must be"),
+        ("nice=fast", "nice must be"),
+        ("aslr=1", "aslr must be true or false"),
     ],
 )
 def test_nothing_else_is_quiet(value: str, why: str) -> None:

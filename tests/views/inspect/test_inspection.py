@@ -16,6 +16,7 @@ from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, Host
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
+from nodeagent.core.model.quiet import ProcessSettings
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.reservation import ReservedRoom
 from nodeagent.core.model.state import ContainerStatus, Phase
@@ -94,6 +95,24 @@ def test_text_is_as_agreed_on(name):
     assert documents()[name] == golden.read_text(), f"if the new text is better, put it into {golden}"
 
 
+SETTINGS = {"aslr": False, "scheduler": "fifo:10"}
+
+
+def test_settings_of_a_process_are_shown_and_it_is_said_who_has_none_of_them():
+    asked = ProcessSettings(aslr=False, scheduler="fifo:10")
+    containers = (app("own", cpu="2"), app("shares", cpu="500m"), app("entered", cpu="1", command=()))
+    document = inspect_node(World().add(pod("web", *containers, process=asked)).view())
+    json_schema.check(document, "inspection")
+    settings = {name: container_of(document, name)["settings"] for name in ("own", "shares", "entered")}
+    assert settings == {"own": SETTINGS, "shares": SETTINGS, "entered": {}}
+    text = render_in_full(document)
+    assert "settings   aslr=false, scheduler=fifo:10\n" in text
+    notes = {name: " ".join(container_of(document, name)["notes"]) for name in settings}
+    assert "scheduling policy" not in notes["own"]
+    assert "without the scheduling policy fifo:10, which only containers with CPUs of their own have" in notes["shares"]
+    assert "no settings of the process: only processes that the agent starts have them" in notes["entered"]
+
+
 def test_reservations_pass_through_the_local_api_and_are_as_the_schema_says():
     view = replace(idle().view(), reservations=RESERVED)
     read = ViewReader()(JsonValue(json.loads(json.dumps(view_document(view)))))
@@ -162,8 +181,8 @@ def test_document_is_plain_and_its_names_are_stable():
     assert sorted(container_of(document)) == [
         "cgroup", "closedToHost", "coreClasses", "degraded", "devices", "differs", "effective", "exit",
         "hadCPUs", "isolation", "kind", "lastExit",
-        "name", "near", "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "starved", "state", "unit",
-        "whyShared",
+        "name", "near", "notes", "oomKills", "partition", "pid", "places", "processes", "promised", "restarts", "settings", "starved",
+        "state", "unit", "whyShared",
     ]  # fmt: skip
     assert sorted(container_of(document)["effective"]) == [
         "cpus",
