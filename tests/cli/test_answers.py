@@ -76,6 +76,7 @@ FAILING: dict[str, tuple[str, ...]] = {
     "capture": ("--root", NOWHERE),
     "check": ("--root", NOWHERE),
     "config validate": (NOWHERE,),
+    "config reload": ("--socket", f"{NOWHERE}/s"),
     "config show": (NOWHERE,),
     "config migrate-from-kubelet": (NOWHERE,),
     "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
@@ -185,7 +186,7 @@ def test_what_is_not_there_is_named_with_the_next_step(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = run(command, *FAILING[command])
     asked_of_the_agent = dict.fromkeys(
-        ("interference", "probe", "cpus", "delete", "unpin", "retry", "queue", "reserve"), EXIT_AWAY
+        ("interference", "probe", "cpus", "delete", "unpin", "retry", "queue", "reserve", "config reload"), EXIT_AWAY
     )
     assert (status, out) == ((asked_of_the_agent | {"exec": 125, "job": 125}).get(command, 1), "")
     assert NOWHERE in err

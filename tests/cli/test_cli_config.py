@@ -77,7 +77,7 @@ def test_validate_warns_of_reserved_cpus_that_halve_cores_of_the_machine(
 ) -> None:
     file = written(tmp_path, "")
     warning = (
-        "CPUs 0 are reserved, but their siblings 4 are not: full-pcpus-only never allocates these exclusively, "
+        "reservedSystemCPUs has 0 without the siblings 4: full-pcpus-only never allocates these exclusively, "
         'because it gives whole cores; reservedSystemCPUs: "0,4" in the configuration'
     )
     for reserved, option, warned in (("0", "1", True), ("0", "false", False), ("0,4", "true", False)):

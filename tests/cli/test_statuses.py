@@ -19,6 +19,7 @@ SWEEP = {
     AWAY: (
         f"inspect {HERE}", f"inspect web {HERE}", f"interference {HERE}", f"interference web {HERE}", f"probe web {HERE}",
         "config validate --running c.yaml --socket s", "capture --config c.yaml --socket s", f"cpus web {HERE}",
+        "config reload c.yaml --socket s",
         "queue --socket s", "reserve --list --socket s", "reserve --cpus 2 --for 1h --socket s", f"apply ok.json --wait {HERE}",
         f"delete web --wait {HERE}", f"unpin db --wait {HERE}", "retry web --socket s", f"release web {HERE}",
         "explain web --socket s", "explain -f ok.json --socket s", "simulate -f ok.json --socket s",

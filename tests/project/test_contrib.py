@@ -238,6 +238,15 @@ def test_the_dashboard_is_one_that_grafana_can_lay_out() -> None:
     assert [variable["name"] for variable in dashboard()["templating"]["list"]] == ["datasource", "instance"]
 
 
+def test_a_stack_counts_nothing_twice() -> None:
+    """Whole cores are among the free CPUs, and tasks that all wait (full) are among those of which some wait."""
+    for panel in dashboard()["panels"]:
+        asked = " ".join(target["expr"] for target in panel.get("targets", ()))
+        stacking = panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {}).get("stacking", {})
+        if "nodeagent_free_whole_cores" in asked or "_pressure_seconds_total" in asked:
+            assert stacking["mode"] == "none", panel["title"]
+
+
 def test_the_dashboard_is_kept_as_json_prints_it() -> None:
     """So that what Grafana exports can be compared."""
     path = CONTRIB / "grafana" / "nodeagent.json"

@@ -65,7 +65,7 @@ _OK, _NOTE, _WARNING = Level.OK, Level.NOTE, Level.WARNING
 _RULES = (
     _Rule(
         "thp", THP, lambda text: _chosen(text) == "always",
-        "transparent huge pages are {}: the kernel compacts memory while a process waits for its allocation, unlike in every run",
+        "transparent huge pages are {}: the kernel compacts memory during an allocation, whose time then differs from run to run",
         "transparent huge pages are {}: only programs that ask for them get them", (_NOTE, _WARNING), _WRITE, "madvise", _chosen,
     ),
     _Rule(

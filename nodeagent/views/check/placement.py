@@ -114,7 +114,7 @@ def check_reserved_cpus(facts: NodeFacts) -> CheckResult:
             if facts.gives_whole_cores
             else "pods on these share a core with the host"
         )
-        why = f"CPUs {reserved} are reserved, but their siblings {whole - reserved} are not: {effect}"
+        why = f"reservedSystemCPUs has {reserved} without the siblings {whole - reserved}: {effect}"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
     used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
     if used_up:

@@ -26,7 +26,6 @@ from nodeagent.views.topology.parts import (
 )
 from nodeagent.views.wording.columns import format_rows
 
-_MAX_LABEL = 44
 _SGR = {RESERVED: "33", SHARED: "32"}
 _SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
 """ECMA-48 colours of pods, in turn. Marks distinguish owners with the same colour."""
@@ -160,14 +159,12 @@ def _format_legend(cells: _CpuFormatter, width: int) -> list[str]:
     if not cells.marks:
         return []
     lines = ["", "owners"]
-    label_width = min(_MAX_LABEL, max(map(len, cells.marks)))
     mark_width = max(map(len, cells.marks.values()))
-    for label, mark in cells.marks.items():
-        cpus = CpuSet.from_ids(cpu for cpu, name in cells.owner.items() if name == label)
-        short = label if len(label) <= label_width else label[: label_width - 1] + "…"
-        name = f"{mark:<{mark_width}}  {short:<{label_width}}"
-        first, *rest = _wrap(f"  {name}  ", str(cpus), width)
-        lines += [first.replace(name.rstrip(), cells.paint(label, name.rstrip()), 1), *rest]
+    cpus = {label: CpuSet.from_ids(cpu for cpu, name in cells.owner.items() if name == label) for label in cells.marks}
+    rows = [(f"{mark:<{mark_width}}  {label}", str(cpus[label])) for label, mark in cells.marks.items()]
+    for label, (first, *rest) in zip(cells.marks, format_rows(rows, width - 2), strict=True):
+        name = first[: first.rindex("  ")].rstrip()
+        lines += [f"  {cells.paint(label, name)}{first[len(name) :]}", *(f"  {line}" for line in rest)]
     return lines
 
 

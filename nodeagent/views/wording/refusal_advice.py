@@ -1,5 +1,6 @@
 """Advice for an operator about a refused pod, by reason. The decision, its reason and its message are kubelet's."""
 
+import re
 from collections.abc import Iterable
 
 from nodeagent.core.model.refusals import (
@@ -83,6 +84,8 @@ _UNALIGNED_ADVICE = (
     "with full-pcpus-only a container needs whole cores: request a number of CPUs that whole cores have (`nodeagent topology` shows the "
     "cores); it doesn't help to end other pods"
 )
+_OF_NODE = re.compile(r"requested: (\d+), used: \d+, capacity: (\d+)$")
+"""End of kubelet's message on too little of a resource on the whole node."""
 ADVISED_REASONS = frozenset(_ADVICE)
 """Reasons with their own advice. Other reasons, which name a resource, have general advice."""
 
@@ -125,5 +128,9 @@ def advise_next_step(reason: str, pod: str, message: str = "") -> str:
         if resource != reason
         else "change the manifest"
     )
-    advice = _UNALIGNED_ADVICE if _UNALIGNED in message else _ADVICE.get(reason, default)
+    amounts = _OF_NODE.search(message) if reason in {"OutOfcpu", "OutOfmemory"} else None
+    if amounts is not None and int(amounts[1]) > int(amounts[2]):  # even an empty node has too little
+        advice = default
+    else:
+        advice = _UNALIGNED_ADVICE if _UNALIGNED in message else _ADVICE.get(reason, default)
     return f"{advice}; {_RETRY_ADVICE}".format(pod=pod)

@@ -212,7 +212,7 @@ CASES = [
     Case("configuration", "failure", "f:1: a; f:2: b", facts(placement=None, config_problem="f:1: a\nf:2: b", config_command="nodeagent config validate f"), "nodeagent config validate f"),
     Case("reserved-cpus", "ok", "0,4: whole cores on NUMA node 0"),
     Case("reserved-cpus", "ok", "no CPU is allocated exclusively", facts(placement=Placement())),
-    Case("reserved-cpus", "warning", "CPUs 0 are reserved, but their siblings 4 are not", facts(placement=Placement("static", reserved_system_cpus=CpuSet.of(0))), 'reservedSystemCPUs: "0,4"'),
+    Case("reserved-cpus", "warning", "reservedSystemCPUs has 0 without the siblings 4: ", facts(placement=Placement("static", reserved_system_cpus=CpuSet.of(0))), 'reservedSystemCPUs: "0,4"'),
     Case("reserved-cpus", "warning", "all CPUs of NUMA node 0", facts(placement=Placement("static", reserved_system_cpus=CpuSet.parse("0-1,4-5"))), "reservedSystemCPUs"),
     Case("reserved-cpus", "unknown", "the configuration is missing", facts(placement=None)),
     Case("reserved-cpus", "unknown", "the configuration is invalid", facts(placement=None, config_problem="f:1: a")),

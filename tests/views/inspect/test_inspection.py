@@ -857,6 +857,17 @@ def test_a_pod_alone_is_shown_as_among_all_others():
         assert alone["node"] == among["node"]
 
 
+@pytest.mark.parametrize("used", [0, 4000])
+@pytest.mark.parametrize(("requested", "waits"), [(7000, True), (8000, False)])
+def test_what_an_empty_node_has_not_is_not_told_to_wait_for_other_pods(requested: int, used: int, waits: bool) -> None:
+    text = advise_next_step(
+        "OutOfcpu",
+        "default/p",
+        f"Node didn't have enough resource: cpu, requested: {requested}, used: {used}, capacity: 7000",
+    )
+    assert ("end a pod" in text, "request less cpu" in text) == (waits, True)
+
+
 def test_cpus_that_whole_cores_never_have_are_not_told_to_wait_for_other_pods() -> None:
     """With whole cores of two, 3 CPUs are refused however many are free, and 2 or 4 are not."""
     node = build(topology_from_spec("1s.4c.2t"), Placement("static", (("full-pcpus-only", "true"),), CpuSet.of(0, 4)))

@@ -120,10 +120,15 @@ def test_marks_are_different_and_explained(owners: int) -> None:
     assert {label for _, label, *_ in rows} == set(owner.values())
 
 
-def test_long_labels_are_shortened() -> None:
-    text = render_topology(machine(1, 1, 1, 2, 1), {0: "n" * 200, 1: "shared"})
-    assert "…" in text
-    assert max(map(len, text.splitlines())) <= 80
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_long_labels_are_whole(width: int) -> None:
+    owner = {n: f"default/a-service-with-quite-a-long-name-{n:03} app" for n in range(2)}
+    text = render_topology(machine(1, 1, 1, 2, 1), owner, width)
+    assert max(map(len, text.splitlines())) <= width
+    legend = text.partition("\nowners\n")[2]
+    assert ("\n  B " in legend, len(legend.splitlines()) == 2) == (True, width >= 80)
+    words = "".join(re.sub(r"  [01]$", "", line).strip() for line in legend.splitlines()).replace(" ", "")
+    assert all(label.replace(" ", "") in words for label in owner.values())
 
 
 def test_what_has_no_place_in_the_drawing() -> None:
