@@ -97,7 +97,7 @@ def _run_words(words: list[str]) -> int:
 
 
 def _find_exit_status(err: NodeAgentError) -> int:
-    """Return the exit status of an error: its own, or else the one of its cause."""
+    """Return the exit status of an error: its own status, or else the status of its cause."""
     from nodeagent.edge.transport.local_api_client import ApiUnavailable
 
     causes: list[BaseException] = [err]

@@ -27,7 +27,7 @@ COMMANDS = {
     "exec": "run a command in a container's cgroup",
     "cpus": "print the CPUs or memory nodes of a container in the form that other tools read",
     "job": "run a command with CPUs and memory of its own, which are released when it ends",
-    "queue": "list the jobs that run, those that wait for room, and the reservations",
+    "queue": "list running jobs, waiting jobs and reservations",
     "reserve": "keep CPUs and memory free for one user's jobs during a time",
     "report": "compare reports of runs, and rank the differences",
     "pin": "give a systemd service, scope or slice its own CPUs and memory nodes",

@@ -1,4 +1,4 @@
-"""Document and text of `nodeagent queue`: the jobs that run, those that wait, in order, and the reservations."""
+"""Document and text of `nodeagent queue`: running jobs, waiting jobs in order, and reservations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -48,11 +48,11 @@ class ShownReservation(Struct, frozen=True):
 def describe_queue(
     jobs: Sequence[ShownJob], endless: Sequence[ShownJob], reservations: Sequence[ShownReservation], at_ms: int
 ) -> Document:
-    """Return the document of all jobs, those that run first, and of the reservations.
+    """Return the document of all jobs, starting with running jobs, and of the reservations.
 
     Args:
         jobs: the jobs.
-        endless: the jobs without time limits that hold what the first job with an unknown start needs. Empty means that other pods do.
+        endless: the jobs without time limits that hold what the first job with an unknown start needs. Empty means that other pods hold it.
         reservations: the reservations, in the order of their begins.
         at_ms: the time of the answer, in milliseconds since the epoch.
     """
@@ -95,7 +95,7 @@ def _describe_job(job: ShownJob, endless: Sequence[ShownJob]) -> Document:
         elif endless:
             unknown = f"PID {endless[0].pid}'s job has no time limit"
         else:
-            unknown = "pods that aren't jobs hold what it or a job before it needs"
+            unknown = "pods that aren't jobs hold resources that this job or an earlier job needs"
     return {
         "name": job.pod.full_name,
         "uid": job.pod.uid,

@@ -48,7 +48,7 @@ def format_report(
 
 
 def measure_remote_bytes(location: JobLocation, usage: JobUsage) -> int | None:
-    """Return the job's bytes on nodes other than those of its CPUs. None means unknown."""
+    """Return the job's memory in bytes on NUMA nodes without any of its CPUs. None means unknown."""
     return remote_bytes(usage.usage, location.nodes)
 
 

@@ -596,9 +596,7 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     assert (status, err) == (3, "")
     assert "default/web" in out
     words = " ".join(out.split())
-    assert (
-        f"the configuration is invalid, so this uses the one that the agent last ran with: {wrong}:1: cpuMan" in words
-    )
+    assert f"the configuration is invalid, so the agent's last valid configuration is used: {wrong}:1: cpuMan" in words
     assert "and 1 more (all errors: nodeagent config validate)" in words
     assert "cpuManagerPolicy" in failed(run("inspect", "--config", str(wrong), *socket), status=3), (
         "what was named counts"
@@ -693,7 +691,7 @@ def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path
     assert (status, err) == (3, "")
     assert "the capture has no agent" in out
     assert "no pods\n" in out
-    assert "cgroups: the capture has none to compare with" in out
+    assert "cgroups: the capture has no cgroups to compare with" in out
     assert not re.search("systemctl|manifest directory|run as root", out + err)
 
 

@@ -95,7 +95,7 @@ def test_several_jobs_without_limits_can_be_in_the_way_together() -> None:
 
 def test_a_start_that_no_job_delays_is_delayed_by_other_pods() -> None:
     (job,) = describe_queue((shown("never", waits=True),), (), (), NOW_MS)["jobs"]
-    assert job["startUnknown"] == "pods that aren't jobs hold what it or a job before it needs"
+    assert job["startUnknown"] == "pods that aren't jobs hold resources that this job or an earlier job needs"
 
 
 def test_a_job_behind_those_whose_starts_are_worked_out_says_so() -> None:

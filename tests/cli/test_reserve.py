@@ -75,9 +75,11 @@ def test_it_asks_for_now_by_default_and_for_any_day() -> None:
 
 
 def test_a_refusal_has_its_own_status() -> None:
-    done = AgentModel(refuses="jobs/one may still hold what it needs then").run("--cpus", "1", "--for", "1h")
+    done = AgentModel(refuses="jobs/one may still hold its resources at that time").run("--cpus", "1", "--for", "1h")
     assert done.returncode == 4
-    assert done.stderr.startswith("nodeagent: nothing is reserved: jobs/one may still hold what it needs then\nhint: ")
+    assert done.stderr.startswith(
+        "nodeagent: nothing is reserved: jobs/one may still hold its resources at that time\nhint: "
+    )
 
 
 def test_it_lists_and_cancels() -> None:

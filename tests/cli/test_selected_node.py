@@ -98,7 +98,7 @@ def test_inspect_of_a_copy_says_so_shows_what_was_promised_and_advises_nothing(
         out, err = capfd.readouterr()
         assert err == ""
         assert "agent      this is a copy of its saved state of 2023-11-14 22:13:20 UTC\n" in out
-        assert "cgroups: the copy has none, so nothing was compared: CPUS and MEMS are the" in out
+        assert "cgroups: the copy has no cgroups, so nothing was compared: CPUS and MEMS show" in out
         (row,) = [line.split() for line in out.splitlines() if line.startswith("  app ")]
         assert "1,5" in row
         assert "systemctl" not in out

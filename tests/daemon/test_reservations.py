@@ -163,7 +163,7 @@ def test_what_is_in_the_way_of_a_reservation_refuses_it(served: Daemon, owners: 
     assert "OutOfcpu" in reserve(served, "a", 8, 9 * HOUR)["refused"]
     assert reserve(served, "a", 4, HOUR + MINUTE)["reservation"]["name"] == "a"
     assert "reservation a may still hold" in reserve(served, "b", 1, HOUR + 2 * MINUTE)["refused"]
-    assert "reservation a needs the same room" in reserve(served, "b", 1, 30 * MINUTE)["refused"]
+    assert "reservation a needs the same resources" in reserve(served, "b", 1, 30 * MINUTE)["refused"]
     assert reserve(served, "b", 1, 30 * MINUTE, 20 * MINUTE)["reservation"]["name"] == "b"
     with pytest.raises(ApiError, match="there is a reservation b already"):
         reserve(served, "b", 1, 30 * MINUTE)

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a manifest, - for stdin, or a directory of manifests; can be repeated; one copy is all their pods together",
     )
     made["capacity"].add_argument(
-        "--config", type=NamedFile, metavar="FILE|-", help="the configuration of nodes whose file has none"
+        "--config", type=NamedFile, metavar="FILE|-", help="configuration for nodes whose file has no configuration"
     )
 
 

@@ -150,7 +150,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         dest="settings",
         action="append_const",
         const="boost=false",
-        help="no frequencies of its cores above the nominal one, while it runs",
+        help="keep its cores at or below the nominal frequency while it runs",
     )
     parser.add_argument(
         "--threads-per-core",

@@ -137,6 +137,6 @@ def _find_main_name(options: argparse.Namespace) -> str:
             known = [name.removesuffix(".service") for name in list_unit_names() if UNIT_NAME.fullmatch(name)]
         raise PinError(
             f"there is no unit {unit}{suggest_nearest(unit.removesuffix('.service'), known)}",
-            hint="`systemctl list-unit-files` lists the units; --allow-missing pins one that systemd gets to know later",
+            hint="`systemctl list-unit-files` lists the units; --allow-missing pins a unit that systemd doesn't know yet",
         )
     return found.id if found.load_state == LOADED else unit

@@ -1,4 +1,4 @@
-"""`nodeagent queue`: lists the jobs that run, those that wait, with the latest time at which each starts, and the reservations."""
+"""`nodeagent queue`: lists running jobs, waiting jobs with their latest start, and reservations."""
 
 import argparse
 import sys

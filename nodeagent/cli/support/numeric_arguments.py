@@ -51,7 +51,7 @@ def time_span(text: str) -> float:
 
 
 def begin_of_span(text: str) -> datetime:
-    """Parse a time of the local clock. One without a day is the next one that the clock will show, and `now` is now.
+    """Parse a time of the local clock. A time without a day is the next such time, and `now` is the current time.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a time.

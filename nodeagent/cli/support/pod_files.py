@@ -57,9 +57,8 @@ def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
 
 
 def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests for decisions only, and report on stderr what these don't depend on; see `read_pod_files`.
-
-    Of each workload, such as a Deployment, its template is one pod.
+    """Read manifests for decisions only, and report on stderr which parts the decisions ignore; see `read_pod_files`. Each workload, such
+    as a Deployment, gives one pod, its template.
     """
     files = _read_files(paths, _parse_workloads)
     names: set[str] = set()

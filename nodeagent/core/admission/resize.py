@@ -136,8 +136,8 @@ def resized(
         return NotResized(RESIZE_INFEASIBLE, f"its QoS class would change from {was} to {becomes}")
     if managers.is_pod_level(new) and demand_of(managers.rules, old) != demand_of(managers.rules, new):
         return refuse_resize_for_good(
-            "CPUs and memory that the pod has for itself as a whole, and what its containers have of that, stay as they are while it runs: "
-            "end the pod, and start it anew"
+            "CPUs and memory allocated to the pod as a whole, and its containers' parts of them, can't change while it runs: "
+            "end the pod and start it again"
         )
     claimed = _refuse_claimed_change(promises, old, new)
     if claimed is not None:

@@ -80,7 +80,9 @@ def find_spread(
 
 
 def _list_masks(hints: Hints) -> Iterator[NumaMask]:
-    """Yield the sets of NUMA nodes that the hints offer. Of a family, yield those of nodes with an amount, if these are few enough."""
+    """Yield the sets of NUMA nodes that the hints offer. For a family of hints, yield the sets of nodes that have an amount, if there are
+    few enough such nodes.
+    """
     if not isinstance(hints, HintFamily):
         return (mask for mask, _ in hints if mask is not None)
     cover = hints.cover

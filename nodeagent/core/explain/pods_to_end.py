@@ -46,7 +46,8 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
-    """Find the smallest number of pods that are sufficient together. Of several such sets, find the set with the smallest holdings.
+    """Find the smallest number of pods that are sufficient together. If there are several such sets, find the set with the smallest
+    holdings.
 
     Args:
         attempts: the attempts for the refused pod.

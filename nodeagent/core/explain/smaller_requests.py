@@ -220,7 +220,7 @@ class _AmountGroup(Struct, frozen=True):
     pod_with: Callable[[dict[str, int]], Pod]
 
     def search(self, attempts: Attempts, others: dict[str, int], name: str) -> _Search:
-        """Search for one amount beside the others."""
+        """Search for a smaller value of one amount, while the other amounts stay."""
         rest = dict(others)
         return _Search.of(
             attempts, name, lambda value: self.pod_with(rest | {name: value}), self.asked[name], self.least[name]

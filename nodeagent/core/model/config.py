@@ -62,7 +62,7 @@ NO_SWAP, LIMITED_SWAP, UNLIMITED_SWAP = SWAP_BEHAVIORS = ("NoSwap", "LimitedSwap
 
 
 class Errata(enum.Enum):
-    """Behaviour to reproduce where kubelet has bugs: none, or those of a version of kubelet."""
+    """Version of kubelet whose bugs are reproduced, or none."""
 
     FIXED = "fixed"
     KUBELET_1_36 = "kubelet-1.36"
@@ -188,7 +188,7 @@ class JobShare(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Users besides root who may run jobs, and the limits for the total of one user's jobs, and for that of one user's reservations."""
+    """Users besides root who may run jobs, and the limits on all jobs and on all reservations of one user together."""
 
     group: str
     max_cpus: Quantity | None = None
@@ -199,9 +199,9 @@ class JobBounds(Struct, frozen=True):
     max_reservations: int = 2
     """Limit on the reservations of one user that have not ended. 0 means that only root may reserve."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of a user. Of the jobs that may start early, the one whose user has the fewest CPUs in relation to the weight goes first."""
+    """Weight of a user. If several jobs may start early, the user with the fewest CPUs in relation to the weight comes first."""
     shares: tuple[JobShare, ...] = ()
-    """Shares of users and groups. The first one that fits a user counts."""
+    """Shares of users and groups. The first share that fits a user counts."""
 
     def apply_share(self, share: JobShare) -> "JobBounds":
         """Return the bounds of a user with this share."""

@@ -32,8 +32,8 @@ class WhyShared(enum.StrEnum):
 
     POLICY_NONE = "the CPU manager's policy is none"
     NO_CPU_REQUEST = "it requests no CPU"
-    NO_CPU_LIMIT = "it has no CPU limit: CPUs of its own need one that equals its request"
-    NO_MEMORY_LIMIT = "it has no memory limit: CPUs of its own need one that equals its request"
+    NO_CPU_LIMIT = "it has no CPU limit; for exclusive CPUs, the limit must equal the request"
+    NO_MEMORY_LIMIT = "it has no memory limit; for exclusive CPUs, the limit must equal the request"
     LIMIT_DIFFERS = "its CPU or memory limit differs from its request"
     NOT_GUARANTEED = "its pod is not Guaranteed"
     FRACTIONAL = "its CPU request is not a whole number"

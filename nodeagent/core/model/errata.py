@@ -159,7 +159,7 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.DECIMAL_FORM_REFUSED,
         "refuses a memory amount such as 1.5Gi in a static pod",
-        "accepts every amount of whole bytes",
+        "accepts every amount that is a whole number of bytes",
     ),
     ErratumRow(
         Erratum.ABSURD_AMOUNTS,

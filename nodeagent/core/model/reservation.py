@@ -22,7 +22,7 @@ class Reservation(Struct, frozen=True):
     has_memory: bool = False
     """Whether memory is reserved. If not, the pod's memory is the least that a pod can have."""
     is_made: bool = True
-    """Whether it was decided and is durable. Turns respect it also before, but nobody is told of it."""
+    """Whether the reservation was decided and is durable. Turns respect it even before, but it isn't reported yet."""
 
     @property
     def amounts(self) -> Mapping[str, Quantity]:
@@ -51,7 +51,7 @@ class ReservedRoom(Struct, frozen=True, rename="camel"):
     from_ms: int
     until_ms: int
     jobs: tuple[str, ...] = ()
-    """`namespace/name` of the jobs in it, also of those that wait for it."""
+    """`namespace/name` of the jobs in the reservation, including waiting jobs."""
 
     @classmethod
     def of(cls, reservation: Reservation, jobs: Iterable[str] = ()) -> "ReservedRoom":

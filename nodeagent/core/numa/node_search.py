@@ -144,7 +144,7 @@ def fittest_cover(
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the set with the fewest nodes. Of several such sets, find the one with the lowest mask."""
+    """Find the set with the fewest nodes. If there are several such sets, find the set with the lowest mask."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:

@@ -81,8 +81,8 @@ class TopologyManager(Struct, frozen=True):
     def stays(self) -> str:
         """Return the end of a message about a container that can't leave its NUMA nodes."""
         return (
-            f": there it stays while it runs (topologyManagerPolicy {self.policy.value}); "
-            "end the pod, and start it anew, to let the topology manager choose again"
+            f": a running pod can't leave its NUMA nodes (topologyManagerPolicy {self.policy.value}); "
+            "to let the topology manager choose again, end the pod and start it again"
         )
 
     def merge(self, hints: Sequence[Hints], compare: Comparison, rank_set: SetRank | None = None) -> Merged:

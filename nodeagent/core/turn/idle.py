@@ -23,7 +23,7 @@ def _list_pinning_entries(state: NodeState, world: World) -> list[PodEntry]:
 def note_settings(draft: Draft, world: World) -> Draft:
     """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned.
 
-    After a boot, they are recorded anew: systemd has none of the agent's changes any more, nor those of the host's isolation.
+    After a boot, the settings are recorded again: systemd then has neither the agent's changes nor those of the host's isolation.
     """
     state = draft.state
     if state.units_boot_id and world.boot_id not in {"", state.units_boot_id}:

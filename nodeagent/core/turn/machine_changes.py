@@ -12,7 +12,7 @@ def list_machine_changes(managers: Managers, before: Promises, after: Promises) 
     ]
     old, new = dict(before.pods), dict(after.pods)
     changes += (
-        MachineChange(f"records of pod {uid}", "as saved", "without what is not on this machine")
+        MachineChange(f"records of pod {uid}", "as saved", "without CPUs and memory that this machine lacks")
         for uid in sorted(old.keys() | new.keys())
         if old.get(uid) != new.get(uid)
     )

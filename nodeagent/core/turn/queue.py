@@ -1,5 +1,5 @@
-"""Queue of jobs: first come, first served. A job starts before the ones before it only if none of them starts later for it (D66), and holds
-nothing that a reservation needs (D69).
+"""Queue of jobs: first come, first served. A job starts before earlier jobs only if it delays none of them (D66), and holds nothing that a
+reservation needs (D69).
 """
 
 from collections.abc import Iterable, Mapping
@@ -172,9 +172,9 @@ def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Whether a job that can overtake may start before the ones before it: it fits, and each of them starts no later than without it.
+    """Whether a job that can overtake may start before earlier jobs: it fits, and delays none of them.
 
-    That is known only if the starts of all these jobs are known. To bound the time of a turn, it is not worked out behind many jobs.
+    This is known only if the starts of all earlier jobs are known. To limit the time of a turn, it isn't computed behind many jobs.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)

@@ -21,7 +21,7 @@ def release_ended(draft: Draft, world: World) -> Draft:
         stays = None
         if entry.is_released and _has_same_manifest(entry, draft, world):
             # The released pod stays listed as refused, and starts again only on request.
-            refusal = Waiting(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
+            refusal = Waiting(RELEASED, "the pod was ended by `nodeagent release`", world.now_ms)
             pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
             manifest = Manifest(pod, entry.origin)
             stays = new_entry(manifest, world.now_ms, pod_level_resources=world.pod_level_resources)

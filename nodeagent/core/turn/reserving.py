@@ -40,7 +40,7 @@ def find_obstacle(
         return _describe_lack(new, unmet[new.pod.uid], state, source)
     for one in source.reservations:
         if one.pod.uid in unmet and one.pod.uid not in known:
-            return f"reservation {one.name} needs the same room"
+            return f"reservation {one.name} needs the same resources"
     starts = zip(waiting, expect_starts(before, waiting).starts, expect_starts(after, waiting).starts, strict=True)
     for job, start, later in starts:
         if start is not None and (later is None or later > start):
@@ -55,6 +55,6 @@ def _describe_lack(new: Reservation, node: WhatIf, state: NodeState, source: Pod
     there = {pod.uid for pod in node.pods}
     in_the_way = find_in_the_way(node, new.pod, (uid for uid in names if uid in there))
     if in_the_way:
-        return f"{', '.join(names[uid] for uid in in_the_way)} may still hold what it needs then"
+        return f"{', '.join(names[uid] for uid in in_the_way)} may still hold its resources at that time"
     decision = node.judge(new.pod)
     return "there is no room for it" if isinstance(decision, Admitted) else f"{decision.reason}: {decision.message}"

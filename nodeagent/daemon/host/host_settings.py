@@ -39,7 +39,9 @@ from nodeagent.formats.kernel.unit_names import slices_around
 HOST_SETTINGS = "host_settings"
 """File of the record in the state directory. It exists only while settings are changed."""
 PUT_BACK = "host_settings_put_back"
-"""Empty file beside the record. `nodeagent release` leaves it after restoring settings, so that a running agent expects the change."""
+"""Empty file next to the record. `nodeagent release` leaves this file after restoring settings, so that a running agent expects the
+change.
+"""
 
 _MOST_READS = 5
 """Limit on readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading is repeated."""

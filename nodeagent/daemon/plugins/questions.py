@@ -13,9 +13,9 @@ from nodeagent.core.model.device_pools import DevicePluginFailedError, DevicePlu
 T = TypeVar("T")
 
 KEPT_SECONDS = 600.0
-"""Time after which the answers for a decision that nobody repeats are dropped. kubelet creates a container again after at most 300 s."""
+"""Time after which answers are dropped if the decision isn't repeated. kubelet creates a container again after at most 300 s."""
 MOST_KEPT = 256
-"""Limit on decisions that nobody has made again yet. The oldest are dropped."""
+"""Limit on the decisions that are still to be repeated. The answers for the oldest are dropped."""
 
 
 MOST_QUESTIONS = 512

@@ -11,7 +11,7 @@ from msgspec import Struct
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, TreeNode
 
 _COUNTS = ("replicas", "parallelism")
-"""Fields beside a template with the number of its pods."""
+"""Fields next to a template that have the number of its pods."""
 
 
 class Template(Struct, frozen=True):

@@ -75,7 +75,7 @@ class ScenarioStep(Struct, frozen=True):
     health: tuple[tuple[str, bool], ...] = ()
     """Whether devices are healthy from now on, by ID."""
     devices: tuple[PoolDevice, ...] | None = None
-    """Devices that the plugin lists from now on. None means those that it listed before."""
+    """Devices that the plugin lists from now on. None means that its list stays the same."""
     rules: PluginRules | None = None
     """Rules for the plugin's answers from now on. None means those from before."""
     seconds: int = 0

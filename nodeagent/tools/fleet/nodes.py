@@ -1,4 +1,4 @@
-"""The nodes of a fleet as values: the captured ones, and those that could not be read."""
+"""The nodes of a fleet as values: captured nodes, and nodes that could not be read."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Text of a probe's results. Earlier results are shown beside the present ones."""
+"""Text of a probe's results. Earlier results are shown next to the new results."""
 
 from collections.abc import Callable, Iterable
 from itertools import zip_longest

@@ -169,7 +169,7 @@ def render_comparison(document: Mapping[str, Any]) -> str:
             lines.append("  no difference was measured")
         unknown = sorted({*good["unknown"], *one["unknown"]})
         if unknown:
-            lines.append(f"  unknown in one of them: {', '.join(unknown)}")
+            lines.append(f"  unknown in one of the reports: {', '.join(unknown)}")
     return "\n".join(lines) + "\n"
 
 

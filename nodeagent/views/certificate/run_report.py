@@ -214,7 +214,7 @@ def describe_run(seen: RunObservation) -> Document:
 
 
 def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cpus: CpuSet) -> MeasuredRate | None:
-    """Judge other tasks. If the kernel counted each of them, those that can't run elsewhere don't count."""
+    """Judge other tasks. If the kernel counted each task, tasks that can't run elsewhere don't count as a disturbance."""
     movable = [one for one in others.tasks or [] if one["movable"]]
     if others.is_complete:
         others_us, elapsed_us = sum(one["microseconds"] for one in movable), others.counted_us

@@ -122,7 +122,7 @@ _RULES = (
 
 
 def check_kernel_settings(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check each setting of the table, and those that are more than one file."""
+    """Check each setting of the table, and the settings that consist of several files."""
     yield from _check_swap(facts)
     for rule in _RULES:
         text = facts.text(rule.path)

@@ -176,7 +176,7 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
     ids, with_memory = (str(NumaSet.from_ids(node.id for node in some)) for some in (nodes, memory))
     size = sum(node.memory_bytes for node in memory)
     has = f"node {ids} has" if len(nodes) == 1 else f"nodes {ids} have"
-    why = f"NUMA {has} no CPUs, as memory of CXL or GPUs"
+    why = f"NUMA {has} no CPUs, like memory of CXL or GPUs"
     if not memory:
         yield CheckResult(name, Level.OK, f"{why}, and no memory now")
         return

@@ -301,12 +301,16 @@ def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[s
 def _format_differences(document: Document, width: int | None) -> Iterator[str]:
     found, is_known = document["differences"], document["node"]["agent"]["known"]
     if found is None and is_known and document["node"]["copied"]:
-        why = "the copy has none, so nothing was compared: CPUS and MEMS are the allocated ones"
+        why = "the copy has no cgroups, so nothing was compared: CPUS and MEMS show the allocations"
         yield from break_text(f"cgroups: {why}", width)
         return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
-        why = f"not readable, so nothing was compared. {step}" if is_known else "the capture has none to compare with"
+        why = (
+            f"not readable, so nothing was compared. {step}"
+            if is_known
+            else "the capture has no cgroups to compare with"
+        )
         yield from break_text(f"cgroups: {why}", width)
         return
     if not found:

@@ -156,7 +156,9 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
 
 
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
-    """Describe a decision. The containers have their placement at the end, or that of the decision if the pod is replaced."""
+    """Describe a decision. The containers have their placement at the end of the simulation, or their decided placement if the pod is
+    replaced.
+    """
     refusal = None if isinstance(decision, Admitted) else decision
     held = NOTHING
     if isinstance(decision, Admitted):

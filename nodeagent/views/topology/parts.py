@@ -59,7 +59,9 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Descriptions of caches of other levels than 3. A cache of several cores is described alone, those of one core together."""
+    """Descriptions of caches of other levels than 3. A cache of several cores is described by itself; the caches of one core are described
+    together.
+    """
 
     def __init__(self, topology: Topology) -> None:
         shared: dict[int, list[str]] = {}
@@ -130,7 +132,7 @@ def format_node_title(topology: Topology, node: NumaNode) -> str:
 
 
 def list_nodes_without_cpus(topology: Topology) -> list[str]:
-    """Describe the NUMA nodes that have only memory, each, and those that have neither, together."""
+    """Describe each NUMA node that has only memory, and in one line all nodes that have neither memory nor CPUs."""
     nodes = [node for node in topology.numa if node.id not in topology.nodes]
     empty = NumaSet.from_ids(node.id for node in nodes if not node.memory_bytes)
     described = [f"{format_node_title(topology, node)}, no CPUs" for node in nodes if node.memory_bytes]

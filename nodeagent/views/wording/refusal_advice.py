@@ -97,7 +97,7 @@ _RETRIES = {
     Retry.RESOURCE: "a device plugin reports devices that it requests",
     Retry.DISK: "the state can be saved",
     Retry.PLUGIN: "the device plugin answers",
-    Retry.OWNER: "the program that runs its containers requests one again",
+    Retry.OWNER: "its container runtime requests a container again",
     Retry.QUEUE: "the jobs before it start or end",
     Retry.RESERVATION: "a reservation begins, ends or is cancelled",
 }

@@ -45,7 +45,7 @@ def node(**more: Any) -> Managers:
     return managers(reserved_memory=memory, **more).knowing(CARDS)
 
 
-OF_ONE_THAT_STAYS = "CPUs and memory are one container's that stays: what an init container asks for, later ones have"
+OF_ONE_THAT_STAYS = "CPUs and memory stay with one container, and those of an init container pass to later containers"
 
 
 def with_init(claim: PodClaim, cpu: str, *, of_app: bool = False) -> Pod:
@@ -229,7 +229,8 @@ def test_cards_are_shared_by_who_names_the_same_claim() -> None:
     had = promised(here, claiming("a", "2", cpus))
     said = refused(here, had, claiming("b", "2", cpus))
     assert said == (
-        "claim default/the-cpus has CPUs, which are one container's, and is pod a's: give each pod its own by a resourceClaimTemplate"
+        "claim default/the-cpus is pod a's and has CPUs, which belong to one container: "
+        "give each pod a claim of its own by a resourceClaimTemplate"
     )
 
 
@@ -252,8 +253,8 @@ def test_a_pod_has_of_a_shared_claim_what_its_containers_use() -> None:
     assert isinstance(after, Admitted), "d has it still"
     promises, _ = remove_pod(here, promises, "d")
     assert refused(here, promises, using("a", "nic")) == (
-        "claim default/both is pod b's, and has nothing for request nic, given back or never asked for: it is allocated anew when no pod "
-        "has it"
+        "claim default/both is pod b's and has no devices for request nic (released or never used): "
+        "the claim is allocated again when no pod has it"
     )
 
 
@@ -289,7 +290,7 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
         ),
         (
             claiming("a", None, template(request("cpus", count=1))),
-            'container app asks for no CPUs of its own, and its claims have 1 CPU: give it cpu: "1" and its memory as requests and limits',
+            'container app requests no exclusive CPUs, and its claims have 1 CPU: give it cpu: "1" and its memory as requests and limits',
         ),
         (
             claiming("a", "2", template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].clock > 1', count=2))),
@@ -309,7 +310,7 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
         ),
         (
             claiming("a", "9", template(request("cpus", count=9), match="dra.cpu/socketID")),
-            "claim default/a-own: no dra.cpu/socketID is that of enough free devices: request cpus is for 9 of 14",
+            "claim default/a-own: too few free devices have the same dra.cpu/socketID: request cpus is for 9 of 14",
         ),
         (
             claiming("a", "1", PodClaim("own", "mine")),

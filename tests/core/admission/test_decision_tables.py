@@ -805,8 +805,8 @@ def test_the_words_for_sharing() -> None:
     assert [why.value for why in WhyShared] == [
         "the CPU manager's policy is none",
         "it requests no CPU",
-        "it has no CPU limit: CPUs of its own need one that equals its request",
-        "it has no memory limit: CPUs of its own need one that equals its request",
+        "it has no CPU limit; for exclusive CPUs, the limit must equal the request",
+        "it has no memory limit; for exclusive CPUs, the limit must equal the request",
         "its CPU or memory limit differs from its request",
         "its pod is not Guaranteed",
         "its CPU request is not a whole number",

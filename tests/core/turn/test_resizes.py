@@ -193,8 +193,8 @@ def test_one_that_is_given_up_leaves_nothing() -> None:
     [
         (app(cpu="2"), app(resources=burstable("2")), "its QoS class would change from Guaranteed to Burstable"),
         (app(resources=burstable("2")), app(cpu="2"), "its QoS class would change from Burstable to Guaranteed"),
-        (app(cpu="2"), app(cpu="1500m"), "container app has 2 CPUs of its own, and would share"),
-        (app(cpu="1500m"), app(cpu="2"), "container app has no CPUs of its own, and would get 2"),
+        (app(cpu="2"), app(cpu="1500m"), "container app has 2 exclusive CPUs, and would get none"),
+        (app(cpu="1500m"), app(cpu="2"), "container app has no exclusive CPUs, and would get 2"),
         (app(cpu="2"), app(cpu="9"), "requested: 9000"),
     ],
 )
@@ -296,8 +296,8 @@ def test_a_pod_stays_on_its_numa_nodes_and_one_that_is_made_anew_may_get_others(
     assert change is not None
     assert change.refusal.reason == reason
     assert change.refusal.message == (
-        f"{why}there it stays while it runs (topologyManagerPolicy restricted); "
-        "end the pod, and start it anew, to let the topology manager choose again"
+        f"{why}a running pod can't leave its NUMA nodes (topologyManagerPolicy restricted); "
+        "to let the topology manager choose again, end the pod and start it again"
     )
     agent.want(beside)
     agent.settle()

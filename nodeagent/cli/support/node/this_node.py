@@ -85,7 +85,7 @@ def read_this_node_for_display(config_path: str | None, socket: str | None, read
     except StartError:  # the last valid configuration can't be read either
         raise wrong from wrong.__cause__
     first, *rest = wrong.message.splitlines()
-    problem = f"the configuration is invalid, so this uses the one that the agent last ran with: {first}"
+    problem = f"the configuration is invalid, so the agent's last valid configuration is used: {first}"
     more = f", and {len(rest)} more" if rest else ""
     return replace(view, problems=(f"{problem}{more} (all errors: nodeagent config validate)", *view.problems))
 

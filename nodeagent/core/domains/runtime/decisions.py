@@ -268,9 +268,9 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 
 
 def _decision_for(case: _Case) -> PodDecision:
-    """Return the function that decides. It tries to leave an unplaced container on the CPUs that the runtime reports.
+    """Return the function that decides. The function tries to leave an unplaced container on the CPUs that the runtime reports.
 
-    That is a running container, or one that was created before the state was lost: its first process waits on these CPUs for its start.
+    An unplaced container is running, or was created before the state was lost: its first process waits on these CPUs for its start.
     """
     running_on = _reported_cpus(case.decide.id, case.node)
     if case.made.stage >= Stage.STOPPED or case.made.is_placed or running_on is None:

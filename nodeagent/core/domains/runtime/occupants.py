@@ -88,8 +88,9 @@ def wanted_by_id(
 ) -> dict[str, WantedPlacement]:
     """Return the desired placement of each container.
 
-    Of several containers of a key with processes, the oldest has the key's exclusive CPUs. The others are in the shared pool until it has
-    ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb exclusive CPUs.
+    If several containers of a key have processes, the oldest container has the key's exclusive CPUs. The others are in the shared pool
+    until the oldest has ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb
+    exclusive CPUs.
 
     Args:
         registry: the registry.

@@ -311,7 +311,7 @@ def _explain_no_way(
                 and any(constraint.applies_to(one.request.name, w.name) for w in one.request.ways)
             ]
             if about:
-                what = f"no {constraint.attribute} is that of enough free devices"
+                what = f"too few free devices have the same {constraint.attribute}"
                 if constraint.is_distinct:
                     what = f"there are too few free devices with a {constraint.attribute} of their own each"
                 return f"claim {wish.claim}: {what}: {' and '.join(about)}"

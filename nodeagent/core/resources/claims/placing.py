@@ -90,7 +90,7 @@ def ways_to_place(
 def unusable(pod: Pod) -> str | None:
     """Return why a pod's claims can never be met, even on an empty machine. None means that they may be met."""
     if pod.resources is not None:
-        return "claims beside resources of the pod as a whole (spec.resources) are not supported: state those of its containers"
+        return "claims and resources of the pod as a whole (spec.resources) can't be combined: give the resources of each container"
     for claim in pod.claims:
         if claim.spec is None:
             kind = "ResourceClaimTemplate" if claim.template else "ResourceClaim"
@@ -209,15 +209,15 @@ class _Placing:
             for request in claim.spec.requests if claim.spec else ():
                 if request.name not in allocated_requests and self._find_users(claim.name, request.name):
                     raise _MisfitError(
-                        f"claim {full_name} is pod {uid}'s, and has nothing for request {request.name}, given back or never asked for: "
-                        "it is allocated anew when no pod has it"
+                        f"claim {full_name} is pod {uid}'s and has no devices for request {request.name} (released or never used): "
+                        "the claim is allocated again when no pod has it"
                     )
             for one in devices:
                 if one.driver != CARD_DRIVER:
                     what = "CPUs" if one.driver == CPU_DRIVER else "memory"
                     raise _MisfitError(
-                        f"claim {full_name} has {what}, which are one container's, and is pod {uid}'s: "
-                        "give each pod its own by a resourceClaimTemplate"
+                        f"claim {full_name} is pod {uid}'s and has {what}, which belong to one container: "
+                        "give each pod a claim of its own by a resourceClaimTemplate"
                     )
                 if not self._find_users(claim.name, one.request.partition("/")[0]):
                     continue
@@ -260,9 +260,9 @@ class _Placing:
             rank = _get_rank(each)
             if rank != _CARD and len(users) > 1:
                 named = " and ".join(user.name for user in users)
-                raise _MisfitError(f"{where}: CPUs and memory are one container's, and {named} use it")
+                raise _MisfitError(f"{where}: CPUs and memory belong to one container, but {named} use the request")
             if rank != _CARD and users[0].kind is ContainerKind.INIT:
-                why = "CPUs and memory are one container's that stays: what an init container asks for, later ones have"
+                why = "CPUs and memory stay with one container, and those of an init container pass to later containers"
                 raise _MisfitError(f"{where}: {why}, and {users[0].name} is one")
             candidates = tuple(device for device in each.devices if device.name not in draft.taken)
             later_requests = [allowed[other] for other in order[done + 1 :]]
@@ -400,7 +400,7 @@ class _Placing:
         way_out = f'cpu: "{len(cpus)}" and its memory as requests and limits'
         if not requested:
             raise _MisfitError(
-                f"container {container.name} asks for no CPUs of its own, and {claim_text}: give it {way_out}"
+                f"container {container.name} requests no exclusive CPUs, and {claim_text}: give it {way_out}"
             )
         raise _MisfitError(
             f"container {container.name} asks for {requested} CPUs of its own, and {claim_text}: give it {way_out}"

@@ -302,6 +302,6 @@ def _check_text(plugin: CpuPlugin, point: Point, answer: object) -> str | None:
         return None
     words = _check_type(plugin, point, answer, str)
     if not words or len(words) > MOST_CHARACTERS or not words.isprintable():
-        why = f"its words must be one line of at most {MOST_CHARACTERS} characters"
+        why = f"its text must be one line of at most {MOST_CHARACTERS} characters"
         raise PluginFailedError(plugin.name, point, why)
     return words

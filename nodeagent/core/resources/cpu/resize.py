@@ -35,11 +35,11 @@ def resize_cpus(
     name = f"container {now.name}"
     if not was.cpus:
         return refuse_resize_for_good(
-            f"{name} has no CPUs of its own, and would get {now.cpus}: end the pod, and start it anew"
+            f"{name} has no exclusive CPUs, and would get {now.cpus}: end the pod and start it again"
         )
     if not now.cpus:
         return refuse_resize_for_good(
-            f"{name} has {was.cpus} CPUs of its own, and would share: end the pod, and start it anew"
+            f"{name} has {was.cpus} exclusive CPUs, and would get none: end the pod and start it again"
         )
     own = (
         own_set_of(promises, pod.uid, now.name) or CpuSet()

@@ -23,8 +23,8 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""The kernel keeps a different part of the memory to itself after every boot, some KiB to a few MiB. Larger differences, or those of more
-than a thousandth of a node, are another machine.
+"""The kernel keeps a different part of the memory to itself after every boot, some KiB to a few MiB. A larger difference, or more than a
+thousandth of a node, means that the machine is another one.
 """
 
 

@@ -50,7 +50,7 @@ class JobQueue:
         self._expected: _Expectations | None = None
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-        """Describe all jobs, whoever asks: who shares a machine may know who waits for it."""
+        """Describe all jobs to any user: users of a shared machine may know who waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:

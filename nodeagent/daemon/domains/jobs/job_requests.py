@@ -289,7 +289,8 @@ class JobRequests:
         found = self._jobs.reservations.find(name)
         if found is None:
             raise JobRequestError(
-                f"there is no reservation {name}", hint="`nodeagent reserve --list` lists them; an ended one is gone"
+                f"there is no reservation {name}",
+                hint="`nodeagent reserve --list` lists them; ended reservations are removed",
             )
         if user != found.user and user not in self._limits.unbounded:
             raise JobRequestError(
@@ -361,7 +362,7 @@ class JobRequests:
             what = ", ".join(name for container in pod.containers for name, _ in container.devices)
             raise JobRequestError(
                 f"only root's jobs may have devices of their own: it asks for {what}",
-                hint="ask to be near one (--near), or run it by `sudo nodeagent job`",
+                hint="ask to be near the device (--near), or run the job by `sudo nodeagent job`",
             )
         while True:
             living, ended = self._jobs.records_of_user(user)

@@ -107,7 +107,7 @@ class Jobs:
         self._ended: dict[str, JobRecord] = {}
         """Records by UID of jobs whose owners have exited and that may still hold CPUs."""
         self._releases: dict[str, list[Future[None]]] = {}
-        """Answers by UID to those that wait until the job holds nothing."""
+        """Answers, by UID, to callers that wait until the job holds nothing."""
         self._asked_ms = 0
         """Time of the last question for the next end, in milliseconds since boot."""
         self._watch = OwnerWatch(wake, self._seconds_left)
@@ -343,7 +343,7 @@ class Jobs:
                     elif not ending:
                         self._refuse(job, JobRefusal(entry.refusal.reason, entry.refusal.message))
                 elif entry.deleting_since_ms is not None:
-                    self._refuse(job, JobRefusal("Released", "it was ended by `nodeagent release`"))
+                    self._refuse(job, JobRefusal("Released", "the pod was ended by `nodeagent release`"))
                 elif entry.container_path(JOB_CONTAINER) in ready and self._begin(job):
                     job.end_turn()
                     if job.turn is None:

@@ -73,7 +73,8 @@ class ReservationRequests:
         known = self._reservations.list_current()
         if any(one.name == new.name for one in known):
             raise ReservationError(
-                f"there is a reservation {new.name} already", hint="choose another --name, or cancel that one"
+                f"there is a reservation {new.name} already",
+                hint="choose another --name, or cancel the existing reservation",
             )
         if self._requests.has_jobs_in(new.name):
             raise ReservationError(

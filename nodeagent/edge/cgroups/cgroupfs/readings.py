@@ -120,7 +120,9 @@ class CgroupReadings:
         return self._known
 
     def _find_beside_partitions(self, own: frozenset[str]) -> list[str]:
-        """Return the cgroups whose effective CPUs may have changed with a partition: those that list none, or some of the partition's."""
+        """Return the cgroups whose effective CPUs may have changed with a partition: cgroups that list no CPUs, or some of the partition's
+        CPUs.
+        """
         changed = self._changed_partitions | {
             path
             for path in self._in_doubt_below | self._changed_cpusets

@@ -155,7 +155,7 @@ def test_one_and_the_text_one_and_true_are_three_values() -> None:
         ClaimableDevice("x", "c", (("x/id", True),)),
     )
     spec = ClaimSpec((ClaimRequest("r", (DeviceRequest("", "x", ("true",), 2),)),), (MatchAttribute("x/id"),))
-    with pytest.raises(NoWayError, match="no x/id is that of enough free devices: request r is for 2 of 3"):
+    with pytest.raises(NoWayError, match="too few free devices have the same x/id: request r is for 2 of 3"):
         list(ways_to_meet([Wish("n/c", "c", spec, spec.requests[0])], there, lambda _one, _way: True))
     three = ClaimSpec(
         (ClaimRequest("r", (DeviceRequest("", "x", ("true",), 3),)),), (MatchAttribute("x/id", is_distinct=True),)

@@ -259,9 +259,9 @@ LIES = [
     ({"select": lambda _q: CpuSet.of(1, 2, 3)}, "Select: it selects 3 CPUs (1-3), and was asked for 2"),
     ({"select": lambda _q: CpuSet.of(0, 1)}, "Select: CPUs 0 are not among those it was offered (1-3,9-11)"),
     ({"score": lambda _q, _c: None, "select": lambda _q: CpuSet.of(1, 2)}, "Score: it answers with NoneType, not int"),
-    ({"allocate": lambda _q, _c: ""}, "Allocate: its words must be one line"),
-    ({"allocate": lambda _q, _c: "a\nb"}, "Allocate: its words must be one line"),
-    ({"allocate": lambda _q, _c: "x" * (MOST_CHARACTERS + 1)}, "Allocate: its words must be one line"),
+    ({"allocate": lambda _q, _c: ""}, "Allocate: its text must be one line"),
+    ({"allocate": lambda _q, _c: "a\nb"}, "Allocate: its text must be one line"),
+    ({"allocate": lambda _q, _c: "x" * (MOST_CHARACTERS + 1)}, "Allocate: its text must be one line"),
     ({"allocate": lambda _q, _c: False}, "Allocate: it answers with bool, not str"),
     ({"sort": lambda _p: "first"}, "Sort: it answers with str, not int"),
 ]
