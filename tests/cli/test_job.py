@@ -19,8 +19,10 @@ from nodeagent.cli.commands import job
 from nodeagent.cli.commands.job import read_plain_words
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import build_parser
+from nodeagent.cli.support.node import this_node
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.wire.api_messages import format_result
 from nodeagent.formats.wire.exchange import Peer
 from tests.support.job_agent import admit_job, answer_jobs
@@ -334,6 +336,23 @@ def test_a_refusal_is_told_and_nothing_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (125, "")
     assert "nodeagent: jobs/one: OutOfcpu: not enough\nhint: " in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("given", "asked"), [("jobs.sock", "agent.sock"), ("/run/a/jobs.sock", "/run/a/agent.sock")])
+def test_a_refusal_is_explained_by_the_agent_whose_socket_is_beside_that_for_jobs(
+    given: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets = []
+
+    def read(_config: str, path: str) -> NodeView:
+        sockets.append(path)
+        raise NodeAgentError("it isn't there", hint="-")
+
+    monkeypatch.setattr(this_node, "read_this_node", read)
+    words = ["job", "--cpus", "2", "--memory", "1Mi", "--socket", given, "--", "true"]
+    options = build_parser(words).parse_args(words)
+    job.explain_failure(job.JobRefusedError("OutOfcpu", hint="-"), options)
+    assert sockets == [asked]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from nodeagent.edge.kernel.sysfs import read_devices, read_machine, read_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Capture, encode_capture
 from nodeagent.formats.kernel.sysfs import topology_of
-from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.node_view import NodeView, Observation
 
 
@@ -71,6 +71,11 @@ def _capture(options: argparse.Namespace) -> Capture:
     else:
         at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
         observation = Observation(at_ms, os.sysconf("SC_PAGE_SIZE"))
+    devices = None
+    try:
+        devices = read_devices(root)
+    except SysfsError as err:
+        print(f"nodeagent: devices are left out: {err.message}\nhint: {err.hint}", file=sys.stderr)
     settings = read_settings(root)
     return Capture(
         nodeagent=__version__,
@@ -80,17 +85,8 @@ def _capture(options: argparse.Namespace) -> Capture:
         observation=observation,
         agent=known,
         settings=settings,
-        devices=_read_devices_or_warn(root),
+        devices=devices,
     )
-
-
-def _read_devices_or_warn(root: str) -> SysfsSample | None:
-    try:
-        return read_devices(root)
-    except SysfsError as err:
-        print(f"nodeagent: devices are left out: {err.message}", file=sys.stderr)
-        print(f"hint: {err.hint}", file=sys.stderr)
-        return None
 
 
 def _read_agent_state(options: argparse.Namespace) -> NodeView | None:

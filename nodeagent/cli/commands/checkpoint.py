@@ -97,20 +97,17 @@ def _verify(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     document = checkpoint_document(checkpoint)
     document = {key: document[key] for key in kept}
     lines = [*summarise_checkpoint(checkpoint)]
-    found = None if options.state is None else _compare_with_state(checkpoint, options)
-    if found is not None:
+    found: tuple[Disagreement, ...] = ()
+    if options.state is not None:
+        state = _read_file(options.state)
+        with _prefix_errors(options.state):
+            check_state(state)
+        with _prefix_errors(options.file):
+            found = find_disagreements(checkpoint, state)
         document["differences"] = [to_builtins(each) for each in found]
         lines += format_agreement(found)
     _print(document, options, lines)
     return 0 if checkpoint.problem is None and not found else EXIT_WRONG
-
-
-def _compare_with_state(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Disagreement, ...]:
-    state = _read_file(options.state)
-    with _prefix_errors(options.state):
-        check_state(state)
-    with _prefix_errors(options.file):
-        return find_disagreements(checkpoint, state)
 
 
 def _print(document: Document, options: argparse.Namespace, lines: Iterable[str]) -> None:

@@ -82,7 +82,10 @@ def run(options: argparse.Namespace) -> int:
         and not placement.exclusive_cpus <= CpuSet.parse(read_own_cpus())
         and options.which in {_CPUS, _EXCLUSIVE}
     ):
-        write_error(_format_closed_note(placement.exclusive_cpus, entry, name))
+        write_error(
+            f"nodeagent: note: CPUs {placement.exclusive_cpus} can be used only from inside the container's cgroup (hostIsolation)\n"
+            f"hint: start the program there: nodeagent exec {entry.pod.full_name} {name} -- COMMAND\n"
+        )
     return 0
 
 
@@ -115,10 +118,3 @@ def _format_cpus(document: Document, options: argparse.Namespace) -> str:
             hint=f"`nodeagent explain {pod}` says why; leave out the option to print all its CPUs",
         )
     return f"{found[options.which]}\n"
-
-
-def _format_closed_note(cpus: CpuSet, entry: PodEntry, name: str) -> str:
-    return (
-        f"nodeagent: note: CPUs {cpus} can be used only from inside the container's cgroup (hostIsolation)\n"
-        f"hint: start the program there: nodeagent exec {entry.pod.full_name} {name} -- COMMAND\n"
-    )

@@ -173,48 +173,38 @@ def _find_pod_name(word: str, held: Sequence[InstalledFile], place: ManifestPlac
             f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not read the directory yet",
             hint=f"see `nodeagent inspect {entry.pod.full_name}`",
         )
-    near = _suggest_name(word, names)
+    import difflib
+
+    known = [spelling for name in names for spelling in (name, name.partition("/")[2])]
+    near = "".join(f"did you mean {name}? " for name in difflib.get_close_matches(word, known, n=1))
     raise ManifestPlaceError(
         f"no manifest in {place.directory} holds a pod '{word}'",
         hint=f"{near}`nodeagent inspect` lists the pods, `ls {place.directory}` the manifests",
     )
 
 
-def _suggest_name(word: str, names: Iterable[str]) -> str:
-    import difflib
-
-    known = [spelling for name in names for spelling in (name, name.partition("/")[2])]
-    meant = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {meant[0]}? " if meant else ""
-
-
 def _describe_removal(files: Sequence[InstalledFile], held: Sequence[InstalledFile], place: ManifestPlace) -> Document:
     gone = {file.path for file in files}
     kept = {name: file.path for file in reversed(held) if file.path not in gone for name in file.names}
-    return {
-        "kind": "Delete",
-        "version": VERSION,
-        "files": [
-            {
-                "file": file.path,
-                "pods": [_describe_pod(name, place.entries.get(name), kept.get(name)) for name in sorted(file.names)],
-            }
-            for file in files
-        ],
-    }
-
-
-def _describe_pod(full_name: str, entry: PodEntry | None, other: str | None) -> Document:
-    namespace, _, name = full_name.partition("/")
-    ends = entry is not None and entry.is_active and other is None
-    return {
-        "namespace": namespace,
-        "name": name,
-        "uid": None if entry is None else entry.pod.uid,
-        "alsoIn": other,
-        "domain": None if entry is None else entry.domain,
-        "endSeconds": find_longest_end_seconds((entry,)) if entry is not None and ends else None,
-    }
+    listed = []
+    for file in files:
+        pods: list[Document] = []
+        for pod in sorted(file.names):
+            namespace, _, name = pod.partition("/")
+            entry, other = place.entries.get(pod), kept.get(pod)
+            ends = entry is not None and entry.is_active and other is None
+            pods.append(
+                {
+                    "namespace": namespace,
+                    "name": name,
+                    "uid": None if entry is None else entry.pod.uid,
+                    "alsoIn": other,
+                    "domain": None if entry is None else entry.domain,
+                    "endSeconds": find_longest_end_seconds((entry,)) if entry is not None and ends else None,
+                }
+            )
+        listed.append({"file": file.path, "pods": pods})
+    return {"kind": "Delete", "version": VERSION, "files": listed}
 
 
 def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from nodeagent.cli.support.colour import add_color_argument, text_width, wants_colour
 from nodeagent.cli.support.counting import InterferenceError, count_interference
-from nodeagent.cli.support.documents import Document, add_output_argument, format_document
+from nodeagent.cli.support.documents import add_output_argument, format_document
 from nodeagent.cli.support.exit_status import EXIT_WRONG
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 from nodeagent.cli.support.node.this_node import read_this_node_for_display
@@ -66,7 +66,14 @@ def run(options: argparse.Namespace) -> int:
     """
     view = read_this_node_for_display(options.config, options.socket)
     held = find_exclusive_cpus(view, options.pod)
-    document = describe_idle_node() if not held else _count(options, view, held)
+    if held:
+        with _blocked_signals(), count_interference(view, held) as end:
+            ended_early = signal.sigtimedwait(_ENDING_SIGNALS, options.seconds) is not None
+            use, seen = end()
+        later = read_this_node_for_display(options.config, options.socket)
+        document = describe_interference(later, held, use, seen, ended_early=ended_early)
+    else:
+        document = describe_idle_node()
     if options.output != "text":
         sys.stdout.write(format_document(document, options.output))
     else:
@@ -112,14 +119,6 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
             f"{entries[0].pod.full_name} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why"
         )
     return held
-
-
-def _count(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
-    with _blocked_signals(), count_interference(view, held) as end:
-        ended_early = signal.sigtimedwait(_ENDING_SIGNALS, options.seconds) is not None
-        use, seen = end()
-    later = read_this_node_for_display(options.config, options.socket)
-    return describe_interference(later, held, use, seen, ended_early=ended_early)
 
 
 @contextmanager

@@ -115,7 +115,10 @@ def run(options: argparse.Namespace) -> int:
     before = None if options.compare is None else read_earlier(options.compare)
     latency = None
     if options.cpus is not None or options.latency:
-        _check_requirements(options)
+        if os.geteuid() != 0:
+            words = f"{options.pod} --latency" if options.cpus is None else f"--cpus {options.cpus}"
+            raise ProbeError("only root may measure latency", hint=f"sudo nodeagent probe {words}")
+        check_installed(("oslat", "cyclictest"))
         latency = _measure_in_pod(options) if options.cpus is None else _measure_here(options)
     memory = None if options.cpus is not None else _find_memory(options)
     if options.output != "text":
@@ -158,13 +161,6 @@ def _check_arguments(options: argparse.Namespace) -> None:
         refuse("--seconds and --compare need --latency, or --cpus LIST")
     if options.seconds is not None and options.seconds > _MOST_SECONDS:
         refuse(f"--seconds can be at most {_MOST_SECONDS}")
-
-
-def _check_requirements(options: argparse.Namespace) -> None:
-    if os.geteuid() != 0:
-        words = f"{options.pod} --latency" if options.cpus is None else f"--cpus {options.cpus}"
-        raise ProbeError("only root may measure latency", hint=f"sudo nodeagent probe {words}")
-    check_installed(("oslat", "cyclictest"))
 
 
 def read_earlier(path: NamedFile) -> Latency:

@@ -55,7 +55,11 @@ def simulate_pods(options: argparse.Namespace) -> tuple[str, int]:
     capacity = document["capacity"]
     is_refused = document["summary"]["refused"] if capacity is None else not capacity["copies"]
     if options.output == "svg":
-        text = _render_picture(found)
+        from nodeagent.tools.export.svg import render_svg
+        from nodeagent.views.topology.cpu_owners import label_cpus
+
+        end = found.after
+        text = format_xml(render_svg(end.managers.topology, label_cpus(end.managers, end.promises, end.pods)))
     else:
         text = render_document(document, options.output, lambda run: render_run(run, text_width()))
     return text, EXIT_REFUSED if is_refused else 0
@@ -63,14 +67,6 @@ def simulate_pods(options: argparse.Namespace) -> tuple[str, int]:
 
 def _add_devices(node: WhatIfNode, pods: Sequence[Pod], options: argparse.Namespace) -> WhatIfNode:
     return replace(node, what_if=add_selected_devices(node.what_if, pods, options))
-
-
-def _render_picture(run: Simulation) -> str:
-    from nodeagent.tools.export.svg import render_svg
-    from nodeagent.views.topology.cpu_owners import label_cpus
-
-    end = run.after
-    return format_xml(render_svg(end.managers.topology, label_cpus(end.managers, end.promises, end.pods)))
 
 
 def _decide_all(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:

@@ -20,7 +20,7 @@ from nodeagent.cli.support.node.what_if import WhatIfMachine, create_empty_node,
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.model.config import Config, Errata, Placement
+from nodeagent.core.model.config import Config, Errata
 from nodeagent.daemon.start.node_builder import load_plugins
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
@@ -74,15 +74,10 @@ class Replacements(Struct, frozen=True):
             # A configuration that is invalid for the machine is refused when the scenario starts, in kubelet's words.
             complete = with_machine(config, scenario.topology.memory_bytes)
             placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
-        return replace(scenario, placement=_load_plugins(placement, where))
-
-
-def _load_plugins(placement: Placement, where: str) -> Placement:
-    """Load the CPU plugins of a placement."""
-    config, missing = load_plugins(Config(placement))
-    if missing:
-        raise SimulateInputError(where, "; ".join(refused.message for refused in missing))
-    return config.placement
+        loaded, missing = load_plugins(Config(placement))
+        if missing:
+            raise SimulateInputError(where, "; ".join(refused.message for refused in missing))
+        return replace(scenario, placement=loaded.placement)
 
 
 class _TextReport:

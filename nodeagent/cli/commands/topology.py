@@ -83,7 +83,11 @@ def run(args: argparse.Namespace) -> int:
             _format_node_resource_topology(args) if args.output == "nrt" else _format_resource_slices(args)
         )
         return 0
-    devices = _read_devices(args)
+    devices: tuple[Device, ...] | None = None
+    if args.devices:
+        from nodeagent.cli.support.node.devices import read_selected_devices
+
+        devices = read_selected_devices(args)
     match args.output:
         case "json" | "yaml":
             text = format_document(_describe_machine(args, topology, devices), args.output)
@@ -111,16 +115,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_devices(args: argparse.Namespace) -> "tuple[Device, ...] | None":
-    """Read the devices if `--devices` is given, else return None."""
-    if not args.devices:
-        return None
-    from nodeagent.cli.support.node.devices import read_selected_devices
-
-    return read_selected_devices(args)
-
-
-def _find_device_find_cpu_owners(args: argparse.Namespace) -> "OwnersByAddress":
+def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
     """Return the owners of devices. Empty if unknown; `_find_cpu_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
@@ -138,7 +133,7 @@ def _describe_machine(
         return document
     from nodeagent.views.topology.devices import describe_devices
 
-    return document | {"devices": describe_devices(devices, topology, _find_device_find_cpu_owners(args))}
+    return document | {"devices": describe_devices(devices, topology, _find_device_owners(args))}
 
 
 def _find_device_sections(
@@ -148,7 +143,7 @@ def _find_device_sections(
         return None
     from nodeagent.views.topology.devices import describe_device_sections
 
-    return describe_device_sections(devices, topology, _find_device_find_cpu_owners(args))
+    return describe_device_sections(devices, topology, _find_device_owners(args))
 
 
 def _format_node_resource_topology(args: argparse.Namespace) -> str:
@@ -204,7 +199,8 @@ def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, 
             # If no agent ever ran, a named configuration defines the reserved CPUs. If an agent's state can't be read, the machine is
             # shown without owners.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
-                _report_missing_owners(err, args)
+                if args.config is not None or not is_without_agent(args):
+                    print(f"nodeagent: CPU owners are left out: {err.message}\nhint: {err.hint}", file=sys.stderr)
                 return None
         else:
             return label_cpus(known.node.rules, known.state.promises, known.state.holding_pods())
@@ -212,10 +208,3 @@ def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, 
         return None
     managers = node_of(load_config(args.config), topology, args.config).managers
     return label_cpus(managers, initial(managers), ())
-
-
-def _report_missing_owners(err: NodeAgentError, args: argparse.Namespace) -> None:
-    if args.config is None and is_without_agent(args):
-        return
-    print(f"nodeagent: CPU owners are left out: {err.message}", file=sys.stderr)
-    print(f"hint: {err.hint}", file=sys.stderr)

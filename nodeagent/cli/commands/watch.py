@@ -17,7 +17,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, compute_rates, parse_container_usage, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import inspect_node
-from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Frame, Poll, render_frame
+from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySettings, Poll, render_frame
 
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
@@ -129,17 +129,14 @@ def _draw_until_quit(watcher: Watcher, poll: Poll, interval: float) -> int:
             key = terminal.key(due - time.monotonic())
             if key == "q":
                 return 0
-            view = _apply_key(view, shown, key)
+            if key in SORTS:
+                view = replace(view, sort=SORTS[key], offset=0)
+            else:
+                moves = {"up": -1, "down": 1, "page up": -shown.page, "page down": shown.page}
+                view = replace(view, offset=max(0, shown.offset + moves.get(key or "", 0)))
             if time.monotonic() >= due:
                 poll = watcher.try_again()
                 due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
-
-
-def _apply_key(view: DisplaySettings, shown: Frame, key: str | None) -> DisplaySettings:
-    moves = {"up": -1, "down": 1, "page up": -shown.page, "page down": shown.page}
-    if key in SORTS:
-        return replace(view, sort=SORTS[key], offset=0)
-    return replace(view, offset=max(0, shown.offset + moves.get(key or "", 0)))
 
 
 def _is_utf8() -> bool:

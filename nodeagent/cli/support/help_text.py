@@ -19,7 +19,11 @@ class HelpText(argparse.RawDescriptionHelpFormatter):
 
 def _fill_paragraph(paragraph: str, width: int, indent: str) -> str:
     if "\n  " in paragraph:
-        return _insert_cd(paragraph)
+        # a `cd` before examples that name project files, so that they can be pasted anywhere
+        title, _, lines = paragraph.partition("\n")
+        place = find_documents()
+        is_inserted = " examples/" in lines and place != _UNKNOWN
+        return f"{title}\n  cd {shlex.quote(place)}\n{lines}" if is_inserted else paragraph
     import textwrap
 
     return "\n".join(
@@ -33,13 +37,6 @@ def _fill_paragraph(paragraph: str, width: int, indent: str) -> str:
         )
         for part in _OWN_LINE.split(paragraph)
     )
-
-
-def _insert_cd(examples: str) -> str:
-    """Insert a `cd` before examples that name project files, so that they can be pasted anywhere."""
-    title, _, lines = examples.partition("\n")
-    place = find_documents()
-    return f"{title}\n  cd {shlex.quote(place)}\n{lines}" if " examples/" in lines and place != _UNKNOWN else examples
 
 
 _UNKNOWN = "in the project's source"

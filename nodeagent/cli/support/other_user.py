@@ -145,7 +145,9 @@ def _relay(master: int, child: int, *, is_input: bool, output: int) -> None:
         poller.register(0, select.POLLIN if is_input and not pending else 0)
         ready = dict(poller.poll())
         if ready.get(master, 0) & select.POLLIN:
-            _write_all(output, os.read(master, _CHUNK_BYTES))
+            content = os.read(master, _CHUNK_BYTES)
+            while content:
+                content = content[os.write(output, content) :]
         elif child in ready:
             return
         elif ready.get(master, 0) & select.POLLHUP:  # no process has the child's terminal open any more
@@ -155,8 +157,3 @@ def _relay(master: int, child: int, *, is_input: bool, output: int) -> None:
         if ready.get(0, 0) & select.POLLIN:
             pending = os.read(0, _CHUNK_BYTES)
             is_input = bool(pending)
-
-
-def _write_all(target: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(target, content) :]

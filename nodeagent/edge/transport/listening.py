@@ -99,18 +99,15 @@ def _listen_unix(path: str, group: int | None) -> socket.socket:
             _remove_stale(path, err)
             listener.bind(path)
         if group is not None:
-            os.setxattr(path, "system.posix_acl_access", _format_acl(group))
+            # an ACL (linux/posix_acl_xattr.h) that lets owner and group read and write; unlike chown, it needs no capability
+            own, others = (_USER_OBJ, 6, _NOBODY, _GROUP_OBJ, 0, _NOBODY), (_MASK, 6, _NOBODY, _OTHER, 0, _NOBODY)
+            acl = struct.pack("<I" + 5 * "HHI", _ACL_VERSION, *own, _GROUP, 6, group, *others)
+            os.setxattr(path, "system.posix_acl_access", acl)
         listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
     return listener
-
-
-def _format_acl(group: int) -> bytes:
-    """Return an ACL (linux/posix_acl_xattr.h) that lets owner and group read and write. Unlike chown, it needs no capability."""
-    own, others = (_USER_OBJ, 6, _NOBODY, _GROUP_OBJ, 0, _NOBODY), (_MASK, 6, _NOBODY, _OTHER, 0, _NOBODY)
-    return struct.pack("<I" + 5 * "HHI", _ACL_VERSION, *own, _GROUP, 6, group, *others)
 
 
 def _remove_stale(path: str, in_use: OSError) -> None:

@@ -87,7 +87,10 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
 def _exchange(path: str, request: bytes, deadline: float) -> bytes:
     channel = socket(AF_UNIX, SOCK_STREAM)  # execve closes the socket
     try:
-        _connect(channel, path, deadline)
+        # SO_SNDTIMEO waits while the backlog is full. With settimeout, connect would fail at once (unix(7), EAGAIN).
+        seconds = _seconds_left(deadline)
+        channel.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000)))
+        channel.connect(path)
         channel.settimeout(_seconds_left(deadline))
         channel.sendall(request)
         parts: list[bytes] = []
@@ -100,18 +103,10 @@ def _exchange(path: str, request: bytes, deadline: float) -> bytes:
             parts.append(part)
             size += len(part)
         return b"".join(parts)
-    finally:
-        channel.close()
-
-
-def _connect(channel: socket, path: str, deadline: float) -> None:
-    """Connect with SO_SNDTIMEO, which waits while the backlog is full. With settimeout, connect would fail at once (unix(7), EAGAIN)."""
-    seconds = _seconds_left(deadline)
-    channel.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000)))
-    try:
-        channel.connect(path)
     except BlockingIOError as err:
         raise TimeoutError from err
+    finally:
+        channel.close()
 
 
 def _seconds_left(deadline: float) -> float:

@@ -109,6 +109,10 @@ def _read_device(sample: SysfsSample, address: str) -> Device | None:
     local = sample.cpu_list(f"{directory}/local_cpulist")
     if local is None:
         local = sample.cpu_map(f"{directory}/local_cpus")
+    of_virtio = [f"{name}/net" for name, _ in sample.numbered(directory, "virtio")]
+    names = [name for below in (*of_virtio, *_NAMES) for name in sample.names(f"{directory}/{below}") or ()]
+    messages = tuple(sorted(number for _, number in sample.numbered(f"{directory}/msi_irqs", "")))
+    line = sample.number(f"{directory}/irq", 0, _MAX_INTERRUPT)  # the line interrupt counts only without messages
     return Device(
         address=address,
         kind=kind,
@@ -116,10 +120,10 @@ def _read_device(sample: SysfsSample, address: str) -> Device | None:
         vendor=_read_hexadecimal(sample, f"{directory}/vendor"),
         model=_read_hexadecimal(sample, f"{directory}/device"),
         driver=None if driver is None else driver[1],
-        names=_read_names(sample, directory),
+        names=(*names, *(name for name, _ in sample.numbered(directory, "mem"))),
         numa_node=None if node == -1 else node,
         local_cpus=local,
-        interrupts=_read_interrupts(sample, directory),
+        interrupts=messages or ((line,) if line else ()),
         max_virtual_functions=sample.number(f"{directory}/sriov_totalvfs", 0, _MAX_FUNCTIONS) or 0,
         virtual_functions=tuple(
             _read_link(sample, f"{directory}/{name}")
@@ -138,19 +142,6 @@ def _read_hexadecimal(sample: SysfsSample, path: str) -> int | None:
     if match is None:
         raise sample.error(path, "expected a hexadecimal number such as 0x020000", value=text.strip())
     return int(match[1], 16)
-
-
-def _read_names(sample: SysfsSample, directory: str) -> tuple[str, ...]:
-    of_virtio = [f"{name}/net" for name, _ in sample.numbered(directory, "virtio")]
-    names = [name for below in (*of_virtio, *_NAMES) for name in sample.names(f"{directory}/{below}") or ()]
-    return (*names, *(name for name, _ in sample.numbered(directory, "mem")))
-
-
-def _read_interrupts(sample: SysfsSample, directory: str) -> tuple[int, ...]:
-    """Return the message-signalled interrupts of a device, or its line interrupt if it has none."""
-    messages = tuple(sorted(number for _, number in sample.numbered(f"{directory}/msi_irqs", "")))
-    line = sample.number(f"{directory}/irq", 0, _MAX_INTERRUPT)
-    return messages or ((line,) if line else ())
 
 
 def _read_link(sample: SysfsSample, path: str) -> str:

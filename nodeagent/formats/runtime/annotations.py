@@ -75,15 +75,6 @@ def read_annotations(sandbox: Sandbox) -> ReadAnnotations:
     metadata = document.object("metadata")
     annotations = None if metadata is None else metadata.object("annotations", keyed=True)
     assert annotations is not None
-    return ReadAnnotations(_read_stated_pod(annotations), findings.all())
-
-
-def names_devices(sandbox: Sandbox) -> bool:
-    """Tell whether the pod requests devices or prefers to be near devices."""
-    return any(key.partition("/")[0] in _NAMING_DEVICES or key == pod_schema.NEAR for key, _ in sandbox.annotations)
-
-
-def _read_stated_pod(annotations: Fields) -> StatedPod:
     listed = _read_containers(annotations)
     read = {name: StatedContainer(name, kind) for name, kind in (listed or {}).items()}
     for key in sorted(annotations.present()):
@@ -103,7 +94,7 @@ def _read_stated_pod(annotations: Fields) -> StatedPod:
     names = read if listed is not None else sorted(read)
     containers = tuple(read[name] for name in names)
     core_class, preferred_core_class = read_core_class(annotations)
-    return StatedPod(
+    pod = StatedPod(
         containers,
         listed is not None,
         read_is_isolated(annotations),
@@ -112,6 +103,12 @@ def _read_stated_pod(annotations: Fields) -> StatedPod:
         preferred_core_class,
         read_near(annotations),
     )
+    return ReadAnnotations(pod, findings.all())
+
+
+def names_devices(sandbox: Sandbox) -> bool:
+    """Tell whether the pod requests devices or prefers to be near devices."""
+    return any(key.partition("/")[0] in _NAMING_DEVICES or key == pod_schema.NEAR for key, _ in sandbox.annotations)
 
 
 def _read_container_annotation(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:
