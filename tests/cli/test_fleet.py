@@ -161,6 +161,15 @@ def test_what_is_not_as_promised_is_status_2(run: RunCommand) -> None:
     assert "NOT healthy: " in out
 
 
+def test_a_node_whose_agent_was_away_is_status_3(run: RunCommand) -> None:
+    document = json.loads(Path("node01.json").read_text())
+    document["agent"]["live"] = False
+    Path("node01.json").write_text(json.dumps(document))
+    status, out, _ = run("inspect", "node01.json", "node03.json")
+    assert status == 3
+    assert "agent" in out
+
+
 def test_pods_that_fit_nowhere_are_status_4(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "big.yaml").write_text(Path(MANIFEST).read_text().replace('cpu: "2"', 'cpu: "99"'))
     status, out, err = run("capacity", "-f", "big.yaml", *FILES)

@@ -130,6 +130,11 @@ def test_a_unit_that_systemd_does_not_know_yet_may_be_pinned_on_request(node: No
     assert installed(node, "later.service.yaml").units == ("later.service",)
 
 
+def test_nobody_decides_where_the_agent_is_away(node: Node) -> None:
+    status, _, err = node("pin", "db", *AMOUNTS, "--wait")
+    assert (status, "hint: start it" in err) == (3, True)
+
+
 def test_who_waits_does_so_until_the_unit_has_its_cpus(agent: Live) -> None:
     def decide() -> None:
         if agent.asked > 3 and not any(entry.pod.units for entry in agent.entries):

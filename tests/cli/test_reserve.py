@@ -13,6 +13,7 @@ import pytest
 from nodeagent.cli.support.known_names import find_reservations
 from nodeagent.cli.support.numeric_arguments import begin_of_span
 from nodeagent.core.model.reservation import Reservation
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.reservation_list import make_reservation
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import ShownReservation, describe_queue, describe_reservation
@@ -80,6 +81,18 @@ def test_a_refusal_has_its_own_status() -> None:
     assert done.stderr.startswith(
         "nodeagent: nothing is reserved: jobs/one may still hold its resources at that time\nhint: "
     )
+
+
+def test_an_error_of_the_agent_is_status_1() -> None:
+    def fail(_arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
+        raise NodeAgentError("no reservation of that name", hint="see `nodeagent queue`")
+
+    with answer_jobs(admit_job, queue=fail, reserve=fail) as socket:
+        for words in (("reserve", "--cancel", "nightly"), ("reserve", "--list"), ("queue",)):
+            command = (sys.executable, "-m", "nodeagent", *words, "--socket", socket)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            said = "nodeagent: no reservation of that name\nhint: see `nodeagent queue`\n"
+            assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 def test_it_lists_and_cancels() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.main import main
-from nodeagent.cli.parser import build_parsers
+from nodeagent.cli.parser import build_parser, build_parsers
+from nodeagent.cli.support.definitions import extract_command
 from nodeagent.cli.support.exit_status import EXIT_USAGE
+from scripts.reference import exit_statuses
 
 COMMANDS = build_parsers([])[1]
 AWAY, UNKNOWN, REFUSED, WRONG, NOT_STARTED = 3, 1, 4, 2, 125
@@ -133,6 +135,66 @@ def test_a_node_without_a_configuration_is_decided_for_as_its_hint_says(
     assert "--config" not in hint, "it is named already"
     assert "or leave its pods out with --empty" in hint
     assert main([*attempt, "--empty"]) == REFUSED
+
+
+ELSEWHERE = {
+    "run": {78: "daemon/test_second_agent.py::test_a_second_agent_is_refused_and_touches_nothing"},
+    "inspect": {
+        2: "cli/test_cli_inspect.py::test_a_difference_is_exit_status_2",
+        4: "cli/test_cli_inspect.py::test_a_refused_pod_is_something_wrong_and_the_answer_of_one_who_asks_for_it",
+    },
+    "interference": {
+        1: "cli/test_cli_inspect.py::test_a_pod_without_exclusive_cpus_is_an_error_if_it_is_named",
+        2: "../integration/test_interference.py::test_one_that_never_lets_go_of_a_cpu_is_named_too",
+    },
+    "probe": {2: "tools/probe/test_probe.py::test_a_page_elsewhere_is_a_difference_and_never_rounded_away"},
+    "fleet": {
+        2: "cli/test_fleet.py::test_what_is_not_as_promised_is_status_2",
+        3: "cli/test_fleet.py::test_a_node_whose_agent_was_away_is_status_3",
+        4: "cli/test_fleet.py::test_pods_that_fit_nowhere_are_status_4",
+    },
+    "exec": {
+        126: "cli/test_cli_inspect.py::test_a_command_that_cannot_be_run_is_126",
+        127: "cli/test_cli_inspect.py::test_a_command_that_is_not_there_is_127",
+    },
+    "cpus": {1: "cli/test_cpus.py::test_no_answer_is_an_error_that_says_why"},
+    "job": {
+        123: "cli/test_run_report.py::test_a_run_that_is_not_clean_has_a_status_of_its_own_only_if_it_succeeded",
+        124: "cli/test_job.py::test_a_job_with_a_longest_time_says_whether_it_was_over",
+        126: "cli/test_job.py::test_its_status_is_the_commands",
+        127: "cli/test_job.py::test_its_status_is_the_commands",
+    },
+    "queue": {1: "cli/test_reserve.py::test_an_error_of_the_agent_is_status_1"},
+    "reserve": {
+        1: "cli/test_reserve.py::test_an_error_of_the_agent_is_status_1",
+        4: "cli/test_reserve.py::test_a_refusal_has_its_own_status",
+    },
+    "pin": {
+        1: "cli/test_pin.py::test_who_waits_does_so_until_the_unit_has_its_cpus",
+        3: "cli/test_pin.py::test_nobody_decides_where_the_agent_is_away",
+        4: "cli/test_pin.py::test_one_that_does_not_fit_is_not_pinned",
+    },
+    "retry": {
+        1: "cli/test_cli_inspect.py::test_retry_passes_on_what_the_agent_says",
+        4: "cli/test_cli_inspect.py::test_retry_reports_that_it_is_refused_again_and_what_to_do",
+    },
+    "release": {1: "cli/test_release.py::test_what_does_not_end_in_time_is_named"},
+}
+"""Tests that bring about the statuses of a command which the sweep can't: those that need an agent, systemd or a kernel."""
+UNPRODUCED = {"run": {1}}
+"""Any error that has no status of its own."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_status_of_a_command_is_brought_about(name: str) -> None:
+    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+    told = {int(status) for status in exit_statuses(extract_command(found.parser)) if status.isdigit()} - {0}
+    swept = {status for status, lines in SWEEP.items() if any(line.partition(" ")[0] == name for line in lines)}
+    elsewhere = ELSEWHERE.get(name, {})
+    assert told == swept | elsewhere.keys() | UNPRODUCED.get(name, set())
+    for test in elsewhere.values():
+        file, _, function = test.partition("::")
+        assert f"\ndef {function}(" in (Path(__file__).parents[1] / file).read_text()
 
 
 def test_every_command_is_swept() -> None:

@@ -9,7 +9,7 @@ from nodeagent.cli.support.numeric_arguments import whole_number
 
 _EPILOG = """\
 exit status: 0: scenarios are replayed, or all pods fit; 4: a pod would be refused (--capacity: not one copy fits); 2: decisions differ
-(--compare); 1: something could not be read; 64: wrong arguments
+(--compare); 1: something could not be read; 3: the agent doesn't answer, and has saved no state; 64: wrong arguments
 
 examples:
   nodeagent simulate examples/scenario.jsonl
