@@ -161,3 +161,13 @@ def test_planted_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
     assert PlacementFiles(str(tmp_path / "moved")).read() == {"uid-a/app": b"mine", "uid-b/app": b"mine"}
     assert (victim / "file").read_text() == "root's"
     assert (list((victim / "uid-a").iterdir()), (victim / "uid-a").stat().st_mode & 0o777) == ([], 0o700)
+
+
+def test_a_file_in_the_place_of_a_directory_stays_as_it_is(files: PlacementFiles, base: Path) -> None:
+    base.mkdir()
+    (base / "uid-a").write_text("another program's")
+    (base / "uid-a").chmod(0o600)
+    with pytest.raises(PlacementFileError) as in_the_way:
+        files.write("uid-a/app", b"A=1\n")
+    assert in_the_way.value.errno == errno.EEXIST
+    assert ((base / "uid-a").read_text(), stat.S_IMODE((base / "uid-a").stat().st_mode)) == ("another program's", 0o600)

@@ -4,7 +4,6 @@ This module knows neither the kernel's file formats nor the order of writes (see
 """
 
 from collections.abc import Iterable, Iterator, Set as AbstractSet
-from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -84,8 +83,10 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
     return tuple(reversed(paths)) if can_all else ()
 
 
-PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[DesiredCgroup, ...]]
-"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units."""
+PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[int, tuple[DesiredCgroup, ...]]]
+"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Before them is what the pod adds
+to the CPU request of the cgroup of its class, in thousandths.
+"""
 
 
 def pod_cgroups(
@@ -111,14 +112,17 @@ def pod_cgroups(
     """
     controllers = CONTROLLERS | kernel.extra_controllers
     pool, default = shared_pool(node, state.promises, kernel.online), default_set(state.promises)
+    gate = config.placement.gate("PodLevelResources")
 
-    def make(inputs: tuple[PodEntry, PodPromises, object]) -> tuple[DesiredCgroup, ...]:
+    def make(inputs: tuple[PodEntry, PodPromises, object]) -> tuple[int, tuple[DesiredCgroup, ...]]:
         entry = inputs[0]
+        amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
+        milli = amounts.cpu_request_milli if entry.qos is QosClass.BURSTABLE else 0
         if entry.pins_units:
-            return tuple(_make_unit_cgroups(config, node, kernel, state, entry))
+            return milli, tuple(_make_unit_cgroups(config, node, kernel, state, entry))
         if entry.is_pooled:
-            return _make_pooled_cgroups(config, kernel, entry, controllers, is_starved=not pool)
-        return _make_pod_cgroups(config, node, kernel, state, entry, controllers)
+            return milli, _make_pooled_cgroups(config, kernel, entry, controllers, is_starved=not pool)
+        return milli, _make_pod_cgroups(config, node, kernel, state, entry, controllers)
 
     def find_inputs(entry: PodEntry) -> tuple[PodEntry, PodPromises, object]:
         held = state.promises.of_pod(entry.pod.uid)
@@ -159,20 +163,20 @@ def desired_cgroups(
     """
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
-    gate = config.placement.gate("PodLevelResources")
-    burstable_milli = {True: 0, False: 0}
-    for inputs, _ in pods.kept.values():
-        entry = inputs[0]
-        if entry.qos is QosClass.BURSTABLE:
-            amounts = pod_cgroup_amounts(entry.pod, pod_level_resources=gate)
-            burstable_milli[entry.is_pooled] += amounts.cpu_request_milli
-    of_pods = tuple(chain.from_iterable([wants for _, wants in pods.kept.values()]))
-    unpooled = chain.from_iterable(wants for inputs, wants in pods.kept.values() if not inputs[0].is_pooled)
+    pooled_milli = unpooled_milli = 0
+    of_pods, unpooled = list[DesiredCgroup](), list[DesiredCgroup]()
+    for inputs, (milli, wants) in pods.kept.values():
+        of_pods += wants
+        if inputs[0].is_pooled:
+            pooled_milli += milli
+        else:
+            unpooled_milli += milli
+            unpooled += wants
     return (
         *_make_cgroups_above_pods(kernel, controllers, unpooled),
-        _make_class_cgroup(BURSTABLE, kernel, controllers, burstable_milli[False]),
+        _make_class_cgroup(BURSTABLE, kernel, controllers, unpooled_milli),
         _make_class_cgroup(BEST_EFFORT, kernel, controllers, 0),
-        *_make_pool_cgroups(node, kernel, state.promises, controllers, burstable_milli[True]),
+        *_make_pool_cgroups(node, kernel, state.promises, controllers, pooled_milli),
         *of_pods,
     )
 

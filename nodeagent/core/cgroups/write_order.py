@@ -156,7 +156,8 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
     wants = tuple(
         want for want in others if want.goes_back_to is None and (want.path in observed or not is_pinned(want.path))
     )
-    exclusive = {want.path: want.exclusive_cpus for want in everything if want.exclusive_cpus} if wants else {}
+    has_units = any(is_pinned(want.path) for want in wants)
+    exclusive = {want.path: want.exclusive_cpus for want in everything if want.exclusive_cpus} if has_units else {}
     undesired = observed.keys() - desired_by_path.keys()
     leftovers = sorted((path for path in undesired if path and is_ours(path)), reverse=True)
     parents = {parent_of(path) for path in observed if path} if leftovers else set[str]()

@@ -1,6 +1,7 @@
 """Derived values that outlive a turn. Each value is stored with its inputs, and computed again only when one of the inputs changes."""
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
+from operator import is_
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
@@ -41,7 +42,7 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
             before = old.get(key)
             if before is None or key not in unchanged:
                 own = find_inputs(item)
-                if before is None or any(a is not b for a, b in zip(before[0], own, strict=True)):
+                if before is None or not all(map(is_, before[0], own)):
                     before = (own, make(own))
             kept[key] = before
         return Derived(common, kept)

@@ -3,8 +3,7 @@
 import errno
 import os
 import sys
-from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +53,7 @@ _HINTS = {
 }
 
 
+CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """ENODEV: the cgroup was removed after the file was opened."""
 _SMALL_BYTES = 4096
@@ -122,29 +122,24 @@ class CgroupFiles:
                 return None
             raise make_error(f"read {file}", file, err) from err
 
-    def read_all(self, path: str, names: Iterable[str]) -> dict[str, str]:
-        """Read some small files of one cgroup. Files that don't exist are left out.
-
-        If `cgroup.controllers` is the first name, the files of controllers that the cgroup doesn't have are not looked for.
-        """
+    def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, str]:
+        """Read `cgroup.controllers` and some small files of one cgroup. The files of controllers that it doesn't have are left out."""
         found: dict[str, str] = {}
-        controllers: list[str] | None = None
-        directory = os.path.join(self.root, path)  # noqa: PTH118 - as below
+        directory = os.path.join(self.root, path)  # noqa: PTH118 - as above
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as err:
             if err.errno in _GONE:
                 return found
             raise make_error(f"open {directory}", directory, err) from err
+        names_left = [CONTROLLERS]
         try:
-            for name in names:
-                if controllers is not None and name[name.rfind("/") + 1 : name.find(".")] not in controllers:
-                    continue
+            for name in names_left:
                 try:
                     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
                     try:
                         text = os.read(descriptor, _SMALL_BYTES)
-                        while len(text) % _SMALL_BYTES == 0 and (more := os.read(descriptor, _SMALL_BYTES)):
+                        while text and len(text) % _SMALL_BYTES == 0 and (more := os.read(descriptor, _SMALL_BYTES)):
                             text += more
                     finally:
                         os.close(descriptor)
@@ -153,8 +148,8 @@ class CgroupFiles:
                         raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
                 else:
                     found[name] = sys.intern(text.decode())  # texts are shared, because most cgroups have the same ones
-                    if name == "cgroup.controllers":
-                        controllers = ["cgroup", *found[name].split()]
+                    if name is CONTROLLERS:
+                        names_left += _list_present(names, found[name])
         finally:
             os.close(place)
         return found
@@ -198,3 +193,10 @@ class CgroupFiles:
                 os.close(descriptor)
         except OSError as err:
             raise make_error(f"write '{text}' to {file}", file, err) from err
+
+
+@lru_cache(maxsize=64)
+def _list_present(names: tuple[str, ...], controllers: str) -> tuple[str, ...]:
+    """Return the names of the files that a cgroup with these controllers has, besides `cgroup.controllers`."""
+    prefixes = {"cgroup", *controllers.split()}
+    return tuple(name for name in names if name[name.rfind("/") + 1 : name.find(".")] in prefixes)

@@ -31,7 +31,14 @@ from nodeagent.core.model.cgroup import (
 from nodeagent.core.model.cgroup_layout import ABOVE, is_above, payload_path
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kernel_limits import MOST_CPUS
-from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, MemoryInUseError, is_cgroup, make_error
+from nodeagent.edge.cgroups.cgroupfs.files import (
+    CONTROLLERS,
+    CgroupError,
+    CgroupFiles,
+    MemoryInUseError,
+    is_cgroup,
+    make_error,
+)
 from nodeagent.edge.cgroups.cgroupfs.processes import CgroupProcesses
 from nodeagent.edge.cgroups.cgroupfs.readings import SUBTREE_CONTROL, CgroupReadings
 from nodeagent.errors import NodeAgentError
@@ -50,7 +57,6 @@ if TYPE_CHECKING:
 
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
 _READ = (
-    "cgroup.controllers",
     SUBTREE_CONTROL,
     "cgroup.events",
     "memory.events",
@@ -247,10 +253,10 @@ class CgroupTree:
     def _read_one(self, path: str) -> ObservedCgroup | None:
         files = self._files
         texts = files.read_all(path, _READ)
-        if "cgroup.controllers" not in texts:
+        if CONTROLLERS not in texts:
             self._read_texts.pop(path, None)
             return None
-        content, known = tuple(map(texts.get, _READ)), self._read_texts.get(path)
+        content, known = tuple(map(texts.get, (CONTROLLERS, *_READ))), self._read_texts.get(path)
         if known is not None and known[0] == content and not self._has_partitions:
             return known[1]
         attributes = self._parse_attributes(path, content[-len(Attribute) :])
@@ -270,7 +276,7 @@ class CgroupTree:
             cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
         observed = ObservedCgroup(
             path=path,
-            controllers=_parse_names(texts["cgroup.controllers"]),
+            controllers=_parse_names(texts[CONTROLLERS]),
             subtree_control=_parse_names(texts.get(SUBTREE_CONTROL, "")),
             attributes=attributes,
             cpus_effective=cpus_effective,
