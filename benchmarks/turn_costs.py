@@ -2,16 +2,17 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.agent_costs import calls
 from benchmarks.goals import Row, timed
-from benchmarks.plain_node import PlainDaemon, manifest, measure, plain_agent, settle
+from benchmarks.plain_node import PlainDaemon, PlainLauncher, manifest, measure, plain_agent, settle
 from benchmarks.timing import Clock
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from tests.support.builders import GIB
+from tests.support.daemon_model import RUNTIME
 from tests.support.world import node
 
 MACHINE = Topology.of(
@@ -21,16 +22,24 @@ MACHINE = Topology.of(
 """2 sockets of 16 cores of 2 threads."""
 SHARED, EXCLUSIVE = "requests: {cpu: 10m, memory: 1Mi}", "limits: {cpu: 2, memory: 1Mi}"
 _TIMER = frozenset({WakeUpReason.TIMER})
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A directory in memory. None means that there is none, and all files are on the disk."""
 
 
 @contextmanager
 def beside(pods: int) -> Iterator[tuple[PlainDaemon, Path]]:
-    """Run an agent that has so many shared pods and rests, and yield it with its manifest directory."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        plain_agent(node(MACHINE), Path(directory)) as daemon,
-    ):
-        manifests = Path(directory, "manifests")
+    """Run an agent that has so many shared pods and rests, and yield it with its manifest directory.
+
+    As on a node, the state and the manifests are on the disk, and cgroups and the runtime directory in memory.
+    """
+    with ExitStack() as stack:
+        on_disk = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        in_memory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_MEMORY)))
+        (in_memory / RUNTIME).mkdir()
+        (on_disk / "state").mkdir()
+        (on_disk / "state" / RUNTIME).symlink_to(in_memory / RUNTIME)
+        daemon = stack.enter_context(plain_agent(node(MACHINE), on_disk, PlainLauncher(in_memory / "cgroup")))
+        manifests = on_disk / "manifests"
         settle(daemon, WakeUpReason.START)
         for number in range(pods):
             (manifests / f"{number:04}.yaml").write_text(manifest(number, SHARED))

@@ -136,14 +136,17 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
         in_place: `in_place` of an earlier plan, which spares the comparison of unchanged cgroups.
     """
     everything = tuple(desired)
-    desired_by_path = {want.path: want for want in everything}
+    paths = [want.path for want in everything]
+    desired_paths = set(paths)
     changed = [
         want
-        for want in everything
-        if (pair := in_place.get(want.path)) is None or pair[0] is not want or pair[1] is not observed.get(want.path)
+        for want, pair, cgroup in zip(
+            everything, map(in_place.get, paths), map(observed.get, paths), strict=True
+        )  # thousands in each turn
+        if pair is None or pair[0] is not want or pair[1] is not cgroup
     ]
     known, others = dict(in_place), list[DesiredCgroup]()
-    for path in in_place.keys() - desired_by_path.keys():
+    for path in in_place.keys() - desired_paths:
         del known[path]
     for want in changed:
         cgroup = observed.get(want.path)
@@ -158,7 +161,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
     )
     has_units = any(is_pinned(want.path) for want in wants)
     exclusive = {want.path: want.exclusive_cpus for want in everything if want.exclusive_cpus} if has_units else {}
-    undesired = observed.keys() - desired_by_path.keys()
+    undesired = observed.keys() - desired_paths
     leftovers = sorted((path for path in undesired if path and is_ours(path)), reverse=True)
     parents = {parent_of(path) for path in observed if path} if leftovers else set[str]()
     orphans = tuple(path for path in leftovers if observed[path].is_populated and path not in parents)

@@ -107,7 +107,7 @@ class PlacementFiles:
                 _prepare_directory(directory)
             with contextlib.suppress(FileNotFoundError):  # a crash may have left the file
                 os.unlink(temporary)  # noqa: PTH108 - system calls are named as such here
-            with os.fdopen(os.open(temporary, _NEW_FILE_FLAGS), "wb", buffering=0) as handle:
+            with os.fdopen(os.open(temporary, _NEW_FILE_FLAGS, _FILE_MODE), "wb", buffering=0) as handle:
                 # the umask has removed permissions from the mode that open was given
                 os.fchmod(handle.fileno(), _FILE_MODE)
                 left = memoryview(content)

@@ -130,12 +130,12 @@ def tree_of(value: object, depth: int = 0) -> TreeNode:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, Mapping):
-        return MapNode(tuple(MapEntry(str(key), tree_of(item, depth + 1)) for key, item in value.items()))
-    if isinstance(value, str) or value is None or isinstance(value, int):
+    if value is None or isinstance(value, str | int):  # most values, and quick to tell from a Mapping
         return Scalar(value)
+    if isinstance(value, Mapping):
+        return MapNode(tuple([MapEntry(str(key), tree_of(item, depth + 1)) for key, item in value.items()]))
     if isinstance(value, float) and math.isfinite(value):
         return Scalar(int(value) if value.is_integer() and abs(value) < 2**53 else Number.of(value))
     if isinstance(value, list | tuple):
-        return ListNode(tuple(tree_of(item, depth + 1) for item in value))
+        return ListNode(tuple([tree_of(item, depth + 1) for item in value]))
     raise ValueError(f"{value!r} has no JSON form")
