@@ -1,8 +1,11 @@
 """Reservations through the agent's turns and over the real socket: made, kept over restarts, respected, cancelled."""
 
 import asyncio
+import errno
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +226,69 @@ def test_whatever_moment_the_agent_dies_at_the_reservation_is_whole_or_not_made(
         if not has_died:
             break
     assert died > 3
+
+
+def test_an_ended_reservation_is_gone_also_if_the_clock_is_set_back_before_a_restart(daemon: Daemon) -> None:
+    keep(daemon, "ended", 1, 0)
+    keep(daemon, "later", 1, 3 * HOUR)
+    pass_time(daemon, HOUR)
+    daemon.machine.now_ms -= HOUR // 2
+    daemon.machine.set_by_ms -= HOUR // 2
+    daemon.start()
+    assert [one.name for one in daemon.jobs.reservations.list_current()] == ["later"]
+
+
+def test_an_end_that_cannot_be_saved_is_saved_by_a_later_turn(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(daemon, "ended", 1, 0)
+    path = str(daemon.directory / FILE)
+    with monkeypatch.context() as patched:
+        write = state_files.write_atomically
+
+        def is_full(file: str, content: bytes, **more: Any) -> None:
+            if file == path:
+                raise state_files.StateFileError("full", path=path, error=errno.ENOSPC, hint="make room")
+            write(file, content, **more)
+
+        patched.setattr(state_files, "write_atomically", is_full)
+        pass_time(daemon, HOUR)
+        assert daemon.jobs.reservations.list_current() == ()
+        assert b"ended" in Path(path).read_bytes()
+    pass_time(daemon, MINUTE)
+    daemon.jobs.reservations.wake()
+    daemon.rest()
+    assert b"ended" not in Path(path).read_bytes()
+
+
+def test_a_reservation_whose_request_is_cut_short_while_it_is_saved_is_respected_all_the_time(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on, listed = threading.Event(), threading.Event(), list[list[str]]()
+    reservations, write = daemon.jobs.reservations, state_files.write_atomically
+
+    def wait_and_write(file: str, content: bytes, **more: Any) -> None:
+        if file == str(daemon.directory / FILE):
+            began.set()
+            goes_on.wait()
+        write(file, content, **more)
+
+    monkeypatch.setattr(state_files, "write_atomically", wait_and_write)
+    reserving = ReservationRequests(
+        reservations, JobRequests(daemon.jobs, daemon.agent), JobQueue(daemon.jobs, daemon.agent)
+    )
+    asked = {"name": "night", "amounts": {"cpu": "2"}, "fromMs": daemon.machine.now_ms, "forMs": HOUR}
+
+    async def cut_short() -> None:
+        request = asyncio.create_task(reserving.answer(asked, Peer(os.getuid(), frozenset(), os.getpid())))
+        await asyncio.to_thread(began.wait)
+        request.cancel()
+        with suppress(asyncio.CancelledError):
+            await request
+        listed.append([one.name for one in reservations.list_for_turn()])
+        goes_on.set()
+
+    answered(daemon, lambda: asyncio.run(cut_short()))
+    listed += [[one.name for one in found] for found in (reservations.list_for_turn(), reservations.list_current())]
+    assert listed == [["night"], ["night"], ["night"]]
 
 
 def test_a_clock_that_is_set_moves_the_begin_and_not_the_ends_of_jobs(daemon: Daemon, owners: Owners) -> None:

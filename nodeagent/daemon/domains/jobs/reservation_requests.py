@@ -95,6 +95,7 @@ class ReservationRequests:
         Raises:
             NodeAgentError: the agent has not decided, or the reservation isn't durable.
         """
+        has_room = False
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
                 obstacle = await self._queue.find_obstacle(new)
@@ -102,15 +103,18 @@ class ReservationRequests:
                     return obstacle
                 state = await asyncio.wrap_future(self._reservations.hold(new))
             obstacle = await self._queue.find_obstacle(new, state)
-            if obstacle is None:
-                await asyncio.to_thread(self._reservations.keep, new)
+            has_room = obstacle is None
         except TimeoutError as err:
             raise ReservationError(
                 f"the agent has not decided within {MAX_TURN_SECONDS:.0f} s, and nothing is reserved",
                 hint="`journalctl -u nodeagent` says what delays it",
             ) from err
         finally:
-            self._reservations.drop_held()
+            if not has_room:
+                self._reservations.drop_held()
+        if has_room:  # it stays held until it is kept, also if this request is cancelled meanwhile
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(None, self._reservations.keep, new))
         return obstacle
 
     async def answer_cancel(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:

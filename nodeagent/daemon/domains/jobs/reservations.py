@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -30,6 +31,8 @@ class Reservations:
         """Wakes the deciding thread, for another turn."""
         self._log = log
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while the file is replaced."""
         self._held: Reservation | None = None
         self._seen: Future[NodeState] | None = None
         """Answer to `hold`."""
@@ -37,7 +40,8 @@ class Reservations:
         """Whether the source of the running turn has the held reservation."""
         self._is_unusable = False
         """Whether the file has another form. It is set aside before another one replaces it."""
-        self._kept = self._read()
+        self._kept = self._saved = self._read()
+        """`_kept` has the reservations that have not ended, and `_saved` those in the file."""
 
     def _read(self) -> tuple[Reservation, ...]:
         found, problem = None, "it has another form"
@@ -65,6 +69,13 @@ class Reservations:
     def list_for_turn(self) -> tuple[Reservation, ...]:
         """Return the reservations that a turn respects: those that have not ended, and the held one."""
         current = self.list_current()
+        if self._saved != current and self._writing.acquire(blocking=False):  # else another thread replaces the file
+            try:
+                # Otherwise they would be back after a restart, if the clock is set back.
+                with suppress(state_files.StateFileError):  # the next turn tries it again
+                    self._replace(current)
+            finally:
+                self._writing.release()
         with self._lock:
             self._is_listed = self._held is not None
             return current if self._held is None else (*current, replace(self._held, is_made=False))
@@ -95,12 +106,17 @@ class Reservations:
             self.wake()
 
     def keep(self, reservation: Reservation) -> None:
-        """Make the held reservation last.
+        """Make the held reservation last, or drop it.
 
         Raises:
             StateFileError: it isn't durable. Nothing is reserved then.
         """
-        self._replace((*self.list_current(), reservation))
+        try:
+            with self._writing:
+                self._replace((*self.list_current(), reservation))
+        except state_files.StateFileError:
+            self.drop_held()
+            raise
         self._log.info(
             "reservation_made",
             name=reservation.name,
@@ -116,7 +132,8 @@ class Reservations:
         Raises:
             StateFileError: that isn't durable. The reservation stays.
         """
-        self._replace(tuple(one for one in self.list_current() if one != reservation))
+        with self._writing:
+            self._replace(tuple(one for one in self.list_current() if one != reservation))
         self._log.info("reservation_cancelled", name=reservation.name, user=reservation.user)
         self.wake()
 
@@ -128,4 +145,5 @@ class Reservations:
             self._is_unusable = False
         state_files.write_atomically(self._path, format_reservations(kept))
         with self._lock:
-            self._kept, self._held = kept, None
+            self._kept = self._saved = kept
+            self._held = None if self._held in kept else self._held
