@@ -118,9 +118,10 @@ def apply_settings(settings: Mapping[str, Any]) -> None:
 
     libc = ctypes.CDLL(None, use_errno=True)
     if settings.get("aslr") is False:
-        call("personality", call("personality", 0xFFFFFFFF) | 0x0040000)  # the first call only asks; ADDR_NO_RANDOMIZE
+        # the inner call returns the present personality; 0x0040000 is ADDR_NO_RANDOMIZE
+        call("personality", call("personality", 0xFFFFFFFF) | 0x0040000)
     if settings.get("transparentHugePages") is False:
-        call("prctl", 41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
+        call("prctl", 41, 1, 0, 0, 0)  # 41 is PR_SET_THP_DISABLE
     if "nice" in settings:
         os.setpriority(os.PRIO_PROCESS, 0, settings["nice"])
     if "scheduler" in settings:

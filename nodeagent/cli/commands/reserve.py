@@ -19,7 +19,7 @@ from nodeagent.views.wording.reservations import render_reservations
 
 
 class ReserveError(NodeAgentError):
-    """Nothing was asked of the agent."""
+    """The command can't send a request to the agent."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

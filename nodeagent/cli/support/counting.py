@@ -31,7 +31,7 @@ Counted = tuple[CpuUse, Observations]
 
 
 class InterferenceError(NodeAgentError):
-    """It is unknown which tasks ran on which pod's CPUs."""
+    """The tasks on a pod's CPUs can't be determined."""
 
 
 @contextmanager

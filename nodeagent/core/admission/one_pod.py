@@ -100,7 +100,7 @@ class MergeReport(Struct, frozen=True):
     """One merge of hints, with its result."""
 
     container: str | None
-    """None means the pod as a whole."""
+    """Name of the container. None means the pod as a whole."""
     hints: ResourceHints
     """Hints of all managers, in the order in which the managers gave them."""
     merged: Merged

@@ -34,7 +34,7 @@ class Threshold(Struct, frozen=True):
     least: int
     """Smallest amount that can disturb. Smaller amounts are within the precision of the counters."""
     remedy: str
-    """What keeps the disturbance away."""
+    """Advice that keeps the disturbance away."""
     effects: tuple[str, ...] = ()
     """Kinds that it brings about. They are named after it."""
 

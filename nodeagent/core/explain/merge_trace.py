@@ -70,7 +70,7 @@ class Candidate(Struct, frozen=True):
 
 class MergeTrace(Struct, frozen=True):
     container: str | None
-    """None means the pod as a whole."""
+    """Name of the container. None means the pod as a whole."""
     nodes: NumaSet | None
     """Result of the merge. None means any nodes."""
     preferred: bool

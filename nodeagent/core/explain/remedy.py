@@ -14,7 +14,7 @@ from nodeagent.core.model.pod_amounts import is_within_budget
 
 class RequestChange(enum.StrEnum):
     REQUEST = "request"
-    """Other amounts in the manifest."""
+    """Changed amounts in the manifest."""
     CLAIM = "claim"
     """Fewer devices for a request in a claim."""
     NODE = "node"
@@ -32,7 +32,7 @@ class Amount(Struct, frozen=True):
     """A changed amount, as written in a manifest."""
 
     container: str | None
-    """None means the pod-level amount."""
+    """Name of the container. None means the pod-level amount."""
     resource: str
     before: str
     after: str

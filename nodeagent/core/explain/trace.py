@@ -28,7 +28,7 @@ class ResourceStep(Struct, frozen=True):
     container: str | None
     resource: str
     given: str
-    """What was allocated. Empty after a refusal."""
+    """Text with the allocation. Empty after a refusal."""
 
 
 class Trace(Struct, frozen=True):

@@ -170,7 +170,7 @@ class Placement(Struct, frozen=True):
 
 
 DEFAULT_WEIGHT = 100
-"""As of CPUWeight= in systemd's units."""
+"""Default of CPUWeight= in systemd's units."""
 
 
 class JobShare(Struct, frozen=True):

@@ -313,7 +313,7 @@ SINCE_1_37: tuple[VersionRow, ...] = (
         (139929,),
     ),
 )
-"""What is known to differ in kubelet 1.37. Everything else follows 1.36."""
+"""Known differences of kubelet 1.37. Everything else follows 1.36."""
 
 
 class ProposalRow(Struct, frozen=True):
@@ -323,7 +323,7 @@ class ProposalRow(Struct, frozen=True):
     """Names of the settings, with the KEP and the open pull requests."""
     nodeagent: str
     unknown: str
-    """What the draft leaves open, or decides in another way."""
+    """Questions that the draft leaves open, or decides in another way."""
 
 
 PROPOSALS: tuple[ProposalRow, ...] = (

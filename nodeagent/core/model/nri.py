@@ -125,7 +125,7 @@ class Call(Struct, frozen=True):
     event: Event
     sandbox: Sandbox
     container: NriContainer | None = None
-    """None means that the event concerns the pod."""
+    """Container of the event. None means that the event concerns the pod."""
     resources: NriResources | None = None
     """Values that an update will set. Missing values stay unchanged. None means that the event isn't an update."""
     pod: KubeletPod | None = None

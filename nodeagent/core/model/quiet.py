@@ -30,7 +30,7 @@ class QuietRequest(Struct, frozen=True):
     """Request of a pod: a profile, and settings that replace the profile's."""
 
     profile: str = ""
-    """Empty means no profile."""
+    """Name of the profile. Empty means no profile."""
     settings: QuietSettings = QuietSettings()
 
     def resolve(self, profiles: "tuple[tuple[str, Profile], ...]") -> QuietSettings | None:

@@ -37,7 +37,7 @@ class Retry(enum.StrEnum):
     REQUEST = "request"
     """A user runs `nodeagent retry`."""
     ROOM = "room"
-    """Other pods release resources, or the machine gets more resources."""
+    """Other pods release resources, or the machine gets more of them."""
     RESOURCE = "resource"
     """A device plugin reports devices of a resource that the pod requests."""
     DISK = "disk"

@@ -62,7 +62,7 @@ class TopologyManager(Struct, frozen=True):
     prefer_most_allocated: bool = False
     """Whether the node with more allocated resources wins between two single nodes."""
     strategy: Strategy | None = None
-    """Which of equally good sets of nodes wins by its score. None leaves the choice to the node numbers."""
+    """Rule for choosing among equally good sets of nodes by their score. None means by node numbers."""
     score_weights: tuple[tuple[str, int], ...] = ()
     """Weights of scores, by the name of a list of hints. The weight of other lists is 1."""
     prefer_cpus_node: bool = False

@@ -23,7 +23,7 @@ MAX_AMOUNT = 2**62
 
 
 class ResourceEvent(Protocol):
-    """What a resource has done while a pod is decided, for an observer."""
+    """Step of a resource in the decision on a pod, for an observer."""
 
     @property
     def is_for_hints(self) -> bool:
@@ -70,7 +70,7 @@ class SmallerAmounts(Struct, frozen=True):
 
 
 class Explainer(Struct, frozen=True):
-    """What a resource has to say. These methods say nothing."""
+    """Explanations of a resource. By default, there are none."""
 
     def observed_by(self, _observer: Callable[[ResourceEvent], None]) -> Resource | None:
         """Return the resource with an observer of its events. None means that the resource has no events."""

@@ -52,7 +52,7 @@ class Allocated(Struct, frozen=True):
 
     resource: str
     container: str | None
-    """None means the pod as a whole."""
+    """Name of the container. None means the pod as a whole."""
     before: Promises
     after: Promises
     refusal: Refusal | None

@@ -58,7 +58,7 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class JobTerms(Struct, frozen=True):
-    """What a queued source knows about one of its pods, apart from the pod."""
+    """Data that a queued source has about one of its pods, besides the pod itself."""
 
     uid: str
     user: int

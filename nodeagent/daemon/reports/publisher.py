@@ -66,9 +66,9 @@ class Publisher:
     ) -> None:
         self._agent = agent
         self._plugins = plugins
-        """None means that device plugins can't register."""
+        """Registered device plugins. None means that device plugins can't register."""
         self._jobs = jobs
-        """None means that jobs can't be requested."""
+        """Handler of jobs' requests. None means that jobs can't be requested."""
         self._config = config
         self._log = log
         self._thread = ServingThread(self._report_failure)

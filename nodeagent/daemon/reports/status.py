@@ -1,4 +1,4 @@
-"""What needs attention on a node, counted by kind, and in one line for `systemctl status` and `/readyz`."""
+"""Counts of problems, pods and containers that need attention, and one line about them for `systemctl status` and `/readyz`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

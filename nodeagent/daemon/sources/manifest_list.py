@@ -44,7 +44,7 @@ class ManifestList:
         """Files as of the last read, or as an earlier agent has parsed them."""
         self._known = KnownManifests()
         self._last: PodSource | None = None
-        """None before the first read."""
+        """Source as of the last read. None before the first read."""
 
     def follow(self, config: Config) -> None:
         """Apply the parts of the configuration that can change."""

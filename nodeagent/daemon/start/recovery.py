@@ -110,7 +110,7 @@ class Start(Struct, frozen=True):
 
     state: NodeState
     recovery: Recovery | None = None
-    """None means that the state on disk is up to date."""
+    """Result of the recovery. None means that the state on disk is up to date."""
 
 
 def start_state(

@@ -58,7 +58,7 @@ def temporary_path(path: str) -> str:
 
 
 class Sync(enum.Enum):
-    """What is left of a write after a loss of power. docs/reliability.md says which file needs which value."""
+    """Guarantee for a write after a loss of power. docs/reliability.md says which file needs which value."""
 
     DURABLE = enum.auto()
     """The new content. The file is synced before it gets its name, and the directory after that."""

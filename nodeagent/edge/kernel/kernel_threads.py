@@ -96,7 +96,7 @@ class KernelThreads:
 
 class _Look(Struct, frozen=True):
     thread: ThreadKey | None
-    """None means that it can't be moved."""
+    """Key of the thread. None means that the thread can't be moved."""
     name: str
     is_first: bool
     is_final: bool

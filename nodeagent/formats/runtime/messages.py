@@ -11,7 +11,7 @@ RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
 
 EMPTY = MessageType("Empty", ())
 _OPTIONAL_INT64 = MessageType("OptionalInt64", (Field(1, "value", Kind.INT64),))
-"""Also used for OptionalInt, which has the same encoding."""
+"""Message OptionalInt64. Also used for OptionalInt, which has the same encoding."""
 _OPTIONAL_UINT64 = MessageType("OptionalUInt64", (Field(1, "value", Kind.UINT64),))
 
 LINUX_MEMORY = MessageType("LinuxMemory", (Field(1, "limit", _OPTIONAL_INT64),))

@@ -81,7 +81,7 @@ def _refuse_value(value: object) -> NoReturn:
 
 
 class _Strict:
-    """What `make_scanner` asks of a decoder. A document with one key twice, or with a constant such as NaN, is refused."""
+    """Decoder settings for `make_scanner`. A document with the same key twice, or with a constant such as NaN, is refused."""
 
     strict = True
     object_hook = None

@@ -157,7 +157,7 @@ def encode_hello() -> bytes:
 def encode_start(request: StartRequest) -> bytes:
     names = ("id", "cgroup", "argv", "cwd", "uid", "gid", "groups", "identifier", "log_file", "grace_seconds")
     fields = {name: getattr(request, name) for name in names} | {"env": dict(request.env)}
-    # A launcher from before an upgrade knows no settings.
+    # A launcher of an older version doesn't know the field, so it is left out if there are no settings.
     return _encode("start", fields | ({"settings": dict(request.settings)} if request.settings else {}))
 
 

@@ -53,7 +53,7 @@ Document = dict[str, Any]
 
 
 class OtherTasks(Struct, frozen=True):
-    """Other tasks on the job's CPUs, as far as the caller may know them."""
+    """Other tasks on the job's CPUs that the caller may know."""
 
     tasks: list[Document] | None
     """Tasks as documents, sorted by time. None means unknown."""
@@ -74,7 +74,7 @@ class RunObservation(Struct, frozen=True):
     samples: Samples
     environment: FileTexts
     result: Mapping[str, Any]
-    """What the process that waited for the command reports: times, exit and resource usage."""
+    """Report of the process that waited for the command: times, exit and resource usage."""
     others: OtherTasks
     bound_interrupts: frozenset[str]
     """Labels of the interrupts that the kernel forbids moving."""

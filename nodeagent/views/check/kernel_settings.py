@@ -41,9 +41,9 @@ class _Rule(Struct, frozen=True):
     is_costly: Callable[[str], bool]
     """Tells whether a value, without the line's end, costs something."""
     reason: str
-    """What the value costs. `{}` stands for the value."""
+    """Disadvantage of the value. `{}` stands for the value."""
     fine: str
-    """What is said of all other values. `{}` stands for the value."""
+    """Text for all other values. `{}` stands for the value."""
     levels: tuple[Level, Level]
     """Level for a service and for a benchmark."""
     fix: str

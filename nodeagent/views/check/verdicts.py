@@ -41,7 +41,7 @@ class SettingWrite(Struct, frozen=True):
 
 
 class Purpose(enum.StrEnum):
-    """What a node is for, which sets the level of some results."""
+    """Purpose of a node, which sets the level of some results."""
 
     SERVICE = "service"
     BENCHMARK = "benchmark"

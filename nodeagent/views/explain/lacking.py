@@ -80,7 +80,7 @@ class ResourceDemand(Protocol):
 
 
 class ExplanationView(Struct, frozen=True):
-    """What one resource adds to an explanation. By default it adds nothing."""
+    """Parts of an explanation that are about one resource. By default, there are none."""
 
     step: Callable[[AllocationStep], Document | None]
     """Describes an allocation of the resource. None means that the step is another resource's."""

@@ -22,7 +22,7 @@ class HoldingView(Struct, frozen=True):
     promised: Callable[[PodPromises, str], Document] = _no_fields
     """Fields of a container in the part `promised` of `inspect`."""
     container: Callable[[NodeView, PodPromises, str], Document] = _no_fields
-    """Other fields of a container in `inspect`."""
+    """Function that returns further fields of a container in `inspect`."""
     pod: Callable[[Pod, PodPromises], Document] = _no_fields
     """Fields of a pod in `inspect`."""
     node: Callable[[NodeView], Document] = _no_fields

@@ -64,7 +64,7 @@ class _RuledPlugin:
 
 
 class _KnownResource(Struct, frozen=True):
-    """What kubelet knows of a resource."""
+    """Resource that kubelet knows."""
 
     pool: DevicePool
     stopped_at: int | None = None

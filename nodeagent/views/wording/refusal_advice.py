@@ -129,7 +129,7 @@ def advise_next_step(reason: str, pod: str, message: str = "") -> str:
         else "change the manifest"
     )
     amounts = _OF_NODE.search(message) if reason in {"OutOfcpu", "OutOfmemory"} else None
-    if amounts is not None and int(amounts[1]) > int(amounts[2]):  # even an empty node has too little
+    if amounts is not None and int(amounts[1]) > int(amounts[2]):  # the request exceeds the capacity of an empty node
         advice = default
     else:
         advice = _UNALIGNED_ADVICE if _UNALIGNED in message else _ADVICE.get(reason, default)

@@ -22,11 +22,11 @@ class WantedPlacement(Struct, frozen=True):
     """Desired values of a container's cgroup that NRI can set."""
 
     cpus: CpuSet
-    """Empty means that no CPU is left for the container."""
+    """CPUs of the container. Empty means that no CPU is left for it."""
     mems: NumaSet = NumaSet()
-    """Empty means unchanged."""
+    """Memory nodes of the container. Empty means unchanged."""
     cpu_max: CpuMax | None = None
-    """None means unchanged."""
+    """CPU quota of the container. None means unchanged."""
     exclusive_cpus: CpuSet = CpuSet()
     """Exclusive CPUs among `cpus`."""
 
@@ -49,7 +49,7 @@ class Occupant(Struct, frozen=True):
     effective: CpuSet
     """CPUs on which its processes may run now. Empty means that it has no processes."""
     wanted: WantedPlacement | None
-    """None means that there was no decision for it."""
+    """Desired placement. None means that there was no decision on the container."""
     id: str = ""
     """ID of the runtime's container. Empty means that the runtime can't change the cgroup."""
     has: NriResources = NriResources()

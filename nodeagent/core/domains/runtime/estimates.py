@@ -20,7 +20,7 @@ class Range(Struct, frozen=True):
 
     least: int
     most: int | None
-    """None means that the conversion has no upper bound."""
+    """Largest possible amount. None means that there is no upper bound."""
 
     @property
     def is_exact(self) -> bool:

@@ -77,7 +77,7 @@ class LetStart(_ContainerTodo, frozen=True):
     """Read the cpusets, and let the container start if `check_start` (answers.py) does."""
 
     rivals: tuple[str, ...]
-    """Other containers of the key. The container may not start while one of them has processes on the key's exclusive CPUs."""
+    """Other containers with the same key. The container may not start while one of them has processes on the key's exclusive CPUs."""
 
 
 class Adopt(_ContainerTodo, frozen=True):

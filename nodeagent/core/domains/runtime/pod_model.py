@@ -75,7 +75,7 @@ class Known(Struct, frozen=True):
     is_exact: bool
     """False means that it is an estimate."""
     container: str = ""
-    """Empty means that it is the pod's."""
+    """Name of the container. Empty means that the property is the pod's."""
     between: Range | None = None
     """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that it has no bounds."""
 
@@ -85,7 +85,7 @@ class Contradiction(Struct, frozen=True):
 
     container: str
     what: str
-    """As in `Known`, or `exclusive-cpus`."""
+    """Name of the property, as in `Known`, or `exclusive-cpus`."""
     stated: str
     told: str
 
@@ -119,7 +119,7 @@ class _Amount(Struct, frozen=True):
     part: str
     resource: str
     quantity: Quantity | None
-    """None means that none is requested."""
+    """Requested amount. None means that no amount is requested."""
     by: ToldBy
     is_exact: bool = True
     between: Range | None = None

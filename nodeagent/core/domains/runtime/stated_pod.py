@@ -12,7 +12,7 @@ from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resour
 class StatedContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind | None = None
-    """None means that the kind isn't stated. None has this meaning in the following fields, too."""
+    """Kind of the container. In all these fields, None means that the value isn't stated."""
     requests: Resources | None = None
     """All requests. A resource that is missing here and in `limits` isn't requested."""
     limits: Resources | None = None

@@ -54,7 +54,7 @@ class Question(
     """Current promises, including allocations to earlier containers of the pod."""
     pod: PodDemand
     container: str | None
-    """None means the pod as a whole."""
+    """Name of the container. None means the pod as a whole."""
     free: CpuSet
     """Free CPUs that earlier points have left. Select and Score are called first with the CPUs on the merged hint's nodes, then with
     other CPUs for the rest of the count.

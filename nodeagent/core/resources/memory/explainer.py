@@ -49,7 +49,7 @@ class MemoryHeadroom(Struct, frozen=True):
     """Memory of one NUMA node."""
 
     amounts: tuple[FreeMemory, ...]
-    """Empty under memory manager policy None."""
+    """Free memory. Empty under memory manager policy None."""
     group: NumaSet | None
     """Group of nodes in which the node's memory is used. None means that the node isn't used in a group of several nodes."""
 

@@ -141,7 +141,7 @@ class RuntimeDomain(PassiveDomain):
         """Whether the agent connects to the runtime. Without a connection, nothing reports the containers."""
         self._memory = RuntimeMemory()
         self._pending: PendingDecisions | None = None
-        """None before the first turn."""
+        """Decisions to be answered. None before the first turn."""
 
     @property
     def name(self) -> str:

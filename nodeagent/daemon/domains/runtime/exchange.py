@@ -44,7 +44,7 @@ class Message(Struct, frozen=True, eq=False):
 
     content: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
-    """None means that no thread waits for an answer."""
+    """Answer to the call. None means that no thread waits for an answer."""
     changes_before: int = 0
     """Number of changes sent before this message. The runtime works in order, so it has made all of them."""
     plugins_until: float = 0.0

@@ -22,7 +22,7 @@ class UnitRecords:
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(f"{config.runtime_directory}/units")
         self._known: dict[str, UnitSettings] | None = None
-        """None means that the records were not read yet."""
+        """Recorded settings by unit. None means that the records were not read yet."""
 
     def look(self) -> Mapping[str, UnitSettings]:
         """Return the recorded settings by unit, without unreadable records."""

@@ -37,7 +37,7 @@ class SystemdDomain(PassiveDomain):
         self._records = UnitRecords(config)
         self._cgroups = UnitCgroups(tree, systemd, recorded=self._records.look)
         self._devices: UnitDevices | None = None
-        """None means that no unit has had devices yet."""
+        """Device rules of units. None means that no unit has had devices yet."""
         self._left: frozenset[str] = frozenset()
         """Paths of units to restore that no pod pins any more."""
         self._unclear: frozenset[str] = frozenset()

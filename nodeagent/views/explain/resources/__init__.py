@@ -1,1 +1,1 @@
-"""What an explanation says of one resource: a module for each resource, and by_resource.py, which combines all of them."""
+"""Parts of an explanation about one resource: a module for each resource, and by_resource.py, which combines all of them."""

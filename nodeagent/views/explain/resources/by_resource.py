@@ -1,4 +1,4 @@
-"""What all resources together say in an explanation. Other resources are described in the words of their kinds."""
+"""The parts of an explanation about resources, combined. Resources without a module are described in the words of their kinds."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
