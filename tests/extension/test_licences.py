@@ -14,11 +14,13 @@ from nodeagent.core.admission.resource_kinds import ResourceKind
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.config import Config, Placement
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import CpuSet, NumaMask
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import NotResized
+from nodeagent.core.model.refusals import NotResized, Reason, Refusal
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.resources.resource import Allocation, ResourceFailedError
 from nodeagent.core.turn.recovery import RecoveredPod, place_recovered
 from nodeagent.daemon.reports.exposition import Exposition
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state
@@ -28,7 +30,7 @@ from nodeagent.views.inspect.text import render_in_full
 from nodeagent.views.simulate.pods import Simulation, describe_run
 from nodeagent.views.simulate.pods_text import render_run
 from tests.extension.licences.resource import GIVEN, LICENCE, Counts, LicenceHoldings, Licences
-from tests.support.builders import admitted, managers
+from tests.support.builders import GIB, admitted, machine, managers
 from tests.support.explained_pods import explained_pod
 from tests.support.inspected_nodes import World
 from tests.support.pods import app, pod
@@ -231,6 +233,50 @@ def test_inspect_and_simulate_show_it(pool: Counts) -> None:
     run = Simulation(Config(here.placement), "config.yaml", before, after, ((one, decision),))
     text = " ".join(render_run(describe_run(run, "a machine")).split())
     assert f"default/one, container app: licences {said}" in text
+
+
+class ServerFailedError(ResourceFailedError):
+    """The server of the licences doesn't answer."""
+
+    reason = Reason.UNEXPECTED_ADMISSION
+
+
+class ServedLicences(Licences, frozen=True):
+    """Licences of a server, for pods on one NUMA node."""
+
+    def fits_on_each(
+        self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
+    ) -> bool:
+        return nodes.bit_count() == 1
+
+    def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
+        return replace(refusal, message=f"{refusal.message} (of one server)")
+
+    def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
+        if pod.uid == "uid-unlucky":
+            raise ServerFailedError("the server is gone")
+        return super().allocate_container(promises, pod, container)
+
+
+def test_what_a_decision_asks_of_a_resource_it_asks_of_this_one(pool: Counts) -> None:
+    of = managers(
+        machine(nodes=3, memory=8 * GIB),
+        reserved="0",
+        topology_manager_policy="best-effort",
+        reserved_memory=dict.fromkeys(range(3), "1Gi"),
+        same_numa_nodes=True,
+    )
+    served = replace(of, providers=of.providers.having(ServedLicences(pool)))
+    full = admitted(of, pod("a", app(cpu="5", memory="9Gi")), pod("b", app(cpu="8", memory="1Gi")))
+    wide = [core.admit(each, full, pod("wide", app(cpu="3", memory="3Gi"))).report.merges for each in (of, served)]
+    assert [(one.merged.mask, one.instead_of is None) for (one,) in wide] == [(0b11, False), (0b01, True)], (
+        "nodes 0 and 1 have its memory, and both a part of its CPUs: they are taken unless a resource can't be on both"
+    )
+    for name, count, reason in (("greedy", 9, "9 licences are requested"), ("unlucky", 1, "the server is gone")):
+        decision = core.admit(served, core.initial(served), asking(name, count))
+        assert isinstance(decision, Rejected)
+        assert reason in decision.message
+        assert decision.message.endswith(" (of one server)")
 
 
 def test_it_is_one_small_folder() -> None:
