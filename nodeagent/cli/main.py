@@ -1,6 +1,5 @@
 """The `nodeagent` command: runs the subcommand, prints errors with their next step, and returns the exit status."""
 
-import argparse
 import errno
 import importlib
 import io
@@ -91,7 +90,15 @@ def _run(command: Callable[[], int]) -> int:
 
 
 def _run_words(words: list[str]) -> int:
-    options = _parse_options(words)
+    parser, known = build_parsers(words)
+    options, unknown = parser.parse_known_args(words)
+    own = getattr(options, "parser", known[options.command])
+    if unknown:
+        own.refuse(unknown)
+    from nodeagent.cli.support.named_files import count_stdin_readers
+
+    if count_stdin_readers(options) > 1:
+        own.error("only one argument can be - or /dev/stdin")
     status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
     return status
 
@@ -106,18 +113,6 @@ def _find_exit_status(err: NodeAgentError) -> int:
     is_away = any(isinstance(cause, ApiUnavailable) for cause in causes)
     status: int = getattr(err, "exit_status", EXIT_AWAY if is_away else EXIT_ERROR)
     return status
-
-
-def _parse_options(words: list[str]) -> argparse.Namespace:
-    parser, known = build_parsers(words)
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        getattr(options, "parser", known[options.command]).refuse(unknown)
-    from nodeagent.cli.support.named_files import count_stdin_readers
-
-    if count_stdin_readers(options) > 1:
-        getattr(options, "parser", known[options.command]).error("only one argument can be - or /dev/stdin")
-    return options
 
 
 @contextmanager

@@ -383,8 +383,9 @@ def _shared_file_error(file: PodFile, old: InstalledFile, given: set[str]) -> Ma
 def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     """Choose the name of a new file: the named file's own name, or else the name of its first pod."""
     if not Path(place.directory).is_dir():
+        named = f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
         raise ManifestPlaceError(
-            f"{place.directory} is a single file without {_name_first_object(file)}",
+            f"{place.directory} is a single file without {named}",
             hint=f"add it to {place.directory}, or set manifestDirectory to a directory",
         )
     own = Path(file.path).name
@@ -399,10 +400,6 @@ def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
         f"no file name is left for {file.path} in {place.directory}: {', '.join(names)} belong to other pods",
         hint=f"rename {file.path}, or remove a manifest there: `nodeagent delete FILE`",
     )
-
-
-def _name_first_object(file: PodFile) -> str:
-    return f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
 
 
 def write_changes(changes: Iterable[FileChange], hint: str) -> None:
