@@ -101,7 +101,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, when in (("validate", "with --running: "), ("reload", "")):
         add_socket_argument(made[name], DEFAULT_SOCKET, f"{when}the agent's socket")
         made[name].add_argument(
-            "-q", "--quiet", action="store_true", help="print nothing if all is well; the exit status tells"
+            "-q",
+            "--quiet",
+            action="store_true",
+            help="print nothing if the configuration is valid; only set the exit status",
         )
     add_node_arguments(made["show"])
     for name in ("validate", "show"):

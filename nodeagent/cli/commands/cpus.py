@@ -25,14 +25,12 @@ class NoCpusError(NodeAgentError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID")
-    parser.add_argument(
-        "container", nargs="?", metavar="CONTAINER", help="name of one of its containers, if it has several"
-    )
+    parser.add_argument("container", nargs="?", metavar="CONTAINER", help="name of a container, if the pod has several")
     which = parser.add_mutually_exclusive_group()
     for option, field, what in (
         ("--exclusive", _EXCLUSIVE, "only the CPUs on which no other container runs"),
         ("--shared", _SHARED, "only its shared CPUs"),
-        ("--mems", _MEMS, "its memory nodes instead of its CPUs"),
+        ("--mems", _MEMS, "the container's memory nodes instead of its CPUs"),
     ):
         which.add_argument(option, dest="which", action="store_const", const=field, default=_CPUS, help=what)
     parser.add_argument(

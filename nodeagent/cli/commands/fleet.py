@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=NamedFile,
         metavar="FILE|-|DIR",
-        help="a manifest, - for stdin, or a directory of manifests; can be repeated; one copy is all their pods together",
+        help="a manifest, - for stdin, or a directory of manifests; can be repeated; all pods of the manifests together are one copy",
     )
     made["capacity"].add_argument(
         "--config", type=NamedFile, metavar="FILE|-", help="configuration for nodes whose file has no configuration"

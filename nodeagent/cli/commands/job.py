@@ -127,15 +127,20 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         nargs="?",
         const=DEFAULT_PROFILE,
         metavar="PROFILE",
-        help="while it runs, give the cores of its own CPUs the settings of this profile (`profiles:` in the configuration); the default, "
+        help="while the job runs, give its cores the settings of this profile (`profiles:` in the configuration); the default, "
         "quiet, takes whole cores with idle siblings, and keeps them out of idle states that take more than 5 microseconds to leave, and "
         "their frequency governors at performance; what this machine can't do is said before the command starts",
     )
     for option, metavar, name, meaning in (
-        ("--idle-latency", "TIME", "idleLatency", "longest time to leave an idle state of its cores, such as 2us"),
-        ("--governor", "NAME", "governor", "frequency governor of its cores"),
-        ("--min-frequency", "FREQUENCY", "minFrequency", "lowest frequency of its cores, such as 2400MHz"),
-        ("--max-frequency", "FREQUENCY", "maxFrequency", "highest frequency of its cores"),
+        (
+            "--idle-latency",
+            "TIME",
+            "idleLatency",
+            "longest time in which the job's cores may leave an idle state, such as 2us",
+        ),
+        ("--governor", "NAME", "governor", "frequency governor of the job's cores"),
+        ("--min-frequency", "FREQUENCY", "minFrequency", "lowest frequency of the job's cores, such as 2400MHz"),
+        ("--max-frequency", "FREQUENCY", "maxFrequency", "highest frequency of the job's cores"),
     ):
         parser.add_argument(
             option,
@@ -150,7 +155,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         dest="settings",
         action="append_const",
         const="boost=false",
-        help="keep its cores at or below the nominal frequency while it runs",
+        help="keep the job's cores at or below the nominal frequency",
     )
     parser.add_argument(
         "--threads-per-core",
@@ -158,7 +163,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         action="append",
         type=_read_threads,
         metavar="N",
-        help="1: run on one thread of each of its cores, whose siblings stay idle, so --cpus 4 takes 4 whole cores; all: run on all "
+        help="1: run on one thread of each of the job's cores, whose siblings stay idle, so --cpus 4 takes 4 whole cores; all: run on all "
         "threads, also with --quiet",
     )
     parser.add_argument(
@@ -230,7 +235,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     parser.add_argument(
         "--until-free",
         action="store_true",
-        help="return only when other programs can use its CPUs again: its last process has gone, and the agent has closed its cgroup",
+        help="return only when other programs can use the job's CPUs again: its last process has gone, and the agent has closed its cgroup",
     )
     parser.add_argument(
         "--wait",

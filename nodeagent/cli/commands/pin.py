@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--while-inactive",
         choices=WHILE_INACTIVE_CHOICES,
         default=KEEP,
-        help="while the unit is inactive, keep its CPUs and memory for it (default), or give them back so that other pods can use them",
+        help="while the unit is inactive, keep its CPUs and memory (default), or let other pods use them",
     )
     parser.add_argument(
         "--force",

@@ -21,7 +21,9 @@ OUTCOMES = {
 
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
 """Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
-NO_FAIL_HELP = "exit with 0 even if something is wrong, for people's prompts; exit with 1 if that can't be found out"
+NO_FAIL_HELP = (
+    "exit with 0 even if something is wrong, for interactive use; exit with 1 if the state can't be determined"
+)
 
 
 class PodRefusedError(NodeAgentError):

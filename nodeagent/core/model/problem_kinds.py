@@ -43,7 +43,7 @@ EXPLAINED = {
         "the other problems say why; the agent tries again by itself",
     ),
     ProblemKind.CONFIGURATION_REFUSED: Explained(
-        "the configuration file can't be used; the agent goes on with the last valid configuration",
+        "the configuration file can't be used; the agent uses the last valid configuration",
         "correct the file, then `nodeagent config reload`, which reports every error that is left",
         "NodeagentConfigRefused",
     ),

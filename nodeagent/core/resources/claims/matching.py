@@ -62,7 +62,7 @@ class Looks(Struct):
         """Use up part of the budget. Raises NoWayError if too little is left."""
         self.left -= count
         if self.left < 0:
-            raise NoWayError("its claims can be met in too many ways to look at all, and none so far fits")
+            raise NoWayError("its claims can be met in too many ways to try all, and none of those tried fits")
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]

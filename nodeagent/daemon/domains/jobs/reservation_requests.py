@@ -85,7 +85,7 @@ class ReservationRequests:
         passed = None if bounds is None else find_exceeded_reservation_bound(bounds, of_user, new.pod)
         if passed is not None or len(known) >= MOST:
             raise ReservationError(
-                passed or f"there are {MOST} reservations already, and there can be no more",
+                passed or f"there are {MOST} reservations already, the most that are possible",
                 hint="wait until one has ended, or cancel one: `nodeagent reserve --list` lists them",
             )
 
