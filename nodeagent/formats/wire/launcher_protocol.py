@@ -37,8 +37,8 @@ class StartStage(StrEnum):
 
     FORK = "fork"
     DEADLINE = "deadline"  # the process hung before exec, for instance in a frozen cgroup, and was killed
-    CGROUP = "cgroup"
     SESSION = "session"
+    CGROUP = "cgroup"
     OUTPUT = "output"
     SETTINGS = "settings"
     USER = "user"
