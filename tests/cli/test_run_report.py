@@ -20,7 +20,7 @@ from nodeagent.views.certificate.words import summarise_run
 from nodeagent.views.job_report import JobLocation
 from tests.support import json_schema
 from tests.support.job_agent import admit_job, answer_jobs
-from tests.support.run_tree import JOB, MIB, UNCOUNTED, RunTree
+from tests.support.run_tree import JOB, MIB, RESULT, UNCOUNTED, RunTree
 
 
 @pytest.fixture
@@ -493,6 +493,23 @@ def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytes
     assert page.count("<table>") == 1, "none without rows"
     assert "an even number of <code>--cpus</code>" in page
     capsys.readouterr()
+
+
+def test_memory_and_frequency_are_read_often_enough_in_a_run_of_a_second(tree: RunTree) -> None:
+    """Memory of its last part is gone at its end. CPUs are busy for longer than from one look to the next."""
+    looks = []
+
+    def await_end(seconds: float) -> Mapping[str, Any] | None:
+        looks.append(seconds)
+        tree.run(min(seconds, 1.2 - tree.seconds))
+        is_over = tree.seconds > 1.199
+        tree.memory = (4 * MIB, 60 * MIB) if tree.seconds > 0.9 and not is_over else (64 * MIB, 0)
+        return RESULT if is_over else None
+
+    found = tree.observe(await_end)
+    assert found["disturbances"][0]["name"] == "remote-memory"
+    assert found["frequency"]["lowestKilohertz"] == 3_000_000
+    assert len(looks) < 20
 
 
 def test_the_timeline_of_a_long_run_is_bounded(tree: RunTree) -> None:

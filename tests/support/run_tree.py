@@ -117,8 +117,17 @@ class RunTree:
 
         def await_end(_seconds: float) -> Mapping[str, Any] | None:
             left.pop(0)()
-            self.write()
             return None if left else result
+
+        return self.observe(await_end)
+
+    def observe(self, await_end: Callable[[float], Mapping[str, Any] | None]) -> dict[str, Any]:
+        """Return the report of a run that changes the tree in the seconds that it is given."""
+
+        def change(seconds: float) -> Mapping[str, Any] | None:
+            result = await_end(seconds)
+            self.write()
+            return result
 
         runs = ReportedRuns(
             self.answer,
@@ -128,7 +137,7 @@ class RunTree:
             lambda: round(self.seconds * 1e9),
         )
         self.write()
-        return runs.observe(begun=lambda: None, await_end=await_end)
+        return runs.observe(begun=lambda: None, await_end=change)
 
     def _observe_others(self, _counting: ExitStack) -> Callable[[], OtherTasks]:
         return lambda: self.others

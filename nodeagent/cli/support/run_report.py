@@ -27,7 +27,7 @@ from nodeagent.formats.kernel.settings import CGROUPS
 from nodeagent.formats.manifest.placement_variables import DEVICES
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.certificate.run_report import Document, OtherTasks, RunObservation, describe_run
-from nodeagent.views.certificate.samples import Samples, add_sample
+from nodeagent.views.certificate.samples import BUSY_NS, Samples, add_sample
 from nodeagent.views.certificate.words import summarise_run
 from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusive_owners
 from nodeagent.views.interference.document import describe_interference, find_origin
@@ -35,6 +35,10 @@ from nodeagent.views.job_report import JobLocation
 
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
+_PARTS = 4
+"""Part of the time since a run's start after which the next sample is due, as a divisor. Memory that is gone at the end is seen if it was
+there for a quarter of the run.
+"""
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (
     "the kernel's histograms have the sum of all times of a task, and not the longest: see longestAtMostMicroseconds"
@@ -121,15 +125,19 @@ class ReportedRuns:
         """
         with ExitStack() as counting:
             find_others = self._begin_others(counting)
-            before = first = self._files.read_counters()
+            before = first = since = self._files.read_counters()
             begun()
             siblings = parse_siblings(self._environment, self._cpus)
             samples, interval, result = Samples(), _FIRST_INTERVAL_SECONDS, None
             while result is None:
                 result = await_end(interval)
                 now = self._files.read_sample() if result is None else self._files.read_counters()
-                samples = add_sample(samples, before, now, self._cpus, siblings, self._location.nodes)
-                before, interval = now, min(_LAST_INTERVAL_SECONDS, 2 * interval)
+                samples = add_sample(samples, (since, before, now), self._cpus, siblings, self._location.nodes)
+                before = now
+                if now.at_ns - since.at_ns >= BUSY_NS:
+                    since = now
+                part = (now.at_ns - first.at_ns) / 1e9 / _PARTS
+                interval = min(_LAST_INTERVAL_SECONDS, max(_FIRST_INTERVAL_SECONDS, part))
             others = find_others()
         self._runs += 1
         return describe_run(

@@ -7,7 +7,7 @@ from nodeagent.formats.kernel.run_counters import NUMA_STAT, STAT, FileTexts, fr
 from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
 from nodeagent.views.certificate.intervals import Interval, halve_intervals, measure_interval
 
-_LEAST_NS = 250_000_000
+BUSY_NS = 250_000_000
 """Shortest time between two samples that tells whether a CPU was busy, as /proc/stat has a precision of 10 ms. At a run's start, samples
 are closer to each other, and governors still raise the frequency.
 """
@@ -29,18 +29,22 @@ class Samples(Struct, frozen=True):
 
 
 def add_sample(
-    samples: Samples, before: FileTexts, now: FileTexts, cpus: CpuSet, siblings: CpuSet | None, nodes: NumaSet
+    samples: Samples,
+    texts: tuple[FileTexts, FileTexts, FileTexts],
+    cpus: CpuSet,
+    siblings: CpuSet | None,
+    nodes: NumaSet,
 ) -> Samples:
     """Add a sample to the summary.
 
     Args:
         samples: summary of the earlier samples.
-        before: the previous sample.
-        now: the sample to add.
+        texts: a sample since which CPUs may have been busy, the previous sample, and the sample to add.
         cpus: CPUs of the job.
         siblings: other threads of these CPUs' cores. None means unknown.
         nodes: NUMA nodes of these CPUs.
     """
+    since, before, now = texts
     usage = parse_container_usage(None, now.files.get(NUMA_STAT))
     remote = remote_bytes(usage, nodes)
     memory = samples.memory_bytes, samples.remote_bytes
@@ -49,7 +53,7 @@ def add_sample(
         rank = remote, sum(usage.memory_bytes.values())
         if samples.memory_bytes is None or rank > (samples.remote_bytes, sum(known.values())):
             memory = dict(usage.memory_bytes), remote
-    busy = _find_busy_cpus(before, now) & cpus
+    busy = _find_busy_cpus(since, now) & cpus
     found = [khz for cpu in busy if (khz := now.number(frequency_file(cpu, "scaling_cur_freq"))) is not None]
     lows = [*found, *([] if samples.lowest_khz is None else [samples.lowest_khz])]
     highs = [*found, *([] if samples.highest_khz is None else [samples.highest_khz])]
@@ -64,7 +68,7 @@ def add_sample(
 
 
 def _find_busy_cpus(before: FileTexts, now: FileTexts) -> CpuSet:
-    if now.at_ns - before.at_ns < _LEAST_NS:
+    if now.at_ns - before.at_ns < BUSY_NS:
         return CpuSet()
     was, ended = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (before, now))
     most_idle_us = (1000 - _BUSY_PER_MILLE) * (now.at_ns - before.at_ns) // 1_000_000
