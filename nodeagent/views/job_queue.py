@@ -153,4 +153,4 @@ def render_queue(
     for why, (first, *more) in unknown.items():
         whose = f"{first} and {len(more)} more: their" if more else f"{first}: its"
         lines += break_text(f"{whose} start is unknown: {why}", width)
-    return "\n".join([*lines, reserved])
+    return "\n".join([*lines, *([""] if reserved else []), reserved])

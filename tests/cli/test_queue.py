@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.formats.checkpoint.reservation_list import make_reservation
 from nodeagent.formats.manifest.job_pod import job_pod
@@ -74,6 +76,14 @@ def test_its_text() -> None:
         "no job runs, and none waits",
         "RESERVATION  USER        CPUS  MEMORY  FROM         TO           STATE",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_what_is_to_say_of_a_reservation_is_in_few_lines_at_any_width(width: int) -> None:
+    text = render_queue(describe_queue((), (), RESERVED, NOW_MS), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "  in it: jobs/reserved, jobs/inside\n" in render_queue(describe_queue(JOBS, (), RESERVED, NOW_MS), width)
+    assert "  without room: other pods hold it, or the machine has less\n" in text
 
 
 def test_its_document_is_as_its_schema_says() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nodeagent.views.wording.columns import format_table
+from nodeagent.views.wording.columns import break_text, format_rows
 from nodeagent.views.wording.words import format_age, format_time_until
 
 
@@ -23,7 +23,9 @@ def render_reservations(
         name_user: returns the name of a user ID.
         format_time: returns a time as text, of milliseconds since the epoch.
     """
-    rows = [("RESERVATION", "USER", "CPUS", "MEMORY", "FROM", "TO", "STATE")]
+    if not reservations:
+        return ""
+    rows, details = [("RESERVATION", "USER", "CPUS", "MEMORY", "FROM", "TO", "STATE")], list[tuple[str, ...]]()
     for one in reservations:
         begins_ms, ends_ms = one["fromMs"] - at_ms, one["untilMs"] - at_ms
         state = (
@@ -31,9 +33,13 @@ def render_reservations(
             if begins_ms > 0
             else f"has begun, ends {format_time_until(ends_ms)}"
         )
-        state += f"; in it: {', '.join(one['jobs'])}" if one["jobs"] else "; no jobs in it"
-        if not one.get("hasRoom", True):
-            state += "; without room: other pods hold it, or the machine has less"
+        in_it = f"  in it: {', '.join(one['jobs'])}" if one["jobs"] else "  no jobs in it"
+        without = () if one.get("hasRoom", True) else ("  without room: other pods hold it, or the machine has less",)
+        details.append((in_it, *without))
         times = format_time(one["fromMs"]), format_time(one["untilMs"])
         rows.append((one["name"], name_user(one["user"]), one["cpus"], one["memory"] or "none", *times, state))
-    return "\n".join([*format_table(rows, width), ""]) if reservations else ""
+    heading, *laid = format_rows(rows, width)
+    lines = list(heading)
+    for row, texts in zip(laid, details, strict=True):
+        lines += [*row, *(line for text in texts for line in break_text(text, width))]
+    return "\n".join([*lines, ""])
