@@ -1,10 +1,11 @@
-"""Counts of the agent's process: syncs of a pod, a look at the launcher's runs, and the work of a restart beside its turns."""
+"""Counts of the agent's process and the launcher: syncs of a pod, a look at runs, a start, and the work of a restart beside its turns."""
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -17,13 +18,17 @@ from nodeagent.core.model.config import Config
 from nodeagent.daemon.sources.kept_manifests import KeptManifests
 from nodeagent.daemon.sources.manifest_list import ManifestList
 from nodeagent.edge.files.manifest_watch import ManifestWatch
+from nodeagent.formats.wire.launcher_protocol import StartRequest, encode_start
 from nodeagent.launcher.records import ProcessRecord, Runs
-from tests.support.daemon_model import Daemon
+from nodeagent.launcher.server import Launcher
+from tests.support.daemon_model import Daemon, HostSettingsModel, Tree
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
 from tests.support.world import SMALL, node
 
 _PROGRAM = str(ROOT / "nodeagent")
+_SYSTEM = {"posix", "socket", "_socket", "select", "fcntl", "resource", "_io"}
+"""Modules whose functions call the system."""
 _MANIFEST = (
     "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{}}}\nspec: {{containers: [{{name: app, command: [run]}}]}}\n"
 )
@@ -54,6 +59,79 @@ def launcher() -> Iterator[Row]:
             runs[str(number)] = ProcessRecord(str(number), 1, 1, "boot", None, 30, 1)
         answer = runs.list_changes(f"{runs.epoch}:{count:03}", 100)
         yield counted(f"bytes of a look at {count} runs at rest", len(json.dumps(answer)), compared)
+
+
+def launcher_start() -> Iterator[Row]:
+    """Count the calls of the system for a start: those of the launcher, and those of its child from fork to exec."""
+    with TemporaryDirectory() as directory, ExitStack() as undo:
+        listener, client = (undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(2))
+        listener.bind(f"{directory}/launcher.sock")
+        listener.listen()
+        launcher = Launcher(None, Path(directory), f"{directory}/journal", listener)
+        undo.callback(launcher.selector.close)
+        launcher.clients.listen()
+        client.connect(f"{directory}/launcher.sock")
+        childs = Path(directory, "calls of the child")
+        with system_calls(childs) as made:
+            for run_id in ("first", "second"):  # the first leaves a child to the second
+                client.send(encode_start(StartRequest(run_id, ("/bin/true",), (), "", None, log_file=os.devnull)))
+                made.clear()
+                while run_id not in launcher.runs:
+                    for key, _ in launcher.selector.select():
+                        key.data()
+        assert launcher.spare is not None
+        pids = (*launcher.children, launcher.spare.pid)
+        launcher.drop_spare()
+        for pid in pids:
+            os.waitpid(pid, 0)
+        by_child = childs.read_text().split()
+        until_order, since_order = made.index("send") + 1, by_child[::-1].index("read")
+        yield counted("calls of the system by the launcher at a start", len(made), "26")
+        yield counted("calls of the system by a started process until exec", len(by_child), "25")
+        yield counted("calls of the system from a request to its exec", until_order + since_order, "35")
+
+
+def isolation() -> Iterator[Row]:
+    """Count how often the start of an isolated pod reads and writes settings of the host. Each write is a request to the launcher."""
+    isolated = node(SMALL, config={"interrupt_isolation": "affinity", "host_isolation": "partition"})
+    with TemporaryDirectory() as directory, ExitStack() as undo:
+        daemon = Daemon(Machine(isolated), Path(directory))
+        daemon.start()
+        daemon.rest()
+        read, write, change = (
+            undo.enter_context(mock.patch.object(owner, name, autospec=True, side_effect=getattr(owner, name)))
+            for owner, name in ((HostSettingsModel, "read"), (HostSettingsModel, "write"), (Tree, "apply"))
+        )
+        daemon.files.pods = (pod("a", app("app", "2")),)
+        daemon.rest()
+    yield counted("reads of the host's settings at an isolated start", read.call_count, "")
+    yield counted("requests to write host settings at an isolated start", write.call_count, "")
+    yield counted("writes of cgroups at an isolated start", change.call_count, "")
+
+
+@contextmanager
+def system_calls(childs: Path) -> Iterator[list[str]]:
+    """Collect the names of called functions of the system. A child writes its own to a file before it executes another program.
+
+    Handlers of signals don't count, as each test runner has others.
+    """
+    made: list[str] = []
+
+    def note(_frame: FrameType, event: str, function: object) -> None:
+        if event != "c_call":
+            return
+        name = getattr(function, "__name__", "")
+        owner = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
+        if owner in _SYSTEM and name != "fspath":
+            made.append(name)
+        if name == "execve":
+            childs.write_text(" ".join(made[len(made) - made[::-1].index("fork") :]))
+
+    sys.setprofile(note)
+    try:
+        yield made
+    finally:
+        sys.setprofile(None)
 
 
 def restart() -> Iterator[Row]:
@@ -100,4 +178,4 @@ def calls() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
-COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (syncs, launcher, restart)
+COUNTERS: tuple[Callable[[], Iterator[Row]], ...] = (syncs, launcher, launcher_start, isolation, restart)
