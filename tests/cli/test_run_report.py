@@ -177,6 +177,17 @@ def test_a_task_that_never_left_a_cpu_is_noticed_although_the_scheduler_has_not_
     assert found["disturbances"][0]["name"] == "other-tasks"
 
 
+def test_interrupts_of_an_idle_sibling_hide_no_task_that_ran_there(tree: RunTree) -> None:
+    def change() -> None:
+        tree.run(10)
+        tree.ran[6] += 0.5
+        tree.idle_interrupted[6] += 0.6
+
+    found = tree.report(change)
+    assert found["siblings"]["busyMicroseconds"] == 1_080_000, "less the error of the idle time"
+    assert found["disturbances"][0]["name"] == "sibling"
+
+
 def test_what_was_quiet_and_what_could_not_be_is_in_the_report(tree: RunTree) -> None:
     assert tree.report(tree.run)["quiet"] is None, "nobody asked"
     quiet = {

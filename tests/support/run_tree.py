@@ -54,6 +54,8 @@ class RunTree:
         """Seconds that the hypervisor took from each CPU of the job."""
         self.interrupted = 0.0
         """Seconds that interrupts took from each CPU of the job."""
+        self.idle_interrupted = dict.fromkeys((2, 3, 6, 7), 0.0)
+        """Seconds that interrupts took from each CPU while it was idle."""
         self.irqs = dict.fromkeys((2, 3), 0)
         self.used = 0.0
         self.throttled = 0.0
@@ -94,7 +96,8 @@ class RunTree:
         counted = {c: s - self.running[c] for c, s in self.ran.items()}
         self._put("proc/schedstat", "".join(f"cpu{c} 0 0 0 0 0 0 {s * 1e9:.0f} 1 1\n" for c, s in counted.items()))
         lines = (
-            f"cpu{c} {(s - irq - steal) * 100:.0f} 0 0 {(self.seconds - s) * 100:.0f} 0 {irq * 100:.0f} 0 {steal * 100:.0f} 0 0\n"
+            f"cpu{c} {(s - irq - steal) * 100:.0f} 0 0 {(self.seconds - s - self.idle_interrupted[c]) * 100:.0f} 0 "
+            f"{(irq + self.idle_interrupted[c]) * 100:.0f} 0 {steal * 100:.0f} 0 0\n"
             for c, s in self.ran.items()
             for irq, steal in ((self.interrupted, self.steal) if c in CPUS else (0, 0),)
         )

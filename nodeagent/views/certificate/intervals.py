@@ -20,6 +20,7 @@ from nodeagent.formats.kernel.usage import parse_container_usage, parse_job_usag
 TICK_US = 10_000
 """Precision of a time of /proc/stat, and so the error of a difference of two such times."""
 _INTERRUPTIONS = ("irq", "softirq", "steal")
+_NOT_BUSY = ("idle", "iowait", "steal")
 _NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
 
 
@@ -64,6 +65,19 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
     return max(0, *found) if found else None
 
 
+def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | None:
+    """Return for how long some CPUs were busy with tasks or interrupts. None means unknown.
+
+    Interrupts that come while a CPU is idle are in no task's run time, so nothing is subtracted from the run times.
+    """
+    was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
+    by_idle_us = _find_busy_us_by_idle(first, last, cpus, 0, _NOT_BUSY)
+    found = [] if by_idle_us is None else [by_idle_us]
+    if was is not None and now is not None:
+        found.append(sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000)
+    return max(0, *found) if found else None
+
+
 def find_throttled_us(first: FileTexts, last: FileTexts) -> tuple[int, str] | None:
     """Return for how long the quota that cost most kept the job off its CPUs, and the cgroup with that quota. None means unknown.
 
@@ -78,12 +92,14 @@ def find_throttled_us(first: FileTexts, last: FileTexts) -> tuple[int, str] | No
     return max(((us, cgroup) for cgroup, us in found.items()), key=itemgetter(0)) if "" in found else None
 
 
-def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
+def _find_busy_us_by_idle(
+    first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int, not_busy: tuple[str, ...] = _NOT_OF_TASKS
+) -> int | None:
     times = subtract_cpu_times(first, last)
     if times is None or not all(cpu in times for cpu in cpus):
         return None
     elapsed_us = (last.at_ns - first.at_ns) // 1000 - 2 * TICK_US
-    busy_us = sum(max(0, elapsed_us - sum(times[cpu].get(name, 0) for name in _NOT_OF_TASKS)) for cpu in cpus)
+    busy_us = sum(max(0, elapsed_us - sum(times[cpu].get(name, 0) for name in not_busy)) for cpu in cpus)
     return max(0, busy_us - own_us)
 
 
@@ -112,7 +128,7 @@ def measure_interval(
         others_us = _find_busy_us_by_idle(before, now, cpus, used["usage_usec"] - was["usage_usec"])
         rates |= {} if others_us is None else {"other-tasks": share(others_us, whole_us)}
     if siblings is not None:
-        busy_us = _find_busy_us_by_idle(before, now, siblings, 0)
+        busy_us = _find_busy_us_by_idle(before, now, siblings, 0, _NOT_BUSY)
         rates |= {} if busy_us is None else {"sibling": share(busy_us, elapsed_us)}
     if remote is not None and usage.memory_bytes is not None:
         rates["remote-memory"] = share(remote, sum(usage.memory_bytes.values()))

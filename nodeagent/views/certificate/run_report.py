@@ -41,7 +41,14 @@ from nodeagent.formats.kernel.run_counters import (
     thermal_file,
 )
 from nodeagent.formats.kernel.settings import ASLR, BOOST, NO_TURBO, THP, remove_unknown_parameters
-from nodeagent.views.certificate.intervals import TICK_US, find_busy_us, find_throttled_us, share, subtract_cpu_times
+from nodeagent.views.certificate.intervals import (
+    TICK_US,
+    find_busy_us,
+    find_sibling_us,
+    find_throttled_us,
+    share,
+    subtract_cpu_times,
+)
 from nodeagent.views.certificate.samples import Samples
 from nodeagent.views.job_report import JobLocation
 
@@ -107,7 +114,7 @@ def describe_run(seen: RunObservation) -> Document:
     steal_us = None if times is None else sum(times[cpu].get("steal", 0) for cpu in cpus)
     used_us = cgroup["cpuMicroseconds"]
     others_us = None if used_us is None else find_busy_us(seen.first, seen.last, cpus, used_us)
-    sibling_us = None if siblings is None else find_busy_us(seen.first, seen.last, siblings, 0)
+    sibling_us = None if siblings is None else find_sibling_us(seen.first, seen.last, siblings)
     reasons = {
         "siblings.cpus": (siblings, "the kernel doesn't show the cores' threads"),
         "interruptMicroseconds": (times, seen.last.reasons.get(STAT, "the kernel's file has an unknown form")),
