@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import CONFIG, Document, Node
+from integration.node import CONFIG, ROOT, Document, Node
 from integration.test_interference import INSTANCES, INTRUDER, NOW_AND_THEN, WITHOUT_END, last_of
 from integration.test_job import BOUNDS
 
@@ -16,21 +16,46 @@ WORK = "-- bash -c 'until [ $SECONDS -ge 2 ]; do :; done'"
 SHORT = "for i in {{1..20000}}; do :; done"
 
 
+REMOTE = """cat >/run/remote.py <<END
+import ctypes, sys, time
+mask = ctypes.c_ulong(1 << int(sys.argv[1]))
+if ctypes.CDLL(None, use_errno=True).syscall(238, 2, ctypes.byref(mask), ctypes.c_ulong(64)) != 0:  # set_mempolicy, MPOL_BIND
+    sys.exit(str(ctypes.get_errno()))
+held = b"x" * (24 << 20)
+time.sleep(0.5)
+END"""
+OWN_CGROUP = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/..; "
+QUOTA = "echo 20000 100000"
+
+
 @dataclass(frozen=True)
 class Disturbance:
-    """A run that is disturbed. Both scripts are formatted with a CPU of the job."""
+    """A run that is disturbed. All scripts are formatted with a CPU of the job."""
 
+    name: str
     begin: str = "true"
-    options: str = "--cpus 2"
+    options: str = "--cpus 2 --memory 64Mi"
     work: str = SHORT
+    end: str = "true"
     host: str = "partition"
     """Whether the host's processes are kept off. Otherwise they disturb, too."""
+    source: str | None = None
 
 
 DISTURBANCES = {
-    "other-tasks": Disturbance(INTRUDER + NOW_AND_THEN, host="none"),
+    "process": Disturbance(
+        "other-tasks", INTRUDER + NOW_AND_THEN, end="systemctl stop intruder", host="none", source="bash"
+    ),
+    "remote-memory": Disturbance("remote-memory", REMOTE, work="python3 -S /run/remote.py 1"),
+    "quota": Disturbance("throttling", work=f"{OWN_CGROUP}{QUOTA} >cpu.max; {SHORT}"),
+    "pods-quota": Disturbance(
+        "throttling",
+        f"{QUOTA} >{ROOT}/cpu.max",
+        end=f"echo max >{ROOT}/cpu.max",
+        source=ROOT.removeprefix("/sys/fs/cgroup"),
+    ),
 }
-"""By their names."""
+"""By what is done. An emulated processor has no frequencies and no heat, and no hypervisor takes its time."""
 
 
 @pytest.fixture
@@ -71,19 +96,26 @@ def test_a_quiet_run_is_clean_and_a_process_on_its_cpus_is_named_first(node: Nod
 def run_disturbed(node: Node, kind: str, repeats: int) -> list[Document]:
     """Run a command as one job that is disturbed; return the reports."""
     one = DISTURBANCES[kind]
-    node.run(f"{JOB} --report /run/before.json -- true")
+    node.run(f"nodeagent job {one.options} --until-free --report /run/before.json -- true")
     cpu = last_of(report(node, "/run/before.json")["exclusiveCPUs"])
     node.run(one.begin.format(cpu=cpu))
     try:
         return run_repeatedly(node, one.options, one.work.format(cpu=cpu), repeats)
     finally:
-        node.run("systemctl stop -q intruder", check=False)
+        node.run(one.end, check=False)
+
+
+def assert_named_first(kind: str, found: list[Document], least: int) -> None:
+    one = DISTURBANCES[kind]
+    first = [run["disturbances"][0] for run in found if run["verdict"] == "disturbed"]
+    named = [name for name in first if name["name"] == one.name and one.source in {None, name["source"]}]
+    assert len(named) >= least, [(run["verdict"], run["disturbances"]) for run in found]
 
 
 def run_repeatedly(node: Node, options: str, work: str, repeats: int) -> list[Document]:
     """Run a command as one job; return the reports."""
     reports = f"--report /run/one.json --repeat {repeats}"
-    node.run(f"nodeagent job {options} --memory 64Mi {reports} -- bash -c '{work}'", timeout_seconds=60)
+    node.run(f"nodeagent job {options} {reports} -- bash -c '{work}'", timeout_seconds=60)
     numbers = [f"-{number}" for number in range(1, repeats + 1)] if repeats > 1 else [""]
     return [report(node, f"/run/one{number}.json") for number in numbers]
 
