@@ -248,7 +248,7 @@ def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(any_node: Node
 
 def test_the_agent_is_in_a_sandbox_and_workloads_are_not(node: Node) -> None:
     """Everything else in these tests runs in the same sandbox. Each protection that is left out has its reason in a table."""
-    reasons = table_of((REPOSITORY / "docs/reliability.md").read_text(), "line")
+    reasons = table_of((REPOSITORY / "docs/reliability.md").read_text(), "missing protection")
     for column, (name, most) in enumerate({"": 24, "-launcher": 92, "-pods": 12}.items(), start=1):
         analyse = f"systemd-analyze security --no-pager nodeagent{name}.service"
         node.run(f"{analyse} --threshold={most}")

@@ -21,25 +21,25 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("crash points", "the agent dies before each call that changes something, and in the middle of each write", "tests/daemon/test_crash_points.py"),
-    Row("deaths in a row", "each process gets one step further than the one before it", "tests/daemon/test_crash_points.py"),
+    Row("deaths in a row", "the agent is killed again and again; each new process gets one step further than its predecessor", "tests/daemon/test_crash_points.py"),
     Row("kills in a guest", "`kill -9` of the service at chosen steps of admission, removal and start", "integration/test_faults.py"),
-    Row("damaged files", "every truncated prefix and every flipped bit of each version of each file, by each reader", "tests/daemon/test_damage.py"),
-    Row("starts with damaged files", "a start with each prefix, and with a flipped bit in each byte", "tests/daemon/test_damage.py"),
-    Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/daemon/test_full_disk.py"),
+    Row("damaged files", "each reader reads each version of its files, truncated at every byte and with every bit flipped", "tests/daemon/test_damage.py"),
+    Row("starts with damaged files", "the agent starts with each truncated state file, and with a flipped bit in each byte", "tests/daemon/test_damage.py"),
+    Row("failed saves", "each call that saves the state fails, because the disk is full, over quota, read-only or broken", "tests/daemon/test_full_disk.py"),
     Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/daemon/test_write_failures.py"),
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
-    Row("churn with faults", "the same, while agent and launcher are killed and restarted, CPUs go offline and come back, and the clock is set", "integration/test_no_overlap.py"),
-    Row("churn with resizes", "pods come and go, and containers that run get CPUs and give them up again", "integration/test_no_overlap.py"),
-    Row("churn with resizes and deaths", "the same, while agent and launcher are killed and restarted, systemd reloads and the clock is set", "integration/test_no_overlap.py --long"),
+    Row("churn with faults", "pods come and go at random, while agent and launcher are killed and restarted, CPUs go offline and come back, and the clock is set", "integration/test_no_overlap.py"),
+    Row("churn with resizes", "pods come and go, and running containers get more CPUs and give them up again", "integration/test_no_overlap.py"),
+    Row("churn with resizes and deaths", "pods come and go and are resized, while agent and launcher are killed and restarted, systemd reloads and the clock is set", "integration/test_no_overlap.py --long"),
     Row("churn side by side", "pods, jobs, pinned services and containerd's pods at once, while agent, launcher and containerd are killed and restarted", "integration/test_side_by_side.py --long"),
-    Row("churn with faults and isolation", "the same, with the host kept off exclusive CPUs, on Debian 12 and 13", "integration/test_no_overlap_isolated.py --long"),
+    Row("churn with faults and isolation", "pods come and go with the same faults, and the host is kept off exclusive CPUs, on Debian 12 and 13", "integration/test_no_overlap_isolated.py --long"),
     Row("fuzzing", "damaged input to everything that reads foreign data: manifests, configuration, state files, sysfs, sockets", "tests/support/fuzz.py"),
-    Row("inputs built by Hypothesis", "the same, with inputs built from scratch", "tests/project/test_fuzz.py --hypothesis-profile=search"),
-    Row("load", "pods of three containers arrive at once, survive a restart and leave; all are decided, none is lost", "tests/daemon/test_load.py --host-soak"),
-    Row("load in a guest", "pods arrive at once on a real kernel, survive a restart and leave", "integration/test_load_live.py --long"),
-    Row("an hour of churn", "pods arrive, change, fail and leave at random under queries and scrapes: nothing grows", "tests/daemon/test_churn.py --host-soak"),
-    Row("flood", "files are written and renamed as fast as possible; the last version of each is what runs", "tests/daemon/test_load.py --host-soak"),
-    Row("wrong manifests", "thousands of files that are invalid, share a name, or are more pods than fit: one answer each", "tests/daemon/test_load.py --host-soak"),
+    Row("inputs built by Hypothesis", "hostile inputs that Hypothesis builds from scratch, for everything that reads foreign data", "tests/project/test_fuzz.py --hypothesis-profile=search"),
+    Row("load", "pods of three containers arrive at once, survive a restart of the agent and leave; all pods are decided, and none is lost", "tests/daemon/test_load.py --host-soak"),
+    Row("load in a guest", "pods arrive at once on a real kernel, survive a restart of the agent and leave", "integration/test_load_live.py --long"),
+    Row("an hour of churn", "pods arrive, change, fail and leave at random during queries and scrapes; memory and other resources of the agent don't grow", "tests/daemon/test_churn.py --host-soak"),
+    Row("flood", "files are written and renamed as fast as possible; the last version of each file is what runs", "tests/daemon/test_load.py --host-soak"),
+    Row("wrong manifests", "thousands of files that are invalid, share a name, or are more pods than fit; each file gets one answer", "tests/daemon/test_load.py --host-soak"),
 )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def totals(cases: dict[str, dict[str, int]]) -> dict[str, int]:
 
 
 def table() -> str:
-    lines = ["| what is done | by | counted |", "| --- | --- | --- |"]
+    lines = ["| what is done | test | counts |", "| --- | --- | --- |"]
     for row in ROWS:
         cases = kept(row.topic)
         if cases:

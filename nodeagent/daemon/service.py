@@ -196,7 +196,7 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
 
 
 def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[Problem, ...]:
-    """Serve the container runtime, unless a kubelet also manages CPUs. Return that problem, if there is one."""
+    """Serve the container runtime, unless a kubelet also manages CPUs. Return the problem if a kubelet does so."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above

@@ -33,7 +33,7 @@ THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # a thread's id, and 
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 SETTINGS = {"aslr", "transparentHugePages", "scheduler", "nice"}
-# printable ASCII in one line of the journal's header, with room for the names of a pod (253) and a container (63)
+# line in the header of a journal stream: printable ASCII, long enough for the names of a pod (253) and a container (63)
 IDENTIFIER = re.compile(r"[ -~]{0,400}")
 
 

@@ -151,6 +151,6 @@ def render_queue(
         rows.append((number, job["name"], user, str(job["pid"]), job["cpus"], job["memory"], state))
     lines = format_table(rows, width)
     for why, (first, *more) in unknown.items():
-        whose = f"{first} and {len(more)} more: their" if more else f"{first}: its"
-        lines += break_text(f"{whose} start is unknown: {why}", width)
+        summary = f"{first} and {len(more)} more: their start is unknown" if more else f"{first}: its start is unknown"
+        lines += break_text(f"{summary}: {why}", width)
     return "\n".join([*lines, *([""] if reserved else []), reserved])

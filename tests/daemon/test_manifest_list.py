@@ -201,8 +201,8 @@ def test_a_directory_that_keeps_changing_is_known_in_part_and_is_a_problem_after
             assert look.is_partial
             assert [problem.source for problem in look.problems] == [str(tmp_path)] * problems
     assert look.problems[0].text == (
-        "the directory has changed during each read for over 20 s: until it stays the same, pods without manifests are not ended "
-        f"(`inotifywait -m {tmp_path}` shows what changes)"
+        "the directory has changed during each read for over 20 s; pods without manifests are not ended until one read sees no change "
+        f"(`inotifywait -m {tmp_path}` shows the changes)"
     )
     look = listed.look(rescan=True)
     assert (look.is_partial, look.problems) == (False, ())

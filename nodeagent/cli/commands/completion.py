@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "shell", type=_parse_shell, choices=(*SCRIPTS, _QUERY), metavar="|".join(SCRIPTS), help="the shell"
     )
     asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked.required = False  # if the shell were required, the error about its absence would list the hidden words
+    asked.required = False  # otherwise the error about a missing shell would list the hidden argument `words`, too
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 exit status: 0: printed; 64: wrong arguments

@@ -501,7 +501,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise
     if "refused" in answer:
         refused = answer["refused"]
-        options.cpus = refused.get("cpus", options.cpus)  # with idle siblings, the number of CPUs includes the siblings
+        options.cpus = refused.get("cpus", options.cpus)  # if siblings are kept idle, this number includes them
         message = f"jobs/{options.name}: {refused['reason']}: {refused['message']}"
         if refused["reason"] in _UNEXPLAINED_HINTS:
             raise JobError(message, hint=_UNEXPLAINED_HINTS[refused["reason"]])

@@ -295,7 +295,7 @@ def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Lat
     cpus = probed.cpus
     oslat = (
         *("oslat", "--cpu-list", str(cpus), "--duration", str(seconds)),
-        # cyclictest's main thread only sleeps, and a container has no CPUs outside of these.
+        # The main thread may share a measured CPU, because it only sleeps, and the container has no other CPUs.
         *("--cpu-main-thread", str(min(cpus))),
         *("--bucket-size", str(_BUCKETS), "--zero-omit", "--quiet"),
     )

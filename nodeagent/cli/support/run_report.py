@@ -103,8 +103,8 @@ class ReportedRuns:
 
         Args:
             answer: the agent's answer to the request for the job.
-            location: the same, decoded.
-            begin_others: function that starts to observe other tasks, and returns a function that ends it.
+            location: CPUs, memory nodes and cgroup of the job, decoded from `answer`.
+            begin_others: function that starts to observe other tasks, and returns a function that ends the observation.
             root: directory that contains proc/ and sys/.
             clock: nanoseconds of a monotonic clock.
         """

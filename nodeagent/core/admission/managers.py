@@ -309,7 +309,7 @@ def admit(
     """
     promises = begin_pod(promises, pod.uid)
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
-        # In kubelet, asking for hints releases ended pods. If there are no hints, the allocation of devices does so.
+        # In kubelet, the request for topology hints releases the devices of ended pods. Without hints, the allocation of devices does.
         promises = release_ended_pods(promises)
     outcome, demand = _decide(managers, promises, pod)
     report = _make_report(managers, outcome, pod, demand)

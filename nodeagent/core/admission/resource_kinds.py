@@ -75,8 +75,10 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ResourceKind("cpu", CpuHoldings, _build_cpus, CpuBooks, _judge_cpus, resizable=frozenset({CPU})),
     ResourceKind("memory", MemoryHoldings, _build_memory, MemoryBooks, _judge_memory, resizable=frozenset({MEMORY})),
 )
-"""Devices precede these resources once a scan has found devices (`Managers.knowing`). Claims are missing, because a decision on claims
-wraps the other decisions (core/resources/claims/placing.py).
+"""Resources on which every decision on a pod decides, in this order.
+
+Once a scan has found devices, they come before these resources (`Managers.knowing`). Claims aren't listed, because a decision on claims
+wraps the decisions on all resources (core/resources/claims/placing.py).
 """
 
 

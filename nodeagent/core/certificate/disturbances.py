@@ -22,7 +22,7 @@ class MeasuredRate(Struct, frozen=True):
     amount: int
     """Absolute amount, in the unit that the kind's threshold says."""
     source: str = ""
-    """Name of its largest cause. Empty means unknown."""
+    """Name of the disturbance's largest cause. Empty means unknown."""
 
 
 class Threshold(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Threshold(Struct, frozen=True):
     remedy: str
     """Advice that keeps the disturbance away."""
     effects: tuple[str, ...] = ()
-    """Kinds that it brings about. They are named after it."""
+    """Kinds of disturbances that this kind causes. Reports name them after it."""
 
 
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
@@ -103,7 +103,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             10,
             KILOHERTZ,
             1,
-            "find who lowers it: a thermal daemon, a power profile, or the firmware",
+            "find out what lowers the frequency limit: a thermal daemon, a power profile, or the firmware",
             effects=("frequency",),
         ),
         "memory-pressure": Threshold(

@@ -83,7 +83,7 @@ class DomainCounts(Struct, frozen=True):
 
     deltas: tuple[MetricDelta, ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
-    """Durations in seconds, each with the name of its histogram."""
+    """Durations in seconds, each with the name of the histogram that counts it."""
 
 
 class Domain(Protocol):
@@ -151,7 +151,7 @@ class Domain(Protocol):
         ...
 
     def owns(self, path: str, /) -> bool:
-        """Whether this domain carries out the plan's changes of the cgroup. For each cgroup, exactly one domain does."""
+        """Whether this domain carries out the plan's changes of the cgroup. Exactly one domain owns each cgroup."""
         ...
 
     def apply(self, change: Change, /) -> None:

@@ -32,7 +32,7 @@ class InterruptOwners(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     """Devices that are absent or have no interrupts."""
     late: tuple[tuple[InterruptRequest, InterruptRequest], ...] = ()
-    """Late requests for interrupts that another container already has, each with the request of that container."""
+    """Late requests, each with the earlier request of another container for the same interrupt."""
 
 
 def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:

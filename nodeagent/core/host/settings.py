@@ -53,7 +53,7 @@ class SettingKind(enum.StrEnum):
     BOOST = "boost"
     """Whether one CPU may exceed its nominal frequency, `1` or `0`. The name is the CPU's number."""
     MACHINE_BOOST = "machine-boost"
-    """The same for all CPUs. The name is the file's: `cpufreq/boost`, or `intel_pstate/no_turbo`, whose `1` means no boost."""
+    """Boost of all CPUs. The name is the file's: `cpufreq/boost`, or `intel_pstate/no_turbo`, whose `1` means no boost."""
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -386,7 +386,7 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
     else:
         is_right = now == wanted or (is_written and now == wanted - cpus.offline)
     written: CpuSet | None = wanted
-    if not wanted - cpus.hidden:  # the kernel refuses a write without visible CPUs (EINVAL)
+    if not wanted - cpus.hidden:  # the kernel refuses CPUs that are all offline or in partitions (EINVAL)
         is_to_go = bool(now & avoided - (cpus.partitioned - closed))
         written = cpus.host if is_to_go and cpus.host else None
     elif is_right and (is_others or is_written):

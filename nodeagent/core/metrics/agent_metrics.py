@@ -100,7 +100,9 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         "histogram",
         "Time from a wake-up to its last write, for turns that decided something.",
     ),
-    MetricSpec(RECONCILE_DURATION, "histogram", "Duration of turns with nothing to decide."),
+    MetricSpec(
+        RECONCILE_DURATION, "histogram", "Duration of sync loop iterations (turns) in which nothing had to be decided."
+    ),
     MetricSpec(CGROUP_WRITES, "counter", "Changes made to cgroups."),
     MetricSpec(CGROUP_WRITE_ERRORS, "counter", "Failed changes to cgroups, by the kernel's answer.", ("reason",)),
     MetricSpec(

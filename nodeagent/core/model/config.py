@@ -125,7 +125,7 @@ class Placement(Struct, frozen=True):
     memory_reservation: Resources = Resources()
     """Reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """How to allocate CPUs isolated at boot: `prefer` them for exclusive use, use `only` isolated CPUs, or `ignore` the isolation as
+    """Allocation of CPUs isolated at boot: `prefer` them for exclusive use, use `only` isolated CPUs, or `ignore` the isolation as
     kubelet does.
     """
     exclusive_core_class: str = ANY_CLASS
@@ -251,7 +251,7 @@ class Config(Struct, frozen=True):
     """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for no metrics."""
     metrics_aliases: bool = True
     metrics_containers: bool = True
-    """Whether each container with exclusive CPUs has series of its own for interrupts, softirqs, throttling and pressure."""
+    """Whether each container with exclusive CPUs has separate series for interrupts, softirqs, throttling and pressure."""
     pod_resources_socket: str = ""
     """Path of the socket for kubelet's PodResources API, or empty for none."""
     device_plugin_socket: str = ""
@@ -264,7 +264,7 @@ class Config(Struct, frozen=True):
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Which refused pods are decided again without a request: none, as with kubelet, or pods refused for lack of resources, once
+    """Kinds of refused pods that are decided again without a request: none, as with kubelet, or pods refused for lack of resources, once
     resources are released.
     """
     max_pods: int = 1_000
@@ -280,7 +280,7 @@ class Config(Struct, frozen=True):
     the percentage to bytes.
     """
     state_recovery: str = "recover"
-    """What the agent does at its start with an unusable state: `recover` it from running pods, or refuse to start (`strict`) as kubelet
+    """Action at the start if the state is unusable: `recover` the state from running pods, or refuse to start (`strict`) as kubelet
     does.
     """
     jobs: JobBounds | None = None

@@ -40,7 +40,7 @@ class HostThread(Struct, frozen=True):
     """Thread of a user process or of the kernel."""
 
     pid: int
-    """Id of its process."""
+    """ID of the process."""
     name: str
     cgroup: str | None
     """Path below the cgroup v2 root, with a leading slash. None means that the thread is in no cgroup."""

@@ -22,7 +22,7 @@ class QuietSettings(Struct, frozen=True):
     """Whether the cores may exceed their nominal frequency. True means the same as None, and takes a profile's False back."""
 
     def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
-        """Return these settings, with the other ones where they are set."""
+        """Return these settings, replaced by the settings that are set in `others`."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
 
@@ -53,7 +53,7 @@ class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
     nice: int | None = None
 
     def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
-        """Return these settings, with the other ones where they are set."""
+        """Return these settings, replaced by the settings that are set in `others`."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
     @property

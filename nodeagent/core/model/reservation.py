@@ -17,7 +17,7 @@ class Reservation(Struct, frozen=True):
 
     name: str
     user: int
-    """User ID of its owner. Only the owner's jobs and root's may run in it."""
+    """User ID of the reservation's owner. Only jobs of the owner and of root may run in the reservation."""
     pod: Pod
     """Pod with the reserved amounts. It is only tried, and never admitted."""
     from_ms: int
@@ -55,7 +55,7 @@ class Reservation(Struct, frozen=True):
 
 
 class ReservedRoom(Struct, frozen=True, rename="camel"):
-    """A reservation as it is shown, with the jobs in it. All times are in milliseconds since the epoch."""
+    """Reservation as shown to users, with the jobs that run in it. All times are in milliseconds since the epoch."""
 
     name: str
     user: int

@@ -27,7 +27,7 @@ SetRank = Callable[[NumaMask], int]
 
 
 Fitness = tuple[int, int, int, int]
-"""Rank of a set of nodes: its size, the sum of its distances, its `SetRank`, and its bits."""
+"""Rank of a set of nodes: the number of nodes, the sum of their distances, the `SetRank`, and the set's bits."""
 
 
 class MergeRules(Struct, frozen=True):

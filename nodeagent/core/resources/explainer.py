@@ -48,9 +48,9 @@ class SoughtAmount(Struct, frozen=True):
     shared: int
     """Part of the amount that requests no exclusive CPUs."""
     least_demand: PodDemand
-    """Demand of the pod with an amount of 1."""
+    """Demand that the pod would have if it requested an amount of 1 of this resource."""
     demand: PodDemand
-    """Demand of the pod with the requested amount."""
+    """Demand that the pod has with the requested amount of this resource."""
 
     @property
     def bounded(self) -> int:

@@ -103,8 +103,9 @@ class Resource(Struct, frozen=True):
         return frozenset()
 
     def explainer(self) -> "Explainer | None":
-        """Return what the resource says of itself in explanations, beyond its hints and the words of its kind. Its code is loaded only for
-        explanations.
+        """Return the resource's explainer. None means that explanations have only the resource's hints and the words of its kind.
+
+        The explainer's code is loaded only for explanations.
         """
         return None
 
@@ -117,7 +118,7 @@ class Resource(Struct, frozen=True):
         return {}
 
     def limited_to(self, pod: PodDemand) -> Self:
-        """Return the resource limited to what the pod may have of it: its NUMA node, its class of cores, or whole cores."""
+        """Return the resource limited to the part that the pod may have: a NUMA node, a class of cores, or whole cores."""
         return self
 
     def without_preferred_nodes(self) -> Self:

@@ -85,9 +85,9 @@ class _QueueLook(NamedTuple):
     waits: Waiting | None = None
     """Reason why the pod isn't decided now."""
     was_examined: bool = False
-    """Whether a start before others was worked out."""
+    """Whether the turn has computed whether the job may start before earlier jobs."""
     stays_due: bool = False
-    """Whether that is left to the next turn."""
+    """Whether the decision is left to the next turn."""
 
 
 def _look_at_queue(

@@ -112,7 +112,7 @@ def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:
 
 
 def is_to_try(draft: Draft, entry: PodEntry, changed: Manifest, world: World) -> bool:
-    """Whether to decide a pod's changed manifest in this turn."""
+    """Return whether to decide on a pod's changed manifest in this turn."""
     if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == changed.pod:
         return False
     known = entry.refused_change

@@ -154,9 +154,9 @@ class Expected(NamedTuple):
 
 
 def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
-    """Expect the start of each waiting job, by the same decisions as the agent's.
+    """Predict when each waiting job starts, with the agent's own decisions.
 
-    The jobs start in the order of the queue. A job may start earlier, because others may end earlier.
+    The jobs start in the order of the queue. A job may start earlier than predicted, because other jobs may end earlier.
     """
     starts: list[int | None] = []
     for job in queue:
@@ -173,7 +173,7 @@ def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
 
 
 def find_in_the_way(node: WhatIf, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...] | None:
-    """Return which pods together keep another one from being admitted: all of them must end for it, and no other pod must.
+    """Return the pods that together keep a pod from being admitted. Exactly these pods must end before that pod fits.
 
     Args:
         node: the node with all pods.

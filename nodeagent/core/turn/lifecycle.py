@@ -301,7 +301,7 @@ def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> P
 
 
 def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
-    """Whether a pod should release its holdings, because none of its units is active or being started."""
+    """Return whether a pod should release its holdings, because none of its units is active or being started."""
     paths = {entry.container_path(status.name) for status in entry.containers}
     return entry.pod.gives_back and paths <= inactive_units
 

@@ -58,7 +58,7 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class JobTerms(Struct, frozen=True):
-    """Data that a queued source has about one of its pods, besides the pod itself."""
+    """Data of a queued source about a pod, in addition to the pod itself."""
 
     uid: str
     user: int

@@ -18,7 +18,7 @@ _LONGEST_UID = 36
 
 
 class LeftAlone(Struct, frozen=True):
-    """Pods that a turn has left as they were, and the observations of that turn."""
+    """Pods that a turn has not changed, with the state after the turn and the turn's observations."""
 
     pods: frozenset[str]
     """UIDs of running pods that wait for no time and for no event without notification."""
@@ -32,7 +32,7 @@ def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Tur
 
     Args:
         before: the state before the turn.
-        after: the saved state after it.
+        after: the saved state after the turn.
         world: the observations of the turn.
         turn: the turn, as saved.
     """

@@ -166,7 +166,7 @@ def read_record(path: str, boot: str) -> Record:
 
     Raises:
         StateFileError: the file can't be read.
-        HostRecordError: its content can't be used.
+        HostRecordError: the file's content can't be used.
     """
     content = state_files.read(path, max_bytes=MAX_BYTES)
     # after a loss of power, the file may consist of zeros; its settings are those of an earlier boot

@@ -91,7 +91,7 @@ class ApiOperations:
     async def _wait_for_turn(
         self, request: TurnRequest, wait_seconds: float = inf, why: WakeUpReason = WakeUpReason.REQUEST
     ) -> None:
-        """Put a request and wait for the end of its turn. After the time limit, the request is still handled by a later turn."""
+        """Queue a request, and wait until a turn has handled it. After the time limit, a later turn still handles the request."""
         if self._waiting >= _MAX_WAITING:
             raise NodeAgentError(
                 f"{self._waiting} requests already wait for the agent's next turn, so this request was not accepted",

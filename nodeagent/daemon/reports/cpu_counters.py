@@ -105,7 +105,12 @@ class _CountedFile:
         self._totals: dict[Holder, Counter[str]] = {}
 
     def update(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
-        """Add the counts since the last read. `claimed` has the labels of the rows that a container has requested."""
+        """Read the file, and add the increases since the last read to the totals.
+
+        Args:
+            held: the exclusive CPUs of each container.
+            claimed: for each container, the labels of the file's rows whose interrupts the container's pod has claimed.
+        """
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
         stayed = {holder: cpus & self._held[holder] for holder, cpus in held.items() if holder in self._held}

@@ -15,7 +15,7 @@ from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.words import format_count
 
 _MOST_CHARACTERS = 300
-"""Longest part of a problem in the line. systemd shows the line as it is."""
+"""Limit on a problem's characters in the status line, which systemd shows without shortening it."""
 
 
 def count_wrong(

@@ -193,8 +193,8 @@ class _OverdueFiles:
         now = self._clock()
         if self._partial_since is not None and now - self._partial_since >= self.patience_seconds:
             text = (
-                f"the directory has changed during each read for over {self.patience_seconds:.0f} s: until it stays the same, pods "
-                f"without manifests are not ended (`inotifywait -m {self._directory}` shows what changes)"
+                f"the directory has changed during each read for over {self.patience_seconds:.0f} s; pods without manifests are not "
+                f"ended until one read sees no change (`inotifywait -m {self._directory}` shows the changes)"
             )
             yield ManifestProblem(self._directory, text)
         for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):

@@ -92,7 +92,7 @@ def _with_devices(
     managers, gives = world.managers, bool(world.config.placement.devices)
     due = {
         one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER
-    }  # the domain of a container runtime scans for devices itself
+    }  # not containers' requests: the domain of the container runtime scans for devices itself
     manifests = tuple(one for one in list_manifests(seen.sources) if one.pod.uid not in world.quiet)
     is_new = bool(manifests) and needs_device_scan(manifests, state, world.retried | due, gives=gives)
     # A request that isn't due yet may become due within the turn.

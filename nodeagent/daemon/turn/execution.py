@@ -157,7 +157,7 @@ def _note_unlowered(change: Change, progress: _Progress) -> None:
 
 
 def _must_limit_wait(change: Change, progress: _Progress) -> bool:
-    """Return whether a limit would break the rule that a pod's limit is at least that of its containers."""
+    """Return whether a write would make a pod's limit lower than the limit of one of its containers."""
     if not concerns_limit(change):
         return False
     if (change.path, change.attribute) in progress.unlowered:

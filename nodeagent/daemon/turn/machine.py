@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def node_name() -> str:
-    """Return the node's name in Kubernetes, which ResourceSlices use as the name of its pool."""
+    """Return the node's name in Kubernetes. It is also the name of the node's pool in ResourceSlices."""
     return os.uname().nodename.lower()
 
 

@@ -118,7 +118,7 @@ class TurnMemory(Struct, frozen=True):
     views: tuple[DomainView, ...] = ()
     """Last observations of each domain."""
     observed: DomainView | None = None
-    """The same as one value. None means that the last turn could not observe."""
+    """View of all domains, as one value. None means that the last turn could not observe."""
     settled: Settled | None = None
     """The last turn, if it left nothing to do."""
     poll_seconds: float = POLL_SECONDS

@@ -1,4 +1,4 @@
-"""Rest: what remains to be done in a turn if nothing has changed since a turn that left nothing to do."""
+"""Rest: the part of a turn that is needed even if nothing has changed since an earlier turn that left nothing to do."""
 
 from nodeagent.core.admission.managers import describe_suspended_plugins
 from nodeagent.daemon.turn.decide import device_pools
@@ -13,7 +13,7 @@ _MAY_REST = frozenset({WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.RU
 
 
 def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[str, ...]) -> tuple[object, ...]:
-    """Return everything that a turn's result depends on, besides the time and requests. The values are immutable."""
+    """Return all inputs of a turn's result, except the time and requests. The values are immutable."""
     return (
         memory.node,
         memory.state,

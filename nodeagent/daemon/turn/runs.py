@@ -160,7 +160,7 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
 
 def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
-    """Describe the failed step, the program, and the PATH of its search."""
+    """Describe the failed step, the program, and the PATH in which the program was searched."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
             # variables of a container are confidential, even its PATH, so their values aren't shown

@@ -34,7 +34,7 @@ DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
 ANSWER_SECONDS = 20.0  # longer than the 10 seconds after which the launcher gives up a start that hangs
 ACKS_PER_REQUEST = 1000  # limit on the acknowledged ids in a request; an id has at most 120 characters
 WRITES_BYTES = 128 * 1024  # limit on the written values in a request, with room for JSON's quotes and escapes
-MOVES_CPUS = 2**20  # limit on the sum of CPUs in the thread moves of a request, above which the launcher refuses it
+MOVES_CPUS = 2**20  # limit on the CPUs of all thread moves in a request together; the launcher refuses more
 
 
 class LauncherError(NodeAgentError):

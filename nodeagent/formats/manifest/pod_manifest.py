@@ -205,7 +205,7 @@ def _parse_pod(
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
-            # A message quotes an amount as it is written in the file, because the pod has it in canonical form, limited to 2^63-1.
+            # A message quotes an amount as written in the file. The pod only has the canonical form of the amount, limited to 2^63-1.
             is_amount = breach.value and breach.path[-2:-1] in {(key,) for key in _AMOUNTS}
             value = (text_at(root, breach.path) if is_amount else None) or breach.value
             findings.add(line_at(root, breach.path), path, value, breach.allowed)

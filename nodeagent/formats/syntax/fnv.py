@@ -22,7 +22,7 @@ _BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) fo
 
 
 class Piece:
-    """A piece of text with the constants cached so far."""
+    """Piece of text, with the factor and the summands by which it changes hash states. Summands are cached by the state's low byte."""
 
     __slots__ = ("_added", "_factor", "data")
 

@@ -1,4 +1,4 @@
-"""Running of a program of rt-tests with a time limit, and reading of its report."""
+"""Programs of the package rt-tests: run one with a time limit, and parse its report."""
 
 import os
 import shutil

@@ -45,7 +45,7 @@ class RefusedDecision(Struct, frozen=True):
     def format_node(self) -> str:
         """Format the required NUMA node. Empty without one."""
         node = self.trace.demand.numa_node
-        return "" if node is None else f" on NUMA {node}, which it requires"
+        return "" if node is None else f" on the required NUMA node {node}"
 
 
 class ResourceDemand(Protocol):

@@ -97,7 +97,7 @@ _RETRIES = {
     Retry.RESOURCE: "a device plugin reports devices that it requests",
     Retry.DISK: "the state can be saved",
     Retry.PLUGIN: "the device plugin answers",
-    Retry.OWNER: "its container runtime requests a container again",
+    Retry.OWNER: "the container runtime again requests the creation of a container of the pod",
     Retry.QUEUE: "the jobs before it start or end",
     Retry.RESERVATION: "a reservation begins, ends or is cancelled",
 }

@@ -47,7 +47,7 @@ class Occupant(Struct, frozen=True):
     who: str
     """Name for people, such as `pod default/db, container server`."""
     effective: CpuSet
-    """CPUs on which its processes may run now. Empty means that it has no processes."""
+    """CPUs on which the cgroup's processes may run now. Empty means that the cgroup has no processes."""
     wanted: WantedPlacement | None
     """Desired placement. None means that there was no decision on the container."""
     id: str = ""
@@ -57,7 +57,7 @@ class Occupant(Struct, frozen=True):
 
     @property
     def overdue(self) -> CpuSet:
-        """CPUs that it must leave."""
+        """CPUs on which the cgroup's processes may run, but which they must leave."""
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 

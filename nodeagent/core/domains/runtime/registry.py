@@ -76,10 +76,10 @@ _DESCRIBING = frozenset({ContainerEvent.CREATE, ContainerEvent.SEEN_RUNNING, *_L
 """Events that report the pod and cgroup of a container again."""
 
 _DENIALS = {
-    ContainerEvent.CREATE: "has already begun, or it or its pod has been stopped: the kubelet makes another one",
+    ContainerEvent.CREATE: "has already started, or the container or its pod has been stopped; the kubelet creates another container",
     ContainerEvent.START: (
-        "was not placed when it was created, or has been stopped since: nodeagent was not asked, see `nodeagent inspect`; the kubelet "
-        "makes another one"
+        "was not placed when it was created, because nodeagent was not called then, or has been stopped since; the kubelet creates "
+        "another container (see `nodeagent inspect`)"
     ),
 }
 """Reasons of denials, after the container's name."""
@@ -313,7 +313,9 @@ def _deny(report: _ContainerReport) -> Refuse:
 
 
 def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place a new container if its key holds the requested amounts, refuse a request that was refused before, or decide on it."""
+    """Place a new container if its key already has the requested amounts allocated. Otherwise repeat an earlier refusal of the same
+    request, or decide on the request.
+    """
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
     is_as_promised = entry.is_held and entry.asked == made.asked
@@ -324,7 +326,7 @@ def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> 
 def _offer_change(
     entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Do the same for an update. The container keeps its allocation until the decision."""
+    """Place, refuse or decide a change of the container's amounts. The container keeps its allocation until the decision."""
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
     if refusal is not None and not refusal.is_deferred:

@@ -28,35 +28,35 @@ class ContainerEvent(StrEnum):
     CREATE = "create"
     """The runtime is about to create it."""
     START = "start"
-    """Its first process waits to start."""
+    """Event: the container's first process waits to start."""
     UPDATE = "update"
     """The runtime is about to change its amounts."""
     STOP = "stop"
     REMOVE = "remove"
     POD_END = "pod_end"
-    """Its pod was stopped or removed."""
+    """Event: the container's pod was stopped or removed."""
     SEEN_RUNNING = "seen_running"
     """A look finds it running. Containers that the look leaves out may be under way."""
     LISTED_CREATED = "listed_created"
-    """Synchronize lists it, as do the next two."""
+    """Event: Synchronize lists the container in this state. The next two members are alike."""
     LISTED_RUNNING = "listed_running"
     LISTED_STOPPED = "listed_stopped"
     UNLISTED = "unlisted"
-    """Synchronize leaves it out."""
+    """Event: Synchronize doesn't list the container."""
 
 
 class Effect(Enum):
     """Consequence of a legal event."""
 
     NOTHING = "nothing"
-    OFFER = (
-        "place it if its key holds the requested amounts, refuse a request that was refused before, else decide on it"
+    OFFER = "place the container if its key has the requested amounts allocated; else repeat a refusal of this request, or decide on it"
+    OFFER_CHANGE = "place, refuse or decide the container with the amounts of the update"
+    LET_START = "let the container start if its cgroup has the desired values and no other process is on its CPUs"
+    DENY_START = "deny the start, because the container was not placed"
+    COMPARE = "compare the values of the container with the allocation recorded for its pod and name"
+    COUNT_AND_COMPARE = (
+        "compare likewise, and count the container as started without a call unless it has the allocated values"
     )
-    OFFER_CHANGE = "do the same with the amounts of the update"
-    LET_START = "let it start if its cgroup is right and no other process is on its CPUs"
-    DENY_START = "deny the start, because it was not placed"
-    COMPARE = "compare its values with the allocation of its key"
-    COUNT_AND_COMPARE = "compare, and count it as started without a call unless it has its allocation"
 
 
 Transition = tuple[Stage | None, Effect]

@@ -71,9 +71,10 @@ def claimable(
 
 
 def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
-    """Return a node, then the nodes at the smallest distance from it that aren't known to be in another socket, in ascending order.
+    """Return a node, followed by the nearest other nodes in ascending order.
 
-    Kubernetes' library for drivers does the same (deviceattribute, ListAttribute): a node without CPUs counts for every socket.
+    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. Kubernetes' library for
+    drivers returns the same nodes (deviceattribute, ListAttribute).
     """
     distances = next((one.distances for one in topology.numa if one.id == node), None)
     others = {one.id: far for one, far in zip(topology.numa, distances or (), strict=False) if one.id != node}

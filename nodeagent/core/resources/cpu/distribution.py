@@ -126,7 +126,7 @@ def _choose_remainder(
     for length in range(len(eligible), 0, -1):
         for combination in _list_combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
-            # Only whole groups count. With sums of single CPUs, kubelet can loop forever (Erratum.DISTRIBUTION_HANGS).
+            # Only the CPUs of whole free groups count. kubelet counts single CPUs, and can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
             deviation = _compute_deviation(_absorb_rest(after, nodes, rest, size))

@@ -173,7 +173,7 @@ class CpuLayout(Struct, frozen=True):
         return next((near for near in counts if near > 0 and self.adds_up(self.online, near)), None)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
-        """Return these CPUs and all CPUs on the same cores."""
+        """Return the CPUs, and all other CPUs on their cores."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:

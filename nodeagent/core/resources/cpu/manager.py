@@ -520,7 +520,9 @@ def _asks_for_memory(question: Question) -> bool:
 
 
 def _choose_on_all_nodes(manager: CpuManager, question: Question, mask: NumaMask, *, isolated: bool) -> CpuSet | None:
-    """Choose CPUs of every node of the mask, because the container's memory is on all of them. None means that it isn't possible."""
+    """Choose CPUs of every node of the mask, because the container's memory is on all of these nodes. None means that there is no such
+    choice.
+    """
     shares = divide_among_nodes(manager, question, mask)
     if shares is None:
         return None

@@ -45,7 +45,7 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(devices, answers)
 
     def with_devices(self, container: str, devices: Iterable[HeldDevice]) -> "DeviceHoldings":
-        """Return the holdings with these devices for a container instead of its present ones."""
+        """Return the holdings in which the container has these devices instead of its present devices."""
         own = tuple(sorted(devices, key=lambda one: (one.resource, one.id)))
         return DeviceHoldings(put_item(self.devices, container, own), self.answers)
 

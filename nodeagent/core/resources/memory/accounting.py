@@ -81,7 +81,9 @@ def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> lis
 def _take_free(
     machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1, group: NumaSet | None = None
 ) -> tuple[NodeAccounts, int]:
-    """Do the same as `take` without shares, and also return the number of bytes that were not free. `nodes` may be part of the group."""
+    """Take free bytes as `take` does without shares, and also return the number of bytes that were not free. `nodes` may be part of the
+    group.
+    """
     changed = []
     for node in machine:
         if node.id not in nodes:

@@ -135,8 +135,8 @@ def _divide_pod_memory(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks
         else:
             parts.append((container.name, amounts))
             for resource, size in amounts.items():
-                # If the pod has no amount of the resource, the amount of an app container wraps around, and that of a sidecar doesn't
-                # count.
+                # If the pod has no amount of the resource, an app container's amount makes the remaining amount negative. As in kubelet,
+                # this wraps around (uint64). A sidecar's amount is then ignored.
                 if resource in left or container.kind is ContainerKind.APP:
                     left[resource] = left.get(resource, 0) - size & UINT64
     parts += [(name, left) for name in sharing]

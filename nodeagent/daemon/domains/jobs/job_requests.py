@@ -266,7 +266,7 @@ class JobRequests:
             if every >= limits.queued or (own >= limits.queued_per_user and peer.uid not in limits.unbounded):
                 raise JobRequestError(
                     f"{every} jobs ({own} of yours) wait for room already, and nothing was decided",
-                    hint="try again when some have started or ended: `nodeagent queue` lists those that wait",
+                    hint="try again when some of the waiting jobs have started or ended (`nodeagent queue` lists them)",
                 )
             return
         own, every = self._waiting[peer.uid], self._waiting.total()

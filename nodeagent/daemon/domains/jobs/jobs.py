@@ -115,7 +115,7 @@ class Jobs:
         """Loop that wakes the deciding thread when an owner exits or a job's time is over, for a thread of its own."""
 
     def follow(self, config: Config) -> None:
-        """Do nothing, as no part of the configuration changes jobs."""
+        """Ignore a changed configuration, because no part of the configuration changes jobs."""
 
     def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
         """Return the records of a user's jobs: those with living owners, and the others that may still hold CPUs."""

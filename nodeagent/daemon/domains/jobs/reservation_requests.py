@@ -45,7 +45,7 @@ class ReservationRequests:
         """Make a reservation.
 
         Raises:
-            NodeAgentError: it is not made.
+            NodeAgentError: the reservation is not made.
         """
         asked = JsonValue(dict(arguments))
         try:

@@ -109,7 +109,7 @@ class Reservations:
         """Make the held reservation last, or drop it.
 
         Raises:
-            StateFileError: it isn't durable. Nothing is reserved then.
+            StateFileError: the reservation can't be made durable. Nothing is reserved then.
         """
         try:
             with self._writing:
@@ -130,7 +130,7 @@ class Reservations:
         """End a reservation.
 
         Raises:
-            StateFileError: that isn't durable. The reservation stays.
+            StateFileError: the change can't be made durable. The reservation stays.
         """
         with self._writing:
             self._replace(tuple(one for one in self.list_current() if one != reservation))

@@ -73,8 +73,8 @@ class OwnDomain(PassiveDomain):
     def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
         """Return the runs whose main process is outside of its cgroup.
 
-        Those are checked that were outside, that have changed cgroups, and a part of the others. The kernel doesn't tell of a process that
-        is moved out of a cgroup, unless the cgroup gets empty.
+        The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel doesn't
+        tell of a process that is moved out of a cgroup, unless the cgroup gets empty.
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
         if not checked and not changed:
