@@ -67,7 +67,7 @@ def rank_by_strategy(
 
 
 def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
-    """Return the allocated percentage of what lies on these nodes alone. None means that nothing there can be allocated."""
+    """Return the allocated percentage of the amounts on these nodes alone. None means that nothing there can be allocated."""
     inside = [share for share in shares if not share.nodes & ~mask]
     allocatable = sum(share.allocatable for share in inside)
     return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

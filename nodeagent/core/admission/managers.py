@@ -167,7 +167,7 @@ class Rejected(Struct, frozen=True):
     promises: Promises
     """Promises after the refusal, without the pod."""
     attempted: Promises
-    """Promises at the time of the refusal, including what was already allocated to the pod."""
+    """Promises at the time of the refusal, including the allocations that the pod already had."""
     reason: Reason
     message: str
     deltas: MetricDeltas

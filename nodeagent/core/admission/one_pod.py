@@ -164,7 +164,7 @@ def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
 
 
 def _keep_allocation(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    """Admit a pod that already holds everything, without new allocations."""
+    """Admit a pod that already holds all requested resources, without new allocations."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:

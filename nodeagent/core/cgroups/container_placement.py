@@ -38,7 +38,9 @@ class ContainerPlacements(Struct, frozen=True):
     """Placements of containers."""
 
     of_pool: ContainerPlacement | None = None
-    """Placement of the containers that have just what the shared pool has. None means that the pool's cgroup isn't ready."""
+    """Placement of the containers that have only the CPUs and memory nodes of the shared pool. None means that the pool's cgroup isn't
+    ready.
+    """
     pooled: tuple[str, ...] = ()
     """Paths of these containers' cgroups."""
     others: Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup, object], ContainerPlacement] = Derived()

@@ -23,7 +23,7 @@ class Holdings(Protocol):
         """Size of the holdings, to compare pods."""
 
     def without(self, container: str) -> Self:
-        """Return the holdings without those of one container."""
+        """Return the holdings without the holdings of one container."""
 
 
 P = TypeVar("P", bound=Books)

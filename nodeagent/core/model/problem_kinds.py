@@ -1,4 +1,4 @@
-"""Kinds of things on a node that need attention, each with what shows it and what mends it.
+"""Kinds of problems on a node that need attention, each with the place that shows the problem and the way to solve it.
 
 The agent counts each kind in `nodeagent_problems`. docs/reference/problems.md is generated from this table.
 """

@@ -52,7 +52,7 @@ class PodPromises(Struct, frozen=True):
         return PodPromises(self.hints, own)
 
     def without(self, name: str) -> "PodPromises":
-        """Return the pod's promises without those of one container."""
+        """Return the pod's promises without the promises of one container."""
         hints = tuple(item for item in self.hints if item[0] != name)
         return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 

@@ -46,7 +46,9 @@ class Reservation(Struct, frozen=True):
         return replace(self.pod, containers=(replace(container, resources=ResourceRequirements(rest, rest)),))
 
     def find_excess(self, inside: Iterable[Pod], job: Pod) -> str | None:
-        """Return a text about what a job would take beyond the reserved amounts, together with the jobs in it. None means nothing."""
+        """Return a text about the amounts by which a job, together with the jobs in the reservation, would exceed the reserved amounts.
+        None means that no amount is exceeded.
+        """
         pods = (*inside, job)
         for resource, amount in self.amounts.items():
             if sum(pod.sum_limits(resource) for pod in pods) > amount.nano:

@@ -1,4 +1,4 @@
-"""Contract for what a resource says of itself in explanations: its events, its steps, its room, and amounts that are worth a trial.
+"""Contract of a resource's explainer: the events and steps of the resource, its free amounts, and smaller amounts that are worth a trial.
 
 A resource that has more to say than its hints and the words of its kind (`ResourceKind.describe`) has an `explainer`, which extends
 `Explainer`. No decision depends on explainers.

@@ -9,7 +9,7 @@ from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
-    """End the pods without a manifest, and those whose end was requested. Refused and finished pods are removed at once."""
+    """End the pods without a manifest, and the pods whose end was requested. Refused and finished pods are removed at once."""
     for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue

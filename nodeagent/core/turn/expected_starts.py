@@ -26,9 +26,9 @@ class ReservedTime(Struct, frozen=True):
     from_ms: int
     until_ms: int
     rest: Pod | None
-    """Pod with what the running jobs in it leave of these amounts. None means that nothing is left."""
+    """Pod with the amounts that the running jobs in the reservation leave. None means that nothing is left."""
     inside: frozenset[str] = frozenset()
-    """UIDs of the running jobs in it."""
+    """UIDs of the running jobs in the reservation."""
 
 
 class Blocked(Struct, frozen=True):

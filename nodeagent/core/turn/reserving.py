@@ -49,7 +49,7 @@ def find_obstacle(
 
 
 def _describe_lack(new: Reservation, node: WhatIf, state: NodeState, source: PodSource) -> str:
-    """Describe what lacks room for a reservation on the node at its begin."""
+    """Describe why the node has no room for a reservation when the reservation begins."""
     names = {one.pod.uid: f"reservation {one.name}" for one in source.reservations}
     names |= {entry.pod.uid: entry.pod.full_name for entry in state.entries if entry.origin.source == JOBS}
     there = {pod.uid for pod in node.pods}

@@ -41,7 +41,7 @@ class ContainerPressure:
 
 
 def _read_container(holder: Holder, path: str) -> Iterator[tuple[Series, float]]:
-    """Yield the counters of one container. Those whose file the kernel doesn't have are left out."""
+    """Yield the counters of one container. Counters whose file the kernel doesn't have are left out."""
     of_container = (("container", holder.container), ("namespace", holder.namespace), ("pod", holder.pod))
     text = read_pressure(path)
     periods = parse_throttled_periods(text.cpu_stat or "")

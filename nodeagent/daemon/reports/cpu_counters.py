@@ -125,7 +125,7 @@ class _CountedFile:
         self._last, self._held = counts, held
 
     def add_to(self, found: Counter[Series], held: Held, claims: Claims) -> None:
-        """Add a series for each container and kind, with `claimed` for those that claim interrupts.
+        """Add a series for each container and kind, with the kind `claimed` for containers that claim interrupts.
 
         None is added if the kernel's file is missing or malformed.
         """

@@ -83,7 +83,7 @@ class ConfigFile:
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:
-        """Report what deserves attention in the configuration in use, and keep it as the last valid one."""
+        """Report the parts of the used configuration that need attention, and keep the configuration as the last valid one."""
         for note in config.notes:
             self._log.warning("configuration_note", problem=note)
         if config.reported_fields:

@@ -102,7 +102,7 @@ class Recovery(Struct, frozen=True):
     refused: tuple[PodEntry, ...] = ()
     """Admitted pods without processes whose resources are gone, with the refusal."""
     is_ordinary: bool = False
-    """Whether the problems are only what the kernel may find a little different after every boot."""
+    """Whether the problems are only amounts which the kernel may report a little differently after every boot."""
 
 
 class Start(Struct, frozen=True):

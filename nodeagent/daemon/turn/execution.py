@@ -47,7 +47,7 @@ class ExecutionResult(Struct, frozen=True):
     removed, or a limit too high.
     """
     ready: frozenset[str]
-    """Leaf cgroups that hold what is allocated, with no other process on their exclusive CPUs."""
+    """Leaf cgroups that have the allocated values, and whose exclusive CPUs no other process uses."""
 
 
 class FailureResponse(Struct, frozen=True):

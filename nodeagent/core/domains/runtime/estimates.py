@@ -11,7 +11,7 @@ MIN_SHARES, MAX_SHARES = 2, 262_144
 _SHARES_PER_CPU = 1024
 _MILLI = 1000
 MIN_BURSTABLE_OOM, MAX_BURSTABLE_OOM = 3, 999
-"""Range of a Burstable container's oom_score_adj: above that of Guaranteed pods and below that of BestEffort pods."""
+"""Range of a Burstable container's oom_score_adj: above the value of Guaranteed pods and below the value of BestEffort pods."""
 GUARANTEED_OOM, BEST_EFFORT_OOM = -997, 1000
 
 

@@ -1,4 +1,4 @@
-"""The operation `queue` of the local API: which jobs run and wait, when each is expected to start, and what is reserved."""
+"""The operation `queue` of the local API: the running and waiting jobs with their expected starts, and the reservations."""
 
 import asyncio
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class _Expectations(Struct, frozen=True):
     starts: Mapping[str, int | None]
     """Expected starts by UID, in milliseconds since boot. None means that a start is unknown. A job behind the limit isn't contained."""
     endless: tuple[str, ...] = ()
-    """UIDs of the jobs without time limits that hold what the first job with an unknown start needs."""
+    """UIDs of the jobs without time limits that hold resources which the first job with an unknown start needs."""
     unmet: frozenset[str] = frozenset()
     """UIDs of the reservations without room."""
 
@@ -50,7 +50,7 @@ class JobQueue:
         self._expected: _Expectations | None = None
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-        """Describe all jobs to any user: users of a shared machine may know who waits for it."""
+        """Describe all jobs to any user, because users of a shared machine may know which users wait for the machine."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:

@@ -200,7 +200,7 @@ class JobRequests:
         return job_pod(name, uid, amounts, *where, format_request(QuietRequest(settings=settings))), pod.quiet
 
     def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
-        """Describe the settings of a quiet job's cores: those in effect, and the others with reasons."""
+        """Describe the settings of a quiet job's cores: the settings in effect, and the missing settings with reasons."""
         node, host = self._agent.node, self._agent.edges.host_settings
         settings = (
             {}
@@ -277,7 +277,7 @@ class JobRequests:
             )
 
     def has_jobs_in(self, reservation: str) -> bool:
-        """Whether a job has been started, or waits, in a reservation of this name, even if that one is cancelled."""
+        """Whether a job has been started, or waits, in a reservation of this name, even if the reservation is cancelled."""
         return any(record.reservation == reservation for record in self._jobs.list_records())
 
     def find_reservation(self, name: str, user: int) -> Reservation:

@@ -118,7 +118,7 @@ class Jobs:
         """Ignore a changed configuration, because no part of the configuration changes jobs."""
 
     def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
-        """Return the records of a user's jobs: those with living owners, and the others that may still hold CPUs."""
+        """Return the records of a user's jobs with living owners, and the records of the user's other jobs that may still hold CPUs."""
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
             living = tuple(job.record for job in jobs if job.owner.is_alive())
@@ -307,8 +307,8 @@ class Jobs:
         placed: Mapping[str, ContainerPlacement],
         tree: ProcessTaker,
     ) -> None:
-        """Answer the waiting jobs that a turn has decided, and those that wait for the end of a job. The owners of started jobs are moved
-        into their cgroups.
+        """Answer the waiting jobs that a turn has decided, and the jobs that wait for the end of another job. The owners of started jobs
+        are moved into their cgroups.
 
         Pods that could not be saved are refused in `state`. `ready` has the cgroups in which nothing is missing, and `placed` their
         placements.

@@ -41,7 +41,7 @@ class Reservations:
         self._is_unusable = False
         """Whether the file has another form. It is set aside before another one replaces it."""
         self._kept = self._saved = self._read()
-        """`_kept` has the reservations that have not ended, and `_saved` those in the file."""
+        """`_kept` has the reservations that have not ended, and `_saved` has the reservations in the file."""
 
     def _read(self) -> tuple[Reservation, ...]:
         found, problem = None, "it has another form"
@@ -67,7 +67,7 @@ class Reservations:
         return next((one for one in self.list_current() if one.name == name), None)
 
     def list_for_turn(self) -> tuple[Reservation, ...]:
-        """Return the reservations that a turn respects: those that have not ended, and the held one."""
+        """Return the reservations that a turn respects: the reservations that have not ended, and the held reservation."""
         current = self.list_current()
         if self._saved != current and self._writing.acquire(blocking=False):  # else another thread replaces the file
             try:
