@@ -192,9 +192,8 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
     ]
     once = "memory may come from there once nearer nodes are full"
     if not free:
-        yield CheckResult(
-            name, Level.OK, f"{why}; reservedMemory keeps Guaranteed pods off it, and other containers' {once}"
-        )
+        left = [node.memory_bytes - _sum_pages(node) - _count_bytes(reserved.get(node.id)) for node in memory]
+        yield CheckResult(name, Level.OK, f"{why}; {_describe_withheld(left)}, and other containers' {once}")
         return
     gets = (
         f"the memory manager allocates that memory to Guaranteed pods, as any node's, and other containers' {once}"
@@ -204,14 +203,26 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
     yield CheckResult(name, Level.NOTE, f"{why}; {gets}", _format_reservation(facts, free))
 
 
+def _describe_withheld(left: list[int]) -> str:
+    """Describe a reservation of which so many bytes of each node are left for Guaranteed pods."""
+    least, most = (-(-max(0, amount) // 2**20) for amount in (min(left), max(left)))
+    if not most:
+        return "reservedMemory keeps Guaranteed pods off it"
+    amounts = f"{most} MiB" if least == most else f"{least} to {most} MiB"
+    return f"reservedMemory withholds all but {amounts} of {'it' if len(left) == 1 else 'each'} from Guaranteed pods"
+
+
 def _count_bytes(amount: Quantity | None) -> int:
     return 0 if amount is None else amount.value()
 
 
+def _sum_pages(node: NumaNode) -> int:
+    return sum(amount for _, amount in node.hugepages)
+
+
 def _find_reservable_bytes(node: NumaNode) -> int:
     """Return an amount that a node still has after a reboot, when the kernel may find a little less: whole 64 MiB, and 64 MiB less."""
-    pages = sum(amount for _, amount in node.hugepages)
-    return max(0, (node.memory_bytes - pages - _SPARE_BYTES) // _SPARE_BYTES * _SPARE_BYTES)
+    return max(0, (node.memory_bytes - _sum_pages(node) - _SPARE_BYTES) // _SPARE_BYTES * _SPARE_BYTES)
 
 
 def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
