@@ -51,14 +51,21 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Format a shell command that brings the CPUs online. It is empty without CPUs, and names consecutive CPUs by `seq`."""
-    if len(cpus) < 2:
-        return "".join(f"echo 1 | sudo tee /{CPUS}/cpu{cpu}/online" for cpu in cpus)
+    """Format a shell command that brings the CPUs online, and its undoing. It is empty without CPUs."""
+    if not cpus:
+        return ""
+    return f"{_format_switch(cpus, 1)} # until the next boot; undo: {_format_switch(cpus, 0)}"
+
+
+def _format_switch(cpus: CpuSet, state: int) -> str:
+    """Format a shell command that writes this state of CPUs. It names consecutive CPUs by `seq`."""
+    if len(cpus) == 1:
+        return f"echo {state} | sudo tee /{CPUS}/cpu{cpus}/online"
     words = []
     for run in str(cpus).split(","):
         first, _, last = run.partition("-")
         words.append(f"$(seq {first} {last})" if last else first)
-    return f"for n in {' '.join(words)}; do echo 1 | sudo tee /{CPUS}/cpu$n/online; done"
+    return f"for n in {' '.join(words)}; do echo {state} | sudo tee /{CPUS}/cpu$n/online; done"
 
 
 def check_core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
