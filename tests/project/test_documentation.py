@@ -332,3 +332,12 @@ def test_an_ellipsis_stands_for_any_lines(shown_text: str, printed: str, same: b
 def test_a_page_whose_commands_print_something_else_is_rewritten(tmp_path: Path) -> None:
     page = '```yaml title="a.txt"\nhello\n```\n\n```console\n$ cat a.txt\nold\n$ cat <<E\n> one\n> E\none\n```\n'
     assert shown.refreshed(page, tmp_path) == page.replace("old", "hello")
+
+
+def test_the_page_of_problems_names_the_one_that_only_inspect_knows() -> None:
+    page = (ROOT / "docs/reference/problems.md").read_text()
+    without_kind = [row for row in page.splitlines() if row.startswith("| a ") and "nodeagent_problems" not in row]
+    said = page.partition("\n* ")[0]
+    assert len(without_kind) == 1
+    assert "with one exception" in said
+    assert "only `nodeagent inspect` compares cgroups" in said
