@@ -461,8 +461,8 @@ def problems() -> str:
     return f"""\
 # What can be wrong
 
-A node on which nothing needs attention says so in four places. Any one of them is enough for a script or a tired person, with one exception:
-only `nodeagent inspect` compares cgroups with what the agent wants, so only it knows the last row of the table.
+A node on which nothing needs attention says so in four places. Any one of them is enough for a script or a tired person, with one
+exception: only `nodeagent inspect` compares cgroups with what the agent wants, so only it knows the last row of the table.
 
 * `nodeagent inspect` exits with 0. Otherwise its last line counts what is wrong. The statuses are those of [all
   commands](commands.md#exit-status): {EXIT_WRONG} if something is wrong, {EXIT_AWAY} if no agent answers, and with a POD
