@@ -411,6 +411,8 @@ def test_a_file_that_is_not_there_is_named(action: str, run: RunCommand, tmp_pat
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: no configuration at {tmp_path}/none.yaml\nhint: name another file: ")
     assert "--config" not in err
+    advised = run(action, str(tmp_path / "none/deeper/none.yaml"))[2]
+    assert f"`ls -l {tmp_path}` shows what is there" in advised, "the nearest directory that exists"
 
 
 def test_a_result_that_cannot_be_written_is_an_error_about_its_option(run: RunCommand, tmp_path: Path) -> None:

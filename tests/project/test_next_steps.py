@@ -234,17 +234,19 @@ RESERVATION = (
     "tests/views/check/test_check.py::"
     "test_the_reservation_that_is_advised_keeps_pods_off_the_memory_of_nodes_without_cpus"
 )
+CONFIG_START = "tests/views/check/test_check.py::test_the_command_for_a_missing_configuration_brings_one_and_its_undoing_removes_it"
 ONLINE = "tests/views/check/test_check.py::test_the_command_for_offline_cpus_brings_all_of_them_online"
 FIXES: tuple[tuple[str, str], ...] = (
     (r"disable --now", ELSEWHERE),
     (r"nr_hugepages", PAGES),
     (r"GRUB_CMDLINE_LINUX|kubelet 1\.37|kubelet's configuration", ELSEWHERE),
+    (r"examples/config.yaml", CONFIG_START),
     (r"cpu(\d+|\$n)/online", ONLINE),
     (r"undo: |^setarch ", SETTING),
     (r"^memoryManagerPolicy: Static, ", RESERVATION),
     (r"^\w+: [^;]* in the configuration", LINE),
     (r"sudo systemctl start nodeagent-pods", UNIT),
-    (r"sudo systemctl restart nodeagent|examples/config.yaml", CONFIG),
+    (r"sudo systemctl restart nodeagent", CONFIG),
     (r"^(before 2\.0: )?(disable = false|plugin_re\w+ = )", RUNTIME),
     (r"apt install|kernel 6\.7|the command line|is required|containerd|BIOS", ELSEWHERE),
     (

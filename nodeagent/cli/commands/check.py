@@ -14,6 +14,7 @@ from nodeagent.cli.support.colour import add_color_argument, text_width, wants_c
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import add_output_argument, render_document
 from nodeagent.cli.support.exit_status import EXIT_WRONG
+from nodeagent.cli.support.help_text import find_documents
 from nodeagent.cli.support.node.arguments import add_node_arguments, find_own_config, is_elsewhere
 from nodeagent.cli.support.node.selected import read_node
 from nodeagent.cli.support.node.selected_machine import is_unconfigured, read_machine_file, read_topology
@@ -164,12 +165,13 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
     try:
         node = _find_node(options, topology)
     except NodeAgentError as err:
+        is_missing = is_unconfigured(options)
         return NodeFacts(
             topology,
             settings,
             config_problem=err.message,
-            config_is_missing=is_unconfigured(options),
-            config_command=_format_validate_command(options),
+            config_is_missing=is_missing,
+            config_command=_format_start_command(options) if is_missing else _format_validate_command(options),
             purpose=purpose,
         )
     file = options.config or "the configuration"
@@ -200,6 +202,18 @@ def _add_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
         config.nri_socket, root, pods_socket=config.kubelet_pods_socket, is_elsewhere=is_elsewhere(options)
     )
     return replace(facts, runtime=found, kubelet_problem=kubelet_problem(root) or "")
+
+
+def _format_start_command(options: argparse.Namespace) -> str:
+    """Return what brings a first configuration: for this node a command and its undoing, for a copy or a capture a hint."""
+    if options.machine is not None:
+        return "name a configuration with --config FILE"
+    path = find_own_config(options)
+    if is_elsewhere(options):
+        return f"copy the node's own to {shlex.quote(path)}, or name one with --config FILE"
+    sample, directory = f"{find_documents()}/examples/config.yaml", Path(path).parent
+    back = f"sudo rm {path}" + ("" if directory.is_dir() else f" && sudo rmdir {directory}")
+    return f"sudo install -D -m 644 {shlex.quote(sample)} {path} # undo: {back}"
 
 
 def _format_validate_command(options: argparse.Namespace) -> str:

@@ -140,8 +140,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _format_absent_hint(path: str) -> str:
+    there = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
+    directory = Path(path).parent if Path(path).parent.is_dir() else there
     return (
-        f"name another file: `ls -l {shlex.quote(str(Path(path).parent))}` shows what is there; "
+        f"name another file: `ls -l {shlex.quote(str(directory))}` shows what is there; "
         "examples/config.yaml is a good start (`nodeagent --help` says where it is)"
     )
 

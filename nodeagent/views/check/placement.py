@@ -13,7 +13,6 @@ from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _SPARE_BYTES = 2**26
-_COPY_COMMAND = "sudo cp examples/config.yaml /etc/nodeagent/ # see nodeagent --help for the examples"
 
 _SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
@@ -27,7 +26,7 @@ def check_configuration(facts: NodeFacts) -> CheckResult:
         return CheckResult("configuration", Level.OK, "it is valid for this machine")
     if facts.config_is_missing:
         return CheckResult(
-            "configuration", Level.WARNING, f"{problem}: checks that depend on it were skipped", _COPY_COMMAND
+            "configuration", Level.WARNING, f"{problem}: checks that depend on it were skipped", facts.config_command
         )
     return CheckResult("configuration", Level.FAILURE, "; ".join(problem.splitlines()), facts.config_command)
 

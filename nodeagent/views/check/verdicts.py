@@ -78,7 +78,7 @@ class NodeFacts(Struct, frozen=True):
     config_is_missing: bool = False
     """Whether there is no configuration at all."""
     config_command: str = ""
-    """Command that reports every error in the configuration. Empty if the configuration isn't in a file."""
+    """Command that reports every error in the configuration, or that brings a missing one. Empty if the configuration isn't in a file."""
     config_file: str = "the configuration"
     """Place to fix the configuration: a file's name, or a description."""
     runtime: "RuntimeFacts | None" = None

@@ -27,6 +27,7 @@ from nodeagent.core.model.nri import Runtime
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.config.containerd_config import ConfiguredValue, NriConfig, read_nri_config
 from nodeagent.formats.kernel import settings as kernel
@@ -208,7 +209,7 @@ CASES = [
     Case("delegation", "note", "cgroupRoot is /sys/fs/cgroup/x", facts(config=Config(STATIC, cgroup_root="/sys/fs/cgroup/x"))),
     Case("delegation", "unknown", "cgroup v2 is missing", facts(NO_CGROUPS)),
     Case("configuration", "ok", "it is valid for this machine"),
-    Case("configuration", "warning", "no configuration at /x", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True), "examples/config.yaml"),
+    Case("configuration", "warning", "no configuration at /x", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True, config_command="sudo install -D examples/config.yaml /x"), "examples/config.yaml /x"),
     Case("configuration", "failure", "f:1: a; f:2: b", facts(placement=None, config_problem="f:1: a\nf:2: b", config_command="nodeagent config validate f"), "nodeagent config validate f"),
     Case("reserved-cpus", "ok", "0,4: whole cores on NUMA node 0"),
     Case("reserved-cpus", "ok", "no CPU is allocated exclusively", facts(placement=Placement())),
@@ -521,6 +522,34 @@ def test_the_configuration_given_is_the_one_that_is_judged(node: Path, run: RunC
         f"fix: nodeagent config validate {node}/etc/nodeagent/config.yaml --root {node}\n"
         in run("--root", str(node))[1]
     )
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_command_for_a_missing_configuration_brings_one_and_its_undoing_removes_it(
+    is_there: bool, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "etc/nodeagent/config.yaml"
+    (own.parent if is_there else tmp_path / "etc").mkdir(parents=True)
+    monkeypatch.setattr(check, "find_own_config", lambda _: str(own))
+    monkeypatch.setattr("nodeagent.cli.support.node.selected_machine.find_own_config", lambda _: str(own))
+    monkeypatch.setattr(check, "read_node", refuse_node)
+    found = json.loads(run("-o", "json")[1])["checks"]
+    (fix,) = (one["fix"].replace("sudo ", "") for one in found if one["check"] == "configuration")
+    subprocess.run(["sh", "-euc", fix], check=True, cwd="/")
+    parse_config(own.read_bytes(), "f")
+    subprocess.run(["sh", "-euc", fix.partition(" # undo: ")[2]], check=True, cwd="/")
+    assert (own.exists(), own.parent.exists()) == (False, is_there)
+
+
+def refuse_node(*_: object) -> None:
+    raise NodeAgentError("no configuration at f", hint="")
+
+
+def test_a_missing_configuration_of_a_copy_is_not_brought_to_this_machine(node: Path, run: RunCommand) -> None:
+    (node / "etc/nodeagent/config.yaml").unlink()
+    found = json.loads(run("--root", str(node), "-o", "json")[1])["checks"]
+    (fix,) = (one["fix"] for one in found if one["check"] == "configuration")
+    assert fix == f"copy the node's own to {node}/etc/nodeagent/config.yaml, or name one with --config FILE"
 
 
 def test_devices_are_looked_at_where_the_configuration_gives_some(node: Path, run: RunCommand, tmp_path: Path) -> None:
