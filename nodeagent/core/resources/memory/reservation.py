@@ -126,7 +126,10 @@ def _explain_wrong_sum(
     if resource == MEMORY and not placement.reserved_memory:
         example = _format_entries([(0, wanted)]) if topology is None else _format_reservation(topology, wanted)
         return f"add {example} (memoryManagerPolicy Static needs {bound}{wanted}, {parts})"
-    return f"the reserved {resource} must add up to {bound}{wanted}, not {configured} ({parts})"
+    amounts = [str(wanted), str(configured)]
+    if resource == MEMORY and len({amount.endswith("i") for amount in amounts if amount != "0"}) > 1:
+        amounts = [f"{amount.value()} bytes" for amount in (wanted, configured)]  # in one unit, they can be compared
+    return f"the reserved {resource} must add up to {bound}{amounts[0]}, not {amounts[1]} ({parts})"
 
 
 def _format_reservation(topology: Topology, amount: Quantity) -> str:
