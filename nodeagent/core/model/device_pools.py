@@ -41,11 +41,11 @@ class DevicePlugin(Protocol):
         """
 
     def allocate(self, pod_uid: str, ids: tuple[str, ...]) -> bytes:
-        """Allocate these devices to a container of a pod (see `preferred`). Return the encoded answer with what the container needs to use
-        them.
+        """Allocate these devices to a container of a pod (see `preferred`). Return the encoded answer, which names the
+        variables, files and mounts that the container needs.
 
         Raises:
-            DevicePluginPostponedError: as for `preferred`.
+            DevicePluginPostponedError: the answer is not there yet.
             DevicePluginFailedError: the devices can't be allocated.
         """
 

@@ -58,7 +58,7 @@ class Cover(Struct, frozen=True):
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Tell whether these nodes have enough of every resource."""
+        """Return whether these nodes have enough of every resource."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 

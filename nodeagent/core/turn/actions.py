@@ -22,7 +22,7 @@ class Launch(Struct, frozen=True):
     container: Container
     path: str
     placement: ContainerPlacement
-    """CPUs and memory nodes that the container's first process is told."""
+    """CPUs and memory nodes that the environment of the container's first process names."""
 
 
 class Terminate(Struct, frozen=True):

@@ -70,7 +70,7 @@ def _observe_container(
 def advance(
     entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked_to_end: frozenset[str]
 ) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod. Processes of pinned units are started and ended by another program.
+    """Decide on the next starts and stops of an admitted pod. Another program starts and ends the processes of pinned units.
 
     Args:
         entry: the pod's entry.

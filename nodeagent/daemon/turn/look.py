@@ -27,7 +27,7 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 
 class Seen(Struct, frozen=True):
-    """Everything that a turn has found."""
+    """All observations of a turn, before the decision."""
 
     memory: TurnMemory
     """Memory, adapted to the current machine and clock."""

@@ -89,7 +89,7 @@ class TurnMemory(Struct, frozen=True):
     devices: "PlacedDevices | None" = None
     """Devices of the last scan. None means that none was needed yet."""
     seen_room: SeenRoom = field(default_factory=dict)
-    """Of saved decisions. A restart begins without them, and decides the requests again."""
+    """Room seen by saved decisions. A restarted agent doesn't have this value, and decides the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups with their desired values at the end of the last turn, by path."""
     in_place: InPlace = MappingProxyType({})

@@ -70,7 +70,7 @@ class RunFiles:
         return self._read((*names, *self._list(MITIGATIONS, "")))
 
     def _list_parents_stats(self) -> Iterator[str]:
-        """List cpu.stat of each cgroup above the job's, because a cgroup's own counters lack what a quota above it has cost."""
+        """List cpu.stat of each cgroup above the job's cgroup, because a cgroup's counters lack the throttling by quotas above it."""
         mount = self._root / CGROUPS
         for parent in Path(self._cgroup).parents:
             if mount in parent.parents:

@@ -54,7 +54,7 @@ class TracefsError(NodeAgentError):
 
 
 class CpuRecording:
-    """Counters of one tracefs instance. Made by `record`."""
+    """Counters of one tracefs instance, which `record` has made."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance

@@ -27,7 +27,7 @@ _NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
 class Interval(Struct, frozen=True):
     elapsed_us: int
     rates: Mapping[str, int]
-    """Shares in thousandths, by the names of disturbances. Unknown ones are missing."""
+    """Shares in thousandths, by the names of disturbances. Unknown shares are missing."""
 
 
 def share(part: int, whole: int) -> int:

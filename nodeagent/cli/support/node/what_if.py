@@ -43,7 +43,7 @@ class WhatIfMachine(Struct, frozen=True):
     where: str
     """Origin of the machine, in a few words."""
     known: NodeView | None = None
-    """State of the node. None means that it has no pods, or that they are ignored."""
+    """State of the node. None means that the node has no pods, or that its pods are ignored."""
 
     @property
     def pods(self) -> tuple[Pod, ...]:
@@ -59,7 +59,7 @@ class WhatIfNode(Struct, frozen=True):
     where: str
     """Origin of the machine, in a few words."""
     state: NodeState | None = None
-    """State of the node. None means that it has no pods, or that they are ignored."""
+    """State of the node. None means that the node has no pods, or that its pods are ignored."""
     has_partitions: bool | None = None
     """Whether its kernel supports cpuset partitions below other cgroups (6.7). None means unknown, or that no pod needs them."""
 

@@ -122,7 +122,7 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
 
 
 def find_due(draft: Draft, world: World) -> frozenset[ContainerKey]:
-    """Return the keys of refused containers for which there is more room than their last decision has seen."""
+    """Return the keys of refused containers for which there is more room than at their last decision."""
     due = list_due(draft.state, draft.seen_room, world) if draft.state.runtime.refused else ()
     return frozenset(ContainerKey(one.pod_uid, one.container) for one in due if one.kind is RequestKind.CONTAINER)
 

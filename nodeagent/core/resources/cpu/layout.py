@@ -146,7 +146,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Tell whether some of these cores, taken whole, have exactly `count` CPUs together."""
+        """Return whether some of these cores, taken whole, have exactly `count` CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}

@@ -190,8 +190,8 @@ def _allocate_new(
 
 
 def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Iterable[PoolDevice]) -> Promises:
-    """Count devices as allocated that a refused container was about to get. kubelet does so until some ended pod's devices are released,
-    or until an Allocate fails.
+    """Count the devices that a refused container was about to get as allocated. kubelet does so until some ended pod's devices are
+    released, or until an Allocate fails.
     """
     if Erratum.REFUSED_PODS_HOLD_DEVICES not in manager.quirks:
         return promises

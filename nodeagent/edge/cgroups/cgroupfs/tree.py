@@ -91,7 +91,7 @@ class CgroupTree:
         self.watch = watch
         self._readings = CgroupReadings(self._read_one, self._files.list_children)
         self._read_texts: dict[str, tuple[tuple[str | None, ...], ObservedCgroup]] = {}
-        """Texts of the files of each cgroup, and what they say, as of the last reading."""
+        """Texts of the files of each cgroup at the last reading, and the values parsed from these texts."""
         self._has_partitions = False
         """Whether a partition has been seen. The kernel may then fail to move threads off a CPU that goes offline."""
         self._begin_partition, self._gather_threads = begin_partition, gather
