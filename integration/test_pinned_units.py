@@ -219,10 +219,21 @@ def test_other_services_and_the_rest_of_the_host_leave_its_cpus_and_come_back(no
 
 SLICE = "/sys/fs/cgroup/nodeagent.slice/cpuset.cpus.exclusive"
 GIVE_BACK = "nodeagent release --host-settings"
+WAYS = ("launcher killed", "pods first", "all killed", "power cut")
 
 
 @pytest.mark.configures
-def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("node", "ways"),
+    [
+        ("two_sockets", ("launcher killed", "all killed")),
+        ("four_nodes", ("pods first", "power cut")),
+        *(pytest.param(kind, WAYS, marks=pytest.mark.long) for kind in BOTH),
+    ],
+    indirect=["node"],
+)
+def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node, ways: tuple[str, ...]) -> None:
+    """Usually, each way is gone on one of the releases; in the long form on both."""
     isolate(node, "partition", "affinity")
     own = {"db.service": "", "own.service": "0-7", "off.service": "0-7"}
 
@@ -257,37 +268,45 @@ def test_whatever_way_everything_is_stopped_everything_goes_back(node: Node) -> 
         assert node.run(f"cat {SLICE}", check=False).stdout.strip() == ""
         assert differences(before, listed(node)) == {}
 
-    occupy()
-    node.run("systemctl kill -s KILL nodeagent-launcher; systemctl stop nodeagent nodeagent-pods")
-    is_whole()
-    assert allowed(node, "db.service") == every
-    assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
-
-    occupy()
-    node.run("systemctl stop nodeagent-pods; systemctl stop nodeagent")
-    is_whole()
-
-    occupy()  # and a unit around one of them ends before, which is told of its CPUs all the same
-    node.run("systemctl stop nodeagent db extra.slice")
-    node.run("systemctl kill -s KILL nodeagent-launcher nodeagent-pods; systemctl mask --runtime nodeagent-launcher")
-    node.run(f"timeout -s KILL 2 {GIVE_BACK}", check=False)  # it dies at some moment, and another goes on
-    assert node.run(GIVE_BACK).stdout.startswith(("restored", "nothing"))
-    assert {name: told(node, name) for name in own} == own
-    node.run("systemctl unmask --runtime nodeagent-launcher; systemctl start db; systemctl stop nodeagent-pods")
-    is_whole()
-
-    occupy()
-    node.run(f"sync; systemctl stop nodeagent; {GIVE_BACK} & sleep 1")
-    node.guest.power_cut()
-    node.guest.wait_multi_user()
-    assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
-    assert node.run(f"cat {SLICE}", check=False).stdout.strip() == ""
-    make_units()
+    if "launcher killed" in ways:
+        occupy()
+        node.run("systemctl kill -s KILL nodeagent-launcher; systemctl stop nodeagent nodeagent-pods")
+        is_whole()
+        assert allowed(node, "db.service") == every
+        assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
+    if "pods first" in ways:
+        occupy()
+        node.run("systemctl stop nodeagent-pods; systemctl stop nodeagent")
+        is_whole()
+    if "all killed" in ways:
+        occupy()  # and a unit around one of them ends before, which is told of its CPUs all the same
+        node.run(
+            "systemctl stop nodeagent db extra.slice; systemctl kill -s KILL nodeagent-launcher nodeagent-pods;"
+            " systemctl mask --runtime nodeagent-launcher"
+        )
+        node.run(f"timeout -s KILL 2 {GIVE_BACK}", check=False)  # it dies at some moment, and another goes on
+        assert node.run(GIVE_BACK).stdout.startswith(("restored", "nothing"))
+        assert {name: told(node, name) for name in own} == own
+        node.run("systemctl unmask --runtime nodeagent-launcher; systemctl start db; systemctl stop nodeagent-pods")
+        is_whole()
+    if "power cut" in ways:
+        occupy()
+        cut_power_while_it_gives_back(node)
+        make_units()
     node.run("systemctl start nodeagent; nodeagent unpin db own off --wait")
     node.delete("owner")
     node.wait_gone("owner")
     node.metrics()
     assert {name: told(node, name) for name in own} == own
+
+
+def cut_power_while_it_gives_back(node: Node) -> None:
+    """Nothing is left to be given back after the boot."""
+    node.run(f"sync; systemctl stop nodeagent; {GIVE_BACK} & sleep 1")
+    node.guest.power_cut()
+    node.guest.wait_multi_user()
+    assert node.run(GIVE_BACK).stdout == "nothing to restore\n"
+    assert node.run(f"cat {SLICE}", check=False).stdout.strip() == ""
 
 
 def others(node: Node) -> dict[str, str]:
