@@ -56,15 +56,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Spare:
-    """Child process that waits for an order. It ends when the link is closed."""
-
-    pid: int
-    start_ticks: int
-    link: socket.socket
-
-
 @dataclasses.dataclass(eq=False, slots=True)
 class Starting:
     """Child process that hasn't executed the container's command yet."""
@@ -100,8 +91,6 @@ class Launcher:
         self.clients = Clients(listener, self.selector, self.answer)
         self.runs = Runs()
         self.starting: dict[str, Starting] = {}
-        # child for the next start, forked before its order comes, so that the start needn't wait for that
-        self.spare: Spare | None = None
         self.children: dict[int, str] = {}  # id of each child by pid; no pid is reused before reap()
         self.pidfds: dict[str, int] = {}  # pidfd by id of each process that an earlier launcher has started
         self.started_at_ms = now_ms()
@@ -122,7 +111,6 @@ class Launcher:
         self.recover_runs()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
         self.clients.listen()
-        self.prepare()
         notify("READY=1")
         log("serving", version=VERSION, pid=os.getpid(), cgroup=self.root and str(self.root), runs=len(self.runs))
         while True:
@@ -169,8 +157,6 @@ class Launcher:
         with contextlib.suppress(ChildProcessError):
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = child
-                if self.spare is not None and pid == self.spare.pid:
-                    self.drop_spare()
                 for starting in [s for s in self.starting.values() if s.run.pid == pid]:
                     # the process has ended, but the result of its start hasn't been read yet
                     self.finish_start(starting)
@@ -274,54 +260,37 @@ class Launcher:
             return None
         if self.asked.stop or len(self.runs) + len(self.starting) >= MAX_RUNS:
             raise RefusedError("unavailable", f"stopping, or {MAX_RUNS} runs are kept (acknowledge the ended ones)")
-        packet = order.encode()
-        if self.spare is not None and os.waitpid(self.spare.pid, os.WNOHANG)[0]:
-            self.drop_spare()  # another process has killed the spare
+        ours, theirs = socket.socketpair()
         try:
-            spare = self.spare = self.spare or self.fork()
-            run = ProcessRecord(
-                order.id, spare.pid, spare.start_ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms()
-            )
+            pid = self.fork(order, theirs.fileno())
+            ticks = read_parent_and_start_ticks(pid)[1]
+            run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
             # the record isn't synced, because neither container nor record has to survive a reboot
             self.records.write([run], durable=False)
-            spare.link.send(packet)
+            ours.send(b"!")
         except OSError as err:
+            ours.close()  # closing this end makes the shim exit, because it reads the end of file
             self.records.forget(order.id)
             return {"failed": {"id": order.id, "stage": "fork", "errno": err.errno, "message": str(err)}}
-        self.spare = None
-        spare.link.setblocking(False)
-        starting = Starting(run, spare.link, [client], time.monotonic() + START_DEADLINE_SECONDS)
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        starting = Starting(run, ours, [client], time.monotonic() + START_DEADLINE_SECONDS)
         self.starting[order.id] = starting
-        self.selector.register(spare.link, selectors.EVENT_READ, lambda: self.finish_start(starting))
-        log("starting", id=order.id, pid=run.pid, cgroup=order.cgroup)
+        self.selector.register(ours, selectors.EVENT_READ, lambda: self.finish_start(starting))
+        log("starting", id=order.id, pid=pid, cgroup=order.cgroup)
         return None
 
-    def prepare(self) -> None:
-        """Fork a spare for the next start. If that fails, the start itself forks."""
-        if self.spare is None and not self.asked.stop:
-            with contextlib.suppress(OSError):
-                self.spare = self.fork()
-
-    def drop_spare(self) -> None:
-        if self.spare is not None:
-            self.spare.link.close()
-            self.spare = None
-
-    def fork(self) -> Spare:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def fork(self, order: Order, link: int) -> int:
         # signals are blocked, because the child must not run the launcher's signal handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
         try:
             pid = os.fork()
             if pid == 0:
-                become_process(self.root, self.journal, theirs.fileno())
-            return Spare(pid, read_parent_and_start_ticks(pid)[1], ours)
-        except OSError:
-            ours.close()
-            raise
+                become_process(order, self.root, self.journal, link)
         finally:
-            theirs.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return pid
 
     def finish_start(self, starting: Starting) -> None:
         """Finish a start after exec has closed its link or a failure has arrived through the link."""
@@ -346,7 +315,6 @@ class Launcher:
         status = run.as_document()
         for client in starting.clients:
             self.clients.send(client, {"status": status} if failure is None else {"failed": {"id": run.id, **failure}})
-        self.prepare()
 
     # Methods for deadlines, for the stop, and for the launcher's replacement by a new version
 
@@ -378,7 +346,6 @@ class Launcher:
             self.stop = Stop(began=now, ends=now + patience + KILL_SECONDS)
             notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(patience + 30) * 1_000_000}")
             log("stopping", runs=len(alive), grace_seconds=patience)
-            self.drop_spare()
             for run in alive:
                 self.signal(run.id, signal.SIGTERM.value)
         for run in alive:

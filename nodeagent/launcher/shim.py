@@ -1,4 +1,4 @@
-"""The child process between fork and exec, which waits for an order, and executes its command or reports the stage that failed."""
+"""The child process between fork and exec, which executes a container's command or reports the stage that failed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nodeagent.launcher.order import MAX_ORDER_BYTES, Order
+from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # the launcher itself reports the stages `fork` and `deadline`
-STAGES = ("fork", "deadline", "session", "cgroup", "output", "settings", "user", "cwd", "exec")
+STAGES = ("fork", "deadline", "cgroup", "session", "output", "settings", "user", "cwd", "exec")
 POLICIES = {"batch": os.SCHED_BATCH, "fifo": os.SCHED_FIFO, "rr": os.SCHED_RR}
 
 
@@ -29,24 +29,23 @@ def list_handled_signals() -> tuple[int, ...]:
     return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
 
 
-def become_process(root: Path | None, journal: str, link: int) -> NoReturn:
-    """Wait for an order and execute its command, or send the stage that failed through the link. The signals that the launcher handles are
-    blocked on entry.
+def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
+    """Execute the container's command, or send the stage that failed through the link. The signals that the launcher handles are blocked
+    on entry.
     """
-    stage = "session"
+    stage = "cgroup"
     try:
         link = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 3)
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
-        reset_process()
-        order = Order.decode(os.read(link, MAX_ORDER_BYTES))
-        if order is None:
-            os._exit(127)  # the launcher has ended, or has no order for this process
-        stage = "cgroup"
+        if not os.read(link, 1):
+            os._exit(127)  # the launcher ended before it wrote the record, so this process would be unknown
         if order.cgroup is not None:
             procs = os.open(f"{order.cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
             os.write(procs, b"%d" % os.getpid())
             os.close(procs)
+        stage = "session"
+        reset_process()
         stage = "output"
         connect_output(order, root, journal)
         stage = "settings"

@@ -31,15 +31,7 @@ from nodeagent.formats.wire.launcher_protocol import (
 from nodeagent.launcher import clients, server, shim
 from nodeagent.launcher.order import Order
 from nodeagent.launcher.records import ProcessRecord
-from tests.support.launcher_process import (
-    DEADLINE_SECONDS,
-    MODULE,
-    LauncherProcess,
-    children_of,
-    command_after,
-    launcher,
-    wait_for,
-)
+from tests.support.launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, command_after, launcher, wait_for
 
 __all__ = ["launcher"]
 NOBODY = 65534
@@ -145,41 +137,17 @@ def test_an_end_is_reported_even_when_its_record_cannot_be_written(launcher: Lau
     assert launcher.client.ack(["run"]) == ("run",)
 
 
-def test_a_shim_whose_launcher_is_gone_before_its_record_ends(tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def test_a_shim_whose_launcher_is_gone_before_its_record_never_executes(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    order = Order(id="run", argv=["touch", str(tmp_path / "executed")], env={}, identifier="", log_file="/dev/null")
     pid = os.fork()
     if pid == 0:
         ours.close()
-        shim.become_process(None, str(tmp_path / "journal"), theirs.fileno())
+        shim.become_process(order, None, str(tmp_path / "journal"), theirs.fileno())
     theirs.close()
     ours.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 127
-
-
-def test_a_start_has_its_process_already_and_another_if_that_was_killed(launcher: LauncherProcess) -> None:
-    def spare() -> int | None:
-        """The process that waits for an order: the only child that has no record."""
-        known = {status.pid for status in launcher.client.list()}
-        return next((pid for pid in children_of(launcher) if pid not in known), None)
-
-    first = wait_for(spare, "the first spare")
-    assert launcher.start("one", "sleep", "1000").pid == first
-    second = wait_for(spare, "the next spare")
-    os.kill(second, signal.SIGKILL)
-    wait_for(lambda: not lives(second), "the spare is killed")
-    assert launcher.start("two", "sleep", "1000").pid not in {first, second}
-    third = wait_for(spare, "a spare again")
-    launcher.kill()
-    wait_for(lambda: not lives(third), "nobody is left to give an order to the last spare")
-    assert lives(first)
-
-
-def test_the_longest_order_reaches_its_process(launcher: LauncherProcess) -> None:
-    """It has to fit into one packet on the way to the process, too."""
-    request = launcher.request("long", "true", env=(("PATH", "/usr/bin"), ("TEXT", "é" * 32_000)))
-    assert len(protocol.encode_start(request)) <= protocol.MAX_REQUEST_BYTES
-    assert isinstance(launcher.client.start(request), Running)
-    assert launcher.end_of("long").exit_code == 0
+    assert not (tmp_path / "executed").exists()
 
 
 def test_reexecution_keeps_children_and_their_exit_codes(launcher: LauncherProcess, tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ from nodeagent.formats.wire.pod_resources import LIST_RESPONSE
 from nodeagent.formats.wire.protobuf import ProtobufError, decode, encode
 from nodeagent.launcher import records as launcher_records
 from nodeagent.launcher.clients import Clients
-from nodeagent.launcher.order import parse_order
-from nodeagent.launcher.server import Launcher, Spare
+from nodeagent.launcher.order import Order, parse_order
+from nodeagent.launcher.server import Launcher
 from nodeagent.tools.fleet.differences import describe_differences
 from nodeagent.tools.fleet.nodes import FleetNode
 from nodeagent.views.checkpoint_text import render_checkpoint, summarise_checkpoint
@@ -591,7 +591,7 @@ def uevent(content: bytes) -> Hashable:
 
 
 class _NeverForks(Launcher):
-    def fork(self) -> Spare:
+    def fork(self, _order: Order, _link: int) -> int:
         raise OSError(errno.EAGAIN, "no processes here")
 
 

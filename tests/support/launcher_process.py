@@ -134,14 +134,6 @@ class LauncherProcess:
                 continue  # gone already, or a record that a test broke
 
 
-def children_of(launcher: LauncherProcess) -> list[int]:
-    assert launcher.process is not None
-    return [
-        int(pid)
-        for pid in Path(f"/proc/{launcher.process.pid}/task/{launcher.process.pid}/children").read_text().split()
-    ]
-
-
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
     launcher = LauncherProcess(tmp_path, tmp_path / "cgroup")

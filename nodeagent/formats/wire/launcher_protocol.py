@@ -37,8 +37,8 @@ class StartStage(StrEnum):
 
     FORK = "fork"
     DEADLINE = "deadline"  # the process hung before exec, for instance in a frozen cgroup, and was killed
-    SESSION = "session"
     CGROUP = "cgroup"
+    SESSION = "session"
     OUTPUT = "output"
     SETTINGS = "settings"
     USER = "user"
