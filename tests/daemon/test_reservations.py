@@ -228,28 +228,6 @@ def test_whatever_moment_the_agent_dies_at_the_reservation_is_whole_or_not_made(
     assert died > 3
 
 
-def test_memory_that_a_job_in_a_reservation_without_memory_holds_is_not_reserved_for_others(
-    served: Daemon, owners: Owners
-) -> None:
-    total = served.agent.node.topology.memory_bytes >> 20
-    most, half = f"{total * 3 // 4}Mi", f"{total // 2}Mi"
-    reserve(served, "night", 2, 0, 2 * HOUR)
-    owners.asks("inside", "1", ticket="inside")
-    served.jobs.give_up("uid-inside")
-    owner = open_caller(owners.running["inside"].pid, os.getuid())
-    asked = job_pod("inside", "uid-inside", {"cpu": "1", "memory": most})
-    inside = served.jobs.ask(asked, os.getuid(), owner, "inside", 0, "night")
-    served.rest()
-    assert placement(inside)
-
-    def ask_for_half(begin_ms: int) -> Any:
-        amounts, from_ms = {"cpu": "1", "memory": half}, served.machine.now_ms + begin_ms
-        return ask(served, "reserve", name="other", amounts=amounts, fromMs=from_ms, forMs=HOUR)
-
-    assert "jobs/inside may still hold" in ask_for_half(HOUR)["refused"]
-    assert ask_for_half(2 * HOUR + MINUTE)["reservation"]
-
-
 def test_an_ended_reservation_is_gone_also_if_the_clock_is_set_back_before_a_restart(daemon: Daemon) -> None:
     keep(daemon, "ended", 1, 0)
     keep(daemon, "later", 1, 3 * HOUR)

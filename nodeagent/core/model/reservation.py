@@ -1,15 +1,12 @@
 """Reservation: room of the node that is kept free for one user's jobs during a time of the wall clock."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import replace
 
-from nodeagent.core.model.pod import CPU, MEMORY, Pod, ResourceRequirements, Resources
+from nodeagent.core.model.pod import CPU, MEMORY, Pod
 from nodeagent.core.model.quantity import Quantity
-
-_LEAST_MEMORY_NANO = 2**20 * 10**9
 
 
 class Reservation(Struct, frozen=True):
@@ -32,18 +29,6 @@ class Reservation(Struct, frozen=True):
         """Reserved amounts by resource."""
         limits = dict(self.pod.containers[0].resources.limits)
         return limits if self.has_memory else {CPU: limits[CPU]}
-
-    def find_rest(self, inside: Collection[Pod]) -> Pod | None:
-        """Return a pod with the reserved amounts that the running jobs leave. None means that no CPU is left, so no other job can start."""
-        limits = dict(self.pod.containers[0].resources.limits)
-        cpus, memory = (limits[name].nano - sum(pod.sum_limits(name) for pod in inside) for name in (CPU, MEMORY))
-        if cpus <= 0:
-            return None
-        if not inside:
-            return self.pod
-        rest = Resources.of(limits | {CPU: Quantity(cpus), MEMORY: Quantity(max(memory, _LEAST_MEMORY_NANO))})
-        (container,) = self.pod.containers
-        return replace(self.pod, containers=(replace(container, resources=ResourceRequirements(rest, rest)),))
 
     def find_excess(self, inside: Iterable[Pod], job: Pod) -> str | None:
         """Return a text about the amounts by which a job, together with the jobs in the reservation, would exceed the reserved amounts.

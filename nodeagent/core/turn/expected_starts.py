@@ -25,10 +25,8 @@ class ReservedTime(Struct, frozen=True):
     """Pod with the reserved amounts."""
     from_ms: int
     until_ms: int
-    rest: Pod | None
-    """Pod with the amounts that the running jobs in the reservation leave. None means that nothing is left."""
     inside: frozenset[str] = frozenset()
-    """UIDs of the running jobs in the reservation."""
+    """UIDs of the running jobs in the reservation. The reserved amounts contain theirs."""
 
 
 class Blocked(Struct, frozen=True):
@@ -104,17 +102,15 @@ class JobPlan(Struct, frozen=True):
 
     def _begin_next(self) -> "JobPlan":
         one, *coming = self.coming
-        # What a job in it leaves when it ends is the reservation's until its end.
-        released = {*one.inside} if one.rest is None else {*one.inside, one.pod.uid}
-        ends = [end for end in self.ends if end[1] not in released]
-        ends += [(one.until_ms + self.release_ms, uid) for uid in released]
-        begun = replace(self, at_ms=max(self.at_ms, one.from_ms), coming=tuple(coming), ends=tuple(sorted(ends)))
-        if one.rest is None:
-            return begun
-        decision = begun.judge(one.rest)
+        without = replace(
+            self, node=self.node.without(one.inside), at_ms=max(self.at_ms, one.from_ms), coming=tuple(coming)
+        )
+        decision = without.judge(one.pod)
+        ends = [end for end in self.ends if decision is None or end[1] not in one.inside]
+        insort(ends, (one.until_ms + self.release_ms, one.pod.uid))
         if decision is None:
-            return replace(begun, unmet=self.unmet | {one.pod.uid})
-        return replace(begun, node=self.node.after(one.rest, decision))
+            return replace(without, node=self.node, ends=tuple(ends), unmet=self.unmet | {one.pod.uid})
+        return replace(without, node=without.node.after(one.pod, decision), ends=tuple(ends))
 
     def starting(self, job: QueuedJob) -> "JobPlan | Blocked":
         """Return the plan after a job's start now, or why it can't start."""
@@ -136,7 +132,7 @@ class JobPlan(Struct, frozen=True):
                 yield one, self.node
         plan = self
         while plan.coming and (until_ms is None or plan.coming[0].from_ms < until_ms):
-            first, there = plan.coming[0], plan.node
+            first, there = plan.coming[0], plan.node.without(plan.coming[0].inside)
             plan = plan.go_on() or plan
             if first.pod.uid in plan.unmet:
                 yield first, there

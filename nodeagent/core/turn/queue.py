@@ -66,14 +66,12 @@ def list_reserved(state: NodeState, source: PodSource, lead_ms: int) -> tuple[Re
         source: the source.
         lead_ms: the lead of the wall clock over the time since boot.
     """
-    inside = {one.name: [entry.pod for entry in _list_inside(state, source, one.name)] for one in source.reservations}
     return tuple(
         ReservedTime(
             one.pod,
             one.from_ms - lead_ms,
             one.until_ms - lead_ms,
-            one.find_rest(inside[one.name]),
-            frozenset(pod.uid for pod in inside[one.name]),
+            frozenset(entry.pod.uid for entry in _list_inside(state, source, one.name)),
         )
         for one in source.reservations
     )
