@@ -109,6 +109,17 @@ def throttle(tree: RunTree) -> None:
 
 def throttle_all_pods(tree: RunTree) -> None:
     tree.pods_throttled += 2
+    tree.used -= 2
+    for cpu in tree.ran:
+        tree.ran[cpu] = max(0, tree.ran[cpu] - 1)
+
+
+def test_what_a_quota_above_costs_others_is_not_counted_for_a_job_that_ran_all_the_time(tree: RunTree) -> None:
+    def run() -> None:
+        tree.run(10)
+        tree.pods_throttled += 9
+
+    assert tree.report(run)["verdict"] == "clean"
 
 
 def overheat(tree: RunTree) -> None:

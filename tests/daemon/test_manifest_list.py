@@ -181,20 +181,20 @@ def test_a_directory_that_is_one_file_says_so_too(tmp_path: Path, clock: Clock) 
 def test_a_directory_that_keeps_changing_is_known_in_part_and_is_a_problem_after_a_while(
     listed: ManifestList, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, moved = tmp_path / "kept.yaml", tmp_path / "0.yaml"
-    kept.write_text(POD)
+    moved = tmp_path / "0.yaml"
+    (tmp_path / "kept.yaml").write_text(POD)
     moved.write_text(POD.replace("web", "moved"))
     assert not listed.look(rescan=True).is_partial
-    real = os.open
+    real = os.scandir
 
-    def opened(path: str, *args: Any, **kwargs: Any) -> int:
+    def scanned(directory: int) -> Any:
+        """A file is renamed before each list of the directory."""
         nonlocal moved
-        if path == kept.name:
-            moved = moved.rename(tmp_path / f"{int(moved.stem) + 1}.yaml")
-        return real(path, *args, **kwargs)
+        moved = moved.rename(tmp_path / f"{int(moved.stem) + 1}.yaml")
+        return real(directory)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "open", opened)
+        patched.setattr(os, "scandir", scanned)
         for past, problems in ((0.0, 0), (PATIENCE - 1, 0), (1.0, 1), (500.0, 1)):
             clock.now += past
             look = listed.look(rescan=True)

@@ -259,6 +259,31 @@ def test_an_end_that_cannot_be_saved_is_saved_by_a_later_turn(daemon: Daemon, mo
     assert b"ended" not in Path(path).read_bytes()
 
 
+def test_a_reservation_that_is_saved_while_a_turn_forgets_an_ended_one_stays(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(daemon, "ended", 1, 0)
+    reservations, path = daemon.jobs.reservations, daemon.directory / FILE
+    daemon.machine.now_ms += HOUR
+    now_ms = daemon.machine.now_ms
+    new = make_reservation("new", os.getuid(), "uid-new", {"cpu": "1"}, now_ms, now_ms + HOUR)
+    reservations.hold(new)
+    list_current, keeper = reservations.list_current, threading.Thread(target=reservations.keep, args=(new,))
+
+    def list_and_let_it_be_saved() -> tuple[Reservation, ...]:
+        found = list_current()
+        if keeper.ident is None:
+            keeper.start()
+            keeper.join()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reservations, "list_current", list_and_let_it_be_saved)
+        assert [one.name for one in reservations.list_for_turn()] == ["new"]
+    assert [one.name for one in reservations.list_current()] == ["new"]
+    assert (b"new" in path.read_bytes(), b"ended" in path.read_bytes()) == (True, False)
+
+
 def test_a_reservation_whose_request_is_cut_short_while_it_is_saved_is_respected_all_the_time(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,17 +78,23 @@ def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | No
     return max(0, *found) if found else None
 
 
-def find_throttled_us(first: FileTexts, last: FileTexts) -> tuple[int, str] | None:
+def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[int, str] | None:
     """Return for how long the quota that cost most kept the job off its CPUs, and the cgroup with that quota. None means unknown.
 
-    The cgroup is empty for the job's own, and otherwise a path below the mount point.
+    The cgroup is empty for the job's own, and otherwise a path below the mount point. The counter of a cgroup above includes the time of
+    other tasks on other CPUs, so the job lost at most the time in which it didn't run.
     """
     found = {}
+    was_us, now_us = (texts.counters(CPU_STAT).get("usage_usec", 0) for texts in (first, last))
+    idle_us = max(0, len(cpus) * (last.at_ns - first.at_ns) // 1000 - (now_us - was_us))
     for name in last.files:
         if name == CPU_STAT or (name.startswith(f"{CGROUPS}/") and name.endswith("/cpu.stat")):
             was, now = (texts.counters(name).get("throttled_usec") for texts in (first, last))
             if was is not None and now is not None:
-                found["" if name == CPU_STAT else name.removeprefix(CGROUPS).removesuffix("/cpu.stat")] = now - was
+                if name == CPU_STAT:
+                    found[""] = now - was
+                else:
+                    found[name.removeprefix(CGROUPS).removesuffix("/cpu.stat")] = min(now - was, idle_us)
     return max(((us, cgroup) for cgroup, us in found.items()), key=itemgetter(0)) if "" in found else None
 
 
@@ -132,7 +138,7 @@ def measure_interval(
         rates |= {} if busy_us is None else {"sibling": share(busy_us, elapsed_us)}
     if remote is not None and usage.memory_bytes is not None:
         rates["remote-memory"] = share(remote, sum(usage.memory_bytes.values()))
-    if (throttled := find_throttled_us(before, now)) is not None:
+    if (throttled := find_throttled_us(before, now, cpus)) is not None:
         rates["throttling"] = share(throttled[0], elapsed_us)
     if times is not None and all(cpu in times for cpu in cpus):
         rates["steal"] = share(sum(times[cpu].get("steal", 0) for cpu in cpus), whole_us)

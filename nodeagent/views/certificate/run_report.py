@@ -123,7 +123,7 @@ def describe_run(seen: RunObservation) -> Document:
     }
     unknown |= {name: reason for name, (value, reason) in reasons.items() if value is None}
     pressure = _describe_pressure(seen, unknown)
-    throttled = find_throttled_us(seen.first, seen.last)
+    throttled = find_throttled_us(seen.first, seen.last, cpus)
     measured = {
         "other-tasks": _judge_others(seen.others, others_us, elapsed_us, cpus),
         "sibling": None if sibling_us is None else MeasuredRate(share(sibling_us, elapsed_us), sibling_us),

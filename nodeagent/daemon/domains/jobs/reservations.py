@@ -58,27 +58,30 @@ class Reservations:
 
     def list_current(self) -> tuple[Reservation, ...]:
         """Return the reservations that have not ended, in the order of their begins."""
-        now_ms, _ = read_clocks()
         with self._lock:
-            self._kept = tuple(one for one in self._kept if one.until_ms > now_ms)
-            return self._kept
+            return self._drop_ended()
+
+    def _drop_ended(self) -> tuple[Reservation, ...]:
+        now_ms, _ = read_clocks()
+        self._kept = tuple(one for one in self._kept if one.until_ms > now_ms)
+        return self._kept
 
     def find(self, name: str) -> Reservation | None:
         return next((one for one in self.list_current() if one.name == name), None)
 
     def list_for_turn(self) -> tuple[Reservation, ...]:
         """Return the reservations that a turn respects: the reservations that have not ended, and the held reservation."""
-        current = self.list_current()
-        if self._saved != current and self._writing.acquire(blocking=False):  # else another thread replaces the file
+        if self._saved != self.list_current() and self._writing.acquire(blocking=False):
+            # Otherwise ended reservations would be back after a restart, if the clock is set back.
             try:
-                # Otherwise they would be back after a restart, if the clock is set back.
-                with suppress(state_files.StateFileError):  # the next turn tries it again
-                    self._replace(current)
+                if self._saved != (current := self.list_current()):  # another thread may have replaced the file
+                    with suppress(state_files.StateFileError):  # the next turn tries it again
+                        self._replace(current)
             finally:
                 self._writing.release()
         with self._lock:
             self._is_listed = self._held is not None
-            return current if self._held is None else (*current, replace(self._held, is_made=False))
+            return self._drop_ended() + (() if self._held is None else (replace(self._held, is_made=False),))
 
     def end_turn(self, state: NodeState) -> None:
         """Answer `hold` if the turn that leaves this state has respected the reservation."""
