@@ -19,6 +19,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -89,12 +90,18 @@ def observer(clock: Clock) -> Iterator[Row]:
     """
     location = JobLocation("jobs/one", "/sys/fs/cgroup", CpuSet.of(0), CpuSet(), NumaSet.of(0))
     nobody = OtherTasks(None, is_complete=False)
-    runs = ReportedRuns({"environment": {}}, location, lambda _: lambda: nobody)
-    taken = clock.time_runs(partial(observed_run_ms, runs), 7)
+    passed = PassedTime()
+    runs = ReportedRuns({"environment": {}}, location, lambda _: lambda: nobody, clock=lambda: passed.ns)
+    taken = clock.time_runs(partial(observed_run_ms, runs, passed), 7)
     yield timed("client", "`--report FILE`: observing a run of 10 s (0.5 % of it are 50 ms)", taken, 50)
 
 
-def observed_run_ms(runs: ReportedRuns) -> list[float]:
+@dataclass
+class PassedTime:
+    ns: int = 0
+
+
+def observed_run_ms(runs: ReportedRuns, passed: PassedTime) -> list[float]:
     """Observe a run without waiting for it, and return the processor time meanwhile."""
     seconds_left, started_ms, taken_ms = 10.0, 0.0, 0.0
 
@@ -105,6 +112,7 @@ def observed_run_ms(runs: ReportedRuns) -> list[float]:
     def pass_time(seconds: float) -> Mapping[str, Any] | None:
         nonlocal seconds_left, taken_ms
         seconds_left -= seconds
+        passed.ns += round(seconds * 1e9)
         taken_ms = time.process_time() * 1000 - started_ms
         return None if seconds_left > 0 else {}
 

@@ -448,7 +448,9 @@ def test_a_pod_as_a_whole_is_told_to_have_other_amounts(gates: tuple[tuple[str, 
     assert entry.pod.resources is not None
     if gates:
         assert isinstance(answers[0], Denial)
-        reason = f"{RESIZE_INFEASIBLE}: the pod as a whole: CPUs 3 → 4: CPUs and memory allocated to the pod as a whole, "
+        reason = (
+            f"{RESIZE_INFEASIBLE}: the pod as a whole: CPUs 3 → 4: CPUs and memory allocated to the pod as a whole, "
+        )
         assert answers[0].reason.startswith(reason)
         assert answers[1] == answers[0]
         assert runtime.state.promises == before.promises
