@@ -787,6 +787,13 @@ def test_topology_tells_others_whom_to_ask_for_the_owners(live):
     )
 
 
+@needs_root
+def test_an_agent_that_may_not_be_asked_has_not_refused_a_configuration(live):
+    status, out, err = as_user(OTHER, [], "config", "reload", "--socket", str(live.socket))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot connect to {live.socket}: Permission denied\n")
+
+
 def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read(host, run):
     settings = json.loads(host.config.read_text()) | {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
     host.config.write_text(json.dumps(settings))

@@ -224,6 +224,8 @@ def _ask_agent(socket: str, source: str, *, apply: bool) -> NodeAgentError | Non
             hint="start it with `systemctl start nodeagent`" + ("" if apply else ", or leave out --running"),
         ) from err
     except ApiError as err:
+        if isinstance(err.__cause__, PermissionError):
+            raise
         return err
     return None
 
