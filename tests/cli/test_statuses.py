@@ -34,6 +34,11 @@ SWEEP = {
         f"explain web {DESCRIBED}", "simulate none", f"simulate -f none {DESCRIBED}", "fleet inspect none", "fleet diff none none",
         "fleet capacity -f ok.json none", "probe --cpus 0 --compare none",
         *(
+            f"{command} --config {config} --socket s"
+            for command in ("apply ok.json", "diff ok.json", "delete web", "unpin db")
+            for config in ("none", "bad.yaml")
+        ),
+        *(
             f"topology --topology 4c -o {form} --config {config}"
             for form in ("text", "json", "yaml", "svg", "hwloc-xml", "nrt", "resourceslice")
             for config in ("none", "bad.yaml", "unsuitable.yaml", "memory.yaml")

@@ -26,6 +26,7 @@ from nodeagent.cli.support.node.this_node import NeverSavedError, UnknownStateEr
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import read_pod_files
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.files.manifests import SUFFIXES, lock_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import format_deleted, full_name
@@ -103,6 +104,8 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
             raise
         # Manifests can be removed from the directory without the agent's state.
         return locate_manifests(load_config(path), None, options.socket, is_live=False)
+    except StartError as err:
+        raise err from None  # without a usable configuration, an agent that answers would not help
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 
 

@@ -22,7 +22,7 @@ OUTCOMES = {
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
 """Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
 NO_FAIL_HELP = (
-    "exit with 0 even if something is wrong, for interactive use; exit with 1 if the state can't be determined"
+    "exit with 0 even if something is wrong, for interactive use; an unknown state is still 1, or 3 if no agent answers"
 )
 
 
