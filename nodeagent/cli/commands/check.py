@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -212,7 +213,7 @@ def _format_start_command(options: argparse.Namespace) -> str:
     if is_elsewhere(options):
         return f"copy the node's own to {shlex.quote(path)}, or name one with --config FILE"
     sample, directory = f"{find_documents()}/examples/config.yaml", Path(path).parent
-    back = f"sudo rm {path}" + ("" if directory.is_dir() else f" && sudo rmdir {directory}")
+    back = f"sudo rm {path}" + ("" if os.access(directory, os.F_OK) else f" && sudo rmdir {directory}")
     return f"sudo install -D -m 644 {shlex.quote(sample)} {path} # undo: {back}"
 
 

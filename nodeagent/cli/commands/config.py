@@ -1,6 +1,7 @@
 """`nodeagent config`: validates a configuration, applies it, shows its values, and migrates kubelet's."""
 
 import argparse
+import os
 import shlex
 import sys
 from contextlib import nullcontext, suppress
@@ -140,8 +141,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _format_absent_hint(path: str) -> str:
-    there = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
-    directory = Path(path).parent if Path(path).parent.is_dir() else there
+    parents = (Path(path).parent, *Path(path).absolute().parents)
+    directory = next(parent for parent in parents if os.access(parent, os.R_OK))
     return (
         f"name another file: `ls -l {shlex.quote(str(directory))}` shows what is there; "
         "examples/config.yaml is a good start (`nodeagent --help` says where it is)"
