@@ -15,7 +15,6 @@ from nodeagent.errors import NodeAgentError
 MAX_BYTES = 65_536
 _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755
-_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class PlacementFileError(NodeAgentError):
@@ -99,27 +98,28 @@ class PlacementFiles:
         Raises:
             PlacementFileError: the write failed, and the file has its old content. Nothing else is left of the write.
         """
-        path = f"{self._directory}/{name}"
-        above, _, file = path.rpartition("/")
-        temporary = f"{above}/.{file}.new"
+        path = self._directory / name
+        temporary = path.with_name(f".{path.name}.new")
         try:
-            for directory in (str(self._directory), above):
-                _prepare_directory(directory)
-            with contextlib.suppress(FileNotFoundError):  # a crash may have left the file
-                os.unlink(temporary)  # noqa: PTH108 - system calls are named as such here
-            with os.fdopen(os.open(temporary, _NEW_FILE_FLAGS, _FILE_MODE), "wb", buffering=0) as handle:
-                # the umask has removed permissions from the mode that open was given
-                os.fchmod(handle.fileno(), _FILE_MODE)
-                left = memoryview(content)
-                while left:
-                    left = left[handle.write(left) :]
-            os.replace(temporary, path)  # noqa: PTH105 - as above
+            for directory in (self._directory, path.parent):
+                if directory.is_symlink():
+                    directory.unlink()
+                directory.mkdir(exist_ok=True)
+                if stat.S_IMODE(directory.stat().st_mode) != _DIRECTORY_MODE:
+                    directory.chmod(_DIRECTORY_MODE)
+            temporary.unlink(missing_ok=True)  # a crash may have left the file
+            with temporary.open("xb") as file:
+                os.fchmod(
+                    file.fileno(), _FILE_MODE
+                )  # the umask has removed permissions from the mode that open was given
+                file.write(content)
+            temporary.replace(path)
         except OSError as err:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)  # noqa: PTH108 - as above
+                temporary.unlink()
             with contextlib.suppress(OSError):  # the directory isn't removed if it has other files
-                os.rmdir(above)  # noqa: PTH106 - as above
-            raise _make_error("write", Path(path), err) from err
+                path.parent.rmdir()
+            raise _make_error("write", path, err) from err
 
     def remove(self, name: str) -> None:
         """Remove an entry that `read` found. The pod's directory is removed with its last file.
@@ -144,18 +144,3 @@ def _read(file: os.DirEntry[str]) -> bytes | None:
     status = file.stat(follow_symlinks=False)
     is_ours = stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == _FILE_MODE
     return Path(file.path).read_bytes() if is_ours and status.st_size <= MAX_BYTES else None
-
-
-def _prepare_directory(path: str) -> None:
-    """Make a directory that all users may read, if it is missing, or instead of a symbolic link."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        mode = 0
-    if stat.S_ISLNK(mode):
-        os.unlink(path)  # noqa: PTH108 - as above
-    if not stat.S_ISDIR(mode):
-        os.mkdir(path)  # noqa: PTH102 - as above
-        mode = os.lstat(path).st_mode
-    if stat.S_IMODE(mode) != _DIRECTORY_MODE:
-        os.chmod(path, _DIRECTORY_MODE)  # noqa: PTH101 - as above
