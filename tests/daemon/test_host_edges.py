@@ -285,7 +285,8 @@ def test_units_in_the_slices_around_some_are_read_and_written_by_their_names(
         *(Setting(SettingKind.UNIT, f"system.slice/{name}.service") for name in ("web", "_cpu")),
     )
     found = {SYSTEM: ALL, OWN: CpuSet.parse("0-5"), web: CpuSet.parse("0-5"), cpu: ALL}
-    assert edges.read({SettingKind.UNIT}, beside=(beside,)).settings == found
+    assert edges.read({SettingKind.UNIT}, pinned={beside: CpuSet.of(2)}).settings == found
+    assert edges.read({SettingKind.UNIT}, pinned={beside: CpuSet()}).settings.keys() == {SYSTEM, OWN}
     assert edges.read({SettingKind.UNIT}).settings.keys() == {SYSTEM, OWN}
     systemctl.write_text(
         systemctl.read_text().replace("while", "[ $2 != show ] || exec printf 'Id=a\\nLoadState=not-found\\n'\nwhile")
@@ -306,4 +307,4 @@ def test_a_known_unit_that_is_inactive_has_what_it_starts_with_and_goes_back(
         systemctl.write_text(f"#!/bin/sh\nprintf '{answer}{none}'\n")
         found = edges.read({SettingKind.UNIT}, known=(off, unknown, SYSTEM, IRQ)).settings
         assert found == {SYSTEM: ALL, OWN: CpuSet.parse("0-5"), off: expected}
-    assert off not in edges.read({SettingKind.UNIT}, beside=("off.slice",), known=(off, unknown)).settings
+    assert off not in edges.read({SettingKind.UNIT}, pinned={"off.slice": CpuSet()}, known=(off, unknown)).settings

@@ -2,7 +2,7 @@
 
 import errno
 import io
-from collections.abc import Collection, Iterator, Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,8 +33,8 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import describe_setting
 from tests.support.builders import hybrid
 from tests.support.daemon_model import Daemon, HostSettingsModel, Steps, watched
-from tests.support.node_model import Machine
-from tests.support.pods import app, pod
+from tests.support.node_model import Machine, Unit
+from tests.support.pods import app, pod, unit
 from tests.support.world import SMALL, node
 
 QUIET = node(SMALL, config={"interrupt_isolation": "affinity", "host_isolation": "partition"})
@@ -659,6 +659,24 @@ def test_a_unit_whose_processes_the_agent_places_by_now_is_opened_again_and_left
 # Beside pinned units of systemd's
 
 
+def test_a_unit_that_left_pinned_cpus_before_it_was_pinned_itself_goes_back_to_all_cpus(life: Life) -> None:
+    """Its pod restores the narrowed settings that it found. The isolation knows them, and takes the pod's for nobody's."""
+    db, web = (pod(name, unit(f"{name}.service", "2")) for name in ("db", "web"))
+    units = life.machine.units = {"db.service": Unit(), "web.service": Unit()}
+    own = life.start(db)
+    online = QUIET.managers.topology.online
+    assert units["web.service"].settings.allowed_cpus == online - own
+    for pods in ((db, web), (db,), ()):
+        life.daemon.files.pods = pods
+        life.daemon.rest()
+        life.daemon.turn(WakeUpReason.TIMER)
+        pinned = units["web.service"].settings.allowed_cpus
+        assert (len(pinned) == 2) is (web in pods)
+    assert units == {"db.service": Unit(), "web.service": Unit()}
+    assert life.machine.settings == life.before
+    assert life.said("host_setting_changed_by_others") == []
+
+
 DB, BESIDE = Setting(SettingKind.UNIT, "system.slice/db.service"), Setting(SettingKind.UNIT, "system.slice/web.service")
 ELSEWHERE = Setting(SettingKind.UNIT, "own.slice/a.service")
 PINNED = CpuSet.of(5, 6)
@@ -751,11 +769,11 @@ class WhileACpuGoes(HostSettingsModel):
         self,
         kinds: AbstractSet[SettingKind],
         *,
-        beside: Collection[str] = (),
+        pinned: Mapping[str, CpuSet] = {},
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        reading = super().read(kinds, beside=beside, known=known, rescan=rescan)
+        reading = super().read(kinds, pinned=pinned, known=known, rescan=rescan)
         if not self.is_to_go:
             return reading
         self.is_to_go, self.uevents = False, self.uevents + 2

@@ -451,18 +451,24 @@ class HostSettingsModel:
         self,
         kinds: AbstractSet[SettingKind],
         *,
-        beside: Collection[str] = (),
+        pinned: Mapping[str, CpuSet] = {},
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
         del rescan  # nothing is remembered here
-        units = (*beside, *(setting.name for setting in known if setting.kind is SettingKind.UNIT))
+        units = (*filter(pinned.get, pinned), *(setting.name for setting in known if setting.kind is SettingKind.UNIT))
         slices = {"", *(around for path in units for around in slices_around(path))}
+        of_units = {
+            Setting(SettingKind.UNIT, f"{SLICE}/{name}"): unit.settings.allowed_cpus
+            or self.machine.node.managers.topology.online
+            for name, unit in self.machine.units.items()
+            if unit.is_active
+        }
         there = {
             setting: cpus
-            for setting, cpus in self.machine.shown_settings().items()
+            for setting, cpus in {**self.machine.shown_settings(), **of_units}.items()
             if setting.kind in kinds
-            and setting.name not in beside
+            and setting.name not in pinned
             and (setting.kind is not SettingKind.UNIT or setting.name.rpartition("/")[0] in slices)
         }
         failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
@@ -489,6 +495,12 @@ class HostSettingsModel:
             return os.strerror(errno.EIO)
         if isinstance(value, str):
             self.machine.values[setting] = value
+            return None
+        name = setting.name.removeprefix(f"{SLICE}/")
+        if setting.kind is SettingKind.UNIT and name in self.machine.units:
+            self.machine.set_unit(
+                name, CpuSet() if value == self.machine.node.managers.topology.online else value, None
+            )
             return None
         left = self.machine.settings[setting] - value
         # systemd also steps in for a partition that has just been refused, and kernel threads are moved

@@ -79,7 +79,7 @@ class HostEdges:
         self,
         kinds: AbstractSet[SettingKind],
         *,
-        beside: Collection[str] = (),
+        pinned: Mapping[str, CpuSet] = {},
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
@@ -87,7 +87,8 @@ class HostEdges:
 
         Args:
             kinds: kinds of settings.
-            beside: cgroup paths of units that are left out. The other units in the slices around them are included.
+            pinned: units that are left out, by cgroup path, with their exclusive CPUs. The other units in the slices around a unit with
+                exclusive CPUs are included.
             known: settings that were changed before. They are included while they exist.
             rescan: whether known kernel threads are checked again (see `KernelThreads.find`).
         """
@@ -102,7 +103,7 @@ class HostEdges:
                         for key, thread in self._threads.find(rescan=rescan).items()
                     }
                 elif kind is SettingKind.UNIT:
-                    found |= self._read_units(beside, known)
+                    found |= self._read_units(pinned, known)
                 else:
                     found |= self._files.read({kind})
             except NodeAgentError as err:
@@ -121,7 +122,7 @@ class HostEdges:
         settings = found | {setting: thread.cpus for setting, thread in threads.items()}
         return Reading(settings, facts, failed, released & settings.keys())
 
-    def _read_units(self, beside: Collection[str], known: Collection[Setting]) -> dict[Setting, CpuSet]:
+    def _read_units(self, pinned: Mapping[str, CpuSet], known: Collection[Setting]) -> dict[Setting, CpuSet]:
         """Return the units' settings, without the units of pods. A known unit without a cgroup has its property for the next start."""
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
@@ -130,11 +131,12 @@ class HostEdges:
             )
         cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
         nested = (setting.name for setting in known if setting.kind is SettingKind.UNIT)
-        within = {slice_ for path in (*beside, *nested) for slice_ in slices_around(path)}
+        exclusive = (path for path, cpus in pinned.items() if cpus)
+        within = {slice_ for path in (*exclusive, *nested) for slice_ in slices_around(path)}
         possible = read_possible_cpus(self._root)
-        there = units.read_units(possible, ours=self._ours, cgroups=cgroups, within=within, without=beside)
+        there = units.read_units(possible, ours=self._ours, cgroups=cgroups, within=within, without=pinned)
         found = {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
-        found |= _read_inactive({s for s in known if s.kind is SettingKind.UNIT} - found.keys(), beside, possible)
+        found |= _read_inactive({s for s in known if s.kind is SettingKind.UNIT} - found.keys(), pinned, possible)
         return {unit: cpus for unit, cpus in found.items() if unit.name not in self._beside or unit in known}
 
     def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
@@ -227,9 +229,9 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
     return tuple(answers)
 
 
-def _read_inactive(missing: AbstractSet[Setting], beside: Collection[str], possible: CpuSet) -> dict[Setting, CpuSet]:
+def _read_inactive(missing: AbstractSet[Setting], pinned: Collection[str], possible: CpuSet) -> dict[Setting, CpuSet]:
     """Return `AllowedCPUs=` of units without a cgroup. systemd forgets it with the unit's file, so unloaded units are left out."""
-    names = {setting: unit_in(setting.name) for setting in missing if setting.name not in beside}
+    names = {setting: unit_in(setting.name) for setting in missing if setting.name not in pinned}
     there = units.show_units(names.values()) if names else {}
     return {
         setting: there[unit].settings.allowed_cpus or possible

@@ -58,12 +58,12 @@ class HostPlaces(Protocol):
         self,
         kinds: AbstractSet[SettingKind],
         *,
-        beside: Collection[str] = (),
+        pinned: Mapping[str, CpuSet] = {},
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds, including units in the slices around `beside` and the settings in `known`. With `rescan`,
-        known kernel threads are checked again.
+        """Return the settings of these kinds, without `pinned` units. The settings in `known` are included, and the units in the slices
+        around pinned units with exclusive CPUs. With `rescan`, known kernel threads are checked again.
         """
         ...
 
@@ -92,7 +92,10 @@ class WantedSettings(Struct, frozen=True):
     partitioned: CpuSet = CpuSet()
     """CPUs in existing and coming partitions. The kernel itself moves its threads off them."""
     pinned: Mapping[str, CpuSet] = {}
-    """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there leave them."""
+    """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there leave them.
+
+    A pinned unit without exclusive CPUs has an empty set, also while its own settings are restored: only its domain changes the unit.
+    """
     values: Mapping[Setting, str] = {}
     """Requested values of settings with texts."""
 
@@ -316,9 +319,7 @@ class HostSettings:
         deferred = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
         for _ in range(_MOST_READS):
             seen = self._places.cpus(wanted.host)
-            reading = self._places.read(
-                kinds - deferred, beside=wanted.pinned.keys(), known=record.keys(), rescan=rescan
-            )
+            reading = self._places.read(kinds - deferred, pinned=wanted.pinned, known=record.keys(), rescan=rescan)
             cpus = self._places.cpus(wanted.host)
             if seen.uevents == cpus.uevents:
                 break

@@ -115,7 +115,7 @@ def _update_host_settings(
     pinned = {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in (wanted if places else ())
-        if is_pinned(want.path) and want.is_exclusive and unit_at(want.path) in places
+        if is_pinned(want.path) and unit_at(want.path) in places
     }
     host = memory.full_topology.online - exclusive
     quiet = memory.quiet_cores
