@@ -18,6 +18,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quiet import Profile, QuietRequest, QuietSettings
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.host.host_edges import Reading
 from nodeagent.daemon.host.host_settings import (
     HOST_SETTINGS,
@@ -28,6 +29,7 @@ from nodeagent.daemon.host.host_settings import (
     put_back,
 )
 from nodeagent.daemon.reports.logs import make_log
+from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import describe_setting
@@ -674,6 +676,26 @@ def test_a_unit_that_left_pinned_cpus_before_it_was_pinned_itself_goes_back_to_a
         assert (len(pinned) == 2) is (web in pods)
     assert units == {"db.service": Unit(), "web.service": Unit()}
     assert life.machine.settings == life.before
+    assert life.said("host_setting_changed_by_others") == []
+
+
+def test_a_pinned_unit_is_no_concern_of_the_isolation_while_its_pod_is_unknown(life: Life) -> None:
+    db, web = (pod(name, unit(f"{name}.service", "2")) for name in ("db", "web"))
+    units = life.machine.units = {"db.service": Unit(), "web.service": Unit()}
+    life.start(db)
+    life.daemon.files.pods = (db, web)
+    life.daemon.rest()
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        life.record.with_name(name).unlink()
+    life.daemon.files.look_again, life.daemon.files.pods = PodSource(is_blind=True), ()
+    life.daemon.start()
+    life.daemon.rest()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert len(units["web.service"].settings.allowed_cpus) == 2
+    life.daemon.files.look_again = None
+    life.daemon.rest()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert units == {"db.service": Unit(), "web.service": Unit()}
     assert life.said("host_setting_changed_by_others") == []
 
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
-from nodeagent.core.model.cgroup import DesiredCgroup
-from nodeagent.core.model.cgroup_layout import cpuset_path, is_pinned, unit_at
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR, cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
@@ -57,12 +57,12 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     if refused is None:
         refused = find_unpartitioned_cpus(wanted, observed)
     recorded = [as_problem(text) for domain in edges.domains for text in domain.record(state, observed)]
-    disturbing, conditions, host = _update_host_settings(edges, memory, wanted, refused, rescan=seen.rescan)
+    disturbing, conditions, host = _update_host_settings(edges, memory, observed, wanted, refused, rescan=seen.rescan)
     with edges.tree.writing():
         result = execute(planned.changes, wanted, DomainWriter(edges.domains), edges.alive)
     failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
-        disturbing, conditions, host = _update_host_settings(edges, memory, wanted, found, rescan=False)
+        disturbing, conditions, host = _update_host_settings(edges, memory, observed, wanted, found, rescan=False)
     # devices are taken back before a domain starts a container with these devices
     taken = take_back_all(edges.domains, state)
     unknown = tuple(map(as_problem, seen.domains.problems))
@@ -98,7 +98,13 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
 
 
 def _update_host_settings(
-    edges: Edges, memory: TurnMemory, wanted: tuple[DesiredCgroup, ...], refused: CpuSet, *, rescan: bool
+    edges: Edges,
+    memory: TurnMemory,
+    observed: ObservedCgroups,
+    wanted: tuple[DesiredCgroup, ...],
+    refused: CpuSet,
+    *,
+    rescan: bool,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...], WantedSettings]:
     """Move the host's work off exclusive CPUs. Return the problems, the conditions, and the wanted settings.
 
@@ -112,7 +118,8 @@ def _update_host_settings(
     to_avoid = cpus_to_avoid(node.config, node.topology, exclusive, partitioned - refused)
     interrupts = interrupt_requests(memory.state) if node.config.interrupt_isolation != "none" else ()
     places = memory.unit_cgroups
-    pinned = {
+    unclear = (cgroup for unit, cgroup in places.items() if f"{UNITS_UNCLEAR}/{unit}" in observed)
+    pinned = dict.fromkeys(unclear, CpuSet()) | {
         places[unit_at(want.path)]: want.exclusive_cpus
         for want in (wanted if places else ())
         if is_pinned(want.path) and unit_at(want.path) in places
