@@ -32,9 +32,11 @@ class Kernel:
         self.without_cpuset = "nowhere"
         """Cgroup below which no cgroup has a cpuset."""
         self.reads: list[str] = []
+        self.lists: list[str] = []
         self.readings = CgroupReadings(self.read, self.list_children)
 
     def list_children(self, path: str) -> list[str]:
+        self.lists.append(path)
         start = f"{path}/" if path else ""
         return [name for p in self.listed if p.startswith(start) and (name := p[len(start) :]) and "/" not in name]
 
@@ -177,6 +179,11 @@ def test_each_cgroup_has_its_look_in_time() -> None:
         assert set(kernel.reads) == everything
         assert len(kernel.reads) <= 10 * 3
         kernel.reads.clear()
+
+
+def test_no_cgroup_is_listed_twice_in_one_refresh() -> None:
+    kernel = make_pods(3)
+    assert sorted(kernel.lists) == ["", "besteffort", "burstable", "pod0", "pod1", "pod2"]
 
 
 def test_everything_is_read_after_a_doubt_of_all() -> None:
