@@ -1,6 +1,7 @@
 """The cgroup file system by itself, on a cgroup of this machine: lists of any length, and signals that reach everybody."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -226,6 +227,41 @@ def test_files_of_controllers_that_a_cgroup_does_not_have_are_not_looked_for(tmp
     CgroupTree(str(tmp_path)).read(frozenset())
     controllers = {name.partition(".")[0] for name in opened if "." in name}
     assert controllers == {"cgroup", "cpu", "memory"}
+
+
+def test_a_cgroup_without_cgroups_below_is_not_listed(tmp_path, monkeypatch):
+    (tmp_path / "pod1/app/payload").mkdir(parents=True)
+    (tmp_path / "pod1/app/payload/cgroup.procs").write_text("7\n")
+    listed, lists = [], os.scandir
+
+    def scan(path):
+        listed.append(os.path.relpath(path, tmp_path))
+        return lists(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert CgroupTree(str(tmp_path)).processes.list_pids("pod1") == (7,)
+    assert listed == ["pod1", "pod1/app"]
+
+
+@pytest.mark.parametrize(
+    "name", ["cgroup.events", "memory.events", "cpuset.cpus.effective", "cpuset.mems.effective", "cpu.weight"]
+)
+def test_a_file_with_a_text_that_the_kernel_would_not_write_is_named(tmp_path, name):
+    (tmp_path / "cgroup.controllers").write_text("cpu cpuset memory\n")
+    (tmp_path / name).write_text("nonsense of another program\n")
+    with pytest.raises(CgroupError, match=re.escape(f"cannot parse {tmp_path / name}: ")):
+        CgroupTree(str(tmp_path)).read(frozenset())
+
+
+def test_cgroups_with_equal_files_share_their_values(tmp_path):
+    for path in ("pod1", "pod2"):
+        (tmp_path / path).mkdir()
+    for directory in (tmp_path, tmp_path / "pod1", tmp_path / "pod2"):
+        (directory / "cgroup.controllers").write_text("cpuset\n")
+        (directory / "cpuset.cpus.effective").write_text("0-3\n")
+    seen = CgroupTree(str(tmp_path)).read(frozenset())
+    assert [cgroup.path for cgroup in seen.values()] == ["", "pod1", "pod2"]
+    assert seen["pod1"].cpus_effective is seen["pod2"].cpus_effective
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")

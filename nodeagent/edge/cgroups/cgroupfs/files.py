@@ -56,6 +56,8 @@ _HINTS = {
 CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """ENODEV: the cgroup was removed after the file was opened."""
+_LINKS_OF_LEAF = 2
+"""Links of a directory without directories in it: its name and `.`. Each directory in it would add its `..`."""
 _SMALL_BYTES = 4096
 """The kernel returns a shorter file in one read."""
 
@@ -100,6 +102,8 @@ class CgroupFiles:
     def list_children(self, path: str) -> list[str]:
         directory = os.path.join(self.root, path)  # noqa: PTH118 - as below
         try:
+            if os.stat(directory).st_nlink == _LINKS_OF_LEAF:  # noqa: PTH116 - as below
+                return []
             with os.scandir(directory) as entries:
                 return sorted([e.name for e in entries if e.is_dir(follow_symlinks=False)])
         except FileNotFoundError:

@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
@@ -21,7 +23,6 @@ from nodeagent.core.cgroups.write_order import (
 from nodeagent.core.model.cgroup import (
     MEMBER,
     Attribute,
-    Attributes,
     ByteLimit,
     ObservedCgroup,
     Partition,
@@ -45,7 +46,6 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
-    CgroupValueError,
     format_for_write,
     format_value,
     parse_flat_keyed,
@@ -56,14 +56,15 @@ if TYPE_CHECKING:
     from nodeagent.edge.cgroups.cgroupfs.watch import CgroupWatch
 
 _OF_OTHERS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
+_EVENTS = ("cgroup.events", "memory.events")
 _READ = (
     SUBTREE_CONTROL,
-    "cgroup.events",
-    "memory.events",
+    *_EVENTS,
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     *(attribute.value for attribute in Attribute),
 )
+_FILES = (CONTROLLERS, *_READ)
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 
@@ -256,47 +257,33 @@ class CgroupTree:
         if CONTROLLERS not in texts:
             self._read_texts.pop(path, None)
             return None
-        content, known = tuple(map(texts.get, (CONTROLLERS, *_READ))), self._read_texts.get(path)
+        content, known = tuple(map(texts.get, _FILES)), self._read_texts.get(path)
         if known is not None and known[0] == content and not self._has_partitions:
             return known[1]
-        attributes = self._parse_attributes(path, content[-len(Attribute) :])
-        events = files.parse_numbers(path, "cgroup.events", texts.get("cgroup.events", ""))
-        # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless this process had already ended
-        # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
-        memory = files.parse_numbers(path, "memory.events", texts.get("memory.events", ""))
-        group_kills = memory.get("oom_group_kill", 0)
-        kind = next((value for attribute, value in attributes if attribute is Attribute.CPUSET_CPUS_PARTITION), MEMBER)
+        try:
+            observed = replace(_parse_contents(content), path=path)
+        except ValueError:
+            self._raise_misread(path, texts)
+            raise
+        kind = observed.get(Attribute.CPUSET_CPUS_PARTITION)
         self._has_partitions |= isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER
-        is_populated = events.get("populated") == 1
-        cpus_effective = files.parse_ids(path, EFFECTIVE_CPUS, CpuSet, texts.get(EFFECTIVE_CPUS))
-        elsewhere = CpuSet()
         is_container = Attribute.FALLBACK_CPUS.value in texts
-        if self._has_partitions and is_populated and is_container and self._find_outside(path):
+        if self._has_partitions and observed.is_populated and is_container and self._find_outside(path):
             # CPUs may have come or gone between these readings, so both values are read a second time
-            cpus_effective, elsewhere = files.read_ids(path, EFFECTIVE_CPUS, CpuSet), self._find_outside(path)
-        observed = ObservedCgroup(
-            path=path,
-            controllers=_parse_names(texts[CONTROLLERS]),
-            subtree_control=_parse_names(texts.get(SUBTREE_CONTROL, "")),
-            attributes=attributes,
-            cpus_effective=cpus_effective,
-            mems_effective=files.parse_ids(path, EFFECTIVE_MEMS, NumaSet, texts.get(EFFECTIVE_MEMS)),
-            is_populated=is_populated,
-            is_frozen=events.get("frozen") == 1,
-            oom_kills=max(memory.get("oom_kill", 0) - group_kills, group_kills),
-            elsewhere=elsewhere,
-        )
+            now = files.read_ids(path, EFFECTIVE_CPUS, CpuSet)
+            observed = replace(observed, cpus_effective=now, elsewhere=self._find_outside(path))
         self._read_texts[path] = (content, observed)
         return observed
 
-    def _parse_attributes(self, path: str, texts: tuple[str | None, ...]) -> Attributes:
-        try:
-            return _parse_texts(texts)
-        except CgroupValueError:
-            for attribute, text in zip(Attribute, texts, strict=True):
-                if text is not None:
-                    self._files.parse(path, attribute, text)  # this call raises an error that names the file
-            raise
+    def _raise_misread(self, path: str, texts: Mapping[str, str]) -> None:
+        """Parse the texts file by file, so that the error names the file."""
+        for name, text in texts.items():
+            if name in _EVENTS:
+                self._files.parse_numbers(path, name, text)
+            elif name in {EFFECTIVE_CPUS, EFFECTIVE_MEMS}:
+                self._files.parse_ids(path, name, CpuSet, text)
+            elif name not in {CONTROLLERS, SUBTREE_CONTROL}:
+                self._files.parse(path, Attribute(name), text)
 
     def _find_outside(self, path: str) -> CpuSet:
         """Return the CPUs outside of a cgroup's effective CPUs on which threads of the cgroup or its descendants may run."""
@@ -444,12 +431,32 @@ class CgroupTree:
             raise make_error(f"read {file}", file, err) from err
 
 
-@lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same values
-def _parse_texts(texts: tuple[str | None, ...]) -> Attributes:
-    return tuple(
-        (attribute, parse_value(attribute, text))
-        for attribute, text in zip(Attribute, texts, strict=True)
-        if text is not None
+@lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same texts
+def _parse_contents(content: tuple[str | None, ...]) -> ObservedCgroup:
+    """Parse the texts of a cgroup's `_FILES`. The path stays empty.
+
+    Raises:
+        ValueError: a text doesn't have its file's format.
+    """
+    controllers, subtree_control, events, memory_events, cpus, mems, *attributes = content
+    state, memory = (parse_flat_keyed(text or "") for text in (events, memory_events))
+    # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless this process had already ended
+    # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
+    group_kills = memory.get("oom_group_kill", 0)
+    return ObservedCgroup(
+        path="",
+        controllers=_parse_names(controllers or ""),
+        subtree_control=_parse_names(subtree_control or ""),
+        attributes=tuple(
+            (attribute, parse_value(attribute, text))
+            for attribute, text in zip(Attribute, attributes, strict=True)
+            if text is not None
+        ),
+        cpus_effective=None if cpus is None else CpuSet.parse(cpus.strip()),
+        mems_effective=None if mems is None else NumaSet.parse(mems.strip()),
+        is_populated=state.get("populated") == 1,
+        is_frozen=state.get("frozen") == 1,
+        oom_kills=max(memory.get("oom_kill", 0) - group_kills, group_kills),
     )
 
 
