@@ -139,6 +139,16 @@ def test_a_plain_job_loads_no_parser_and_nothing_that_its_answer_does_not_need(t
     assert not {one for one in modules if "certificate" in one or "report" in one}, "only for --report"
 
 
+def test_a_command_ends_without_freeing_what_it_has_loaded(tmp_path: Path) -> None:
+    command = install_command(tmp_path / "prefix")
+    python, options = Path(command).read_text().partition("\n")[0].removeprefix("#!").split()
+    words = ("inspect", "--socket", "/nonexistent/agent.sock", "--config", "/nonexistent/config.yaml")
+    done = subprocess.run([python, f"{options}v", command, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "nodeagent: no configuration at /nonexistent/config.yaml" in done.stderr
+    assert "# cleanup" not in done.stderr, "Python's own end says what it removes"
+
+
 def test_inspect_loads_no_more_modules_than_it_has_to() -> None:
     """The bound is what there is, and a little: who adds one may ask whether it is needed before a pod is shown."""
     modules = loaded("inspect", "--socket", "/nonexistent/agent.sock", "--config", "/nonexistent/config.yaml")
