@@ -396,7 +396,7 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     if len(bound) > _MAX_PROCESSES:
         bound[_MAX_PROCESSES:] = [f"{len(bound) - _MAX_PROCESSES} more"]
     # whether such interrupts are listed depends on the configuration
-    words = [f"{others} that other CPUs could handle"] if others else []
+    words = [f"{others} that other CPUs may be able to handle"] if others else []
     words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:
         yield "INTERRUPTS that exclusive CPUs may get (for advice: nodeagent check)"

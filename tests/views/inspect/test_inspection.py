@@ -687,9 +687,9 @@ def test_host_processes_are_shown_up_to_a_bound():
     ("bound", "movable", "said"),
     [
         (0, 0, None),
-        (0, 2, "2 that other CPUs could handle"),
+        (0, 2, "2 that other CPUs may be able to handle"),
         (1, 0, "bound by the kernel: nvme0 (CPU 1)"),
-        (14, 1, "1 that other CPUs could handle; bound by the kernel: nvme0 (CPU 1), nvme1 (CPU 1),"),
+        (14, 1, "1 that other CPUs may be able to handle; bound by the kernel: nvme0 (CPU 1), nvme1 (CPU 1),"),
     ],
 )
 def test_interrupts_that_may_come_to_exclusive_cpus_are_shown(bound, movable, said):
