@@ -817,7 +817,7 @@ def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> No
         "process": {},
         "applied": {},
         "missing": {
-            f"{what} of CPU {cpu}": "this machine or kernel doesn't have it for one CPU"
+            f"{what} of CPU {cpu}": "this machine or kernel doesn't have it per CPU"
             for what in ("idle latency", "frequency governor")
             for cpu in core_of(second)
         },

@@ -152,7 +152,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
 
 
 def _describe_missing(setting: Setting) -> str:
-    return f"this machine or kernel doesn't have it{' for one CPU' if setting.kind in OF_ONE_CPU else ''}"
+    return f"this machine or kernel doesn't have it{' per CPU' if setting.kind in OF_ONE_CPU else ''}"
 
 
 def _cpus_to_spare(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
