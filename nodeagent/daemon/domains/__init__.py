@@ -1,1 +1,1 @@
-"""Domains as the agent runs them, one package for each owner of cgroups: the agent, systemd, a container runtime, jobs."""
+"""Domains of a running agent, one package for each owner of cgroups: the agent, systemd, a container runtime, jobs."""

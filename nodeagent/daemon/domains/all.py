@@ -1,4 +1,4 @@
-"""All domains of a node, and calls of a method of each."""
+"""All domains of a node, and functions that call the same method of each domain."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ def make_domains(
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
-    Without `readers`, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
+    If `readers` is empty, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
     """
     return (
         OwnDomain(tree, readers),
@@ -63,20 +63,20 @@ def decide_all(domains: Sequence[Domain], decided: Turn, world: World) -> Turn:
 
 
 def withdraw_all(domains: Sequence[Domain], why: str) -> None:
-    """Have each domain tell waiting callers that nothing was decided."""
+    """Have each domain report to waiting callers that nothing was decided, because of `why`."""
     for domain in domains:
         domain.withdraw(why)
 
 
 def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
-    """Take back devices in each domain and merge the results."""
+    """Have each domain take released devices from its processes, and merge the results."""
     results = [domain.take_back(state) for domain in domains]
     in_use = {path: user for result in results for path, user in result.files_in_use.items()}
     return TakenBack(in_use, tuple(problem for result in results for problem in result.problems))
 
 
 class DomainWriter(Struct, frozen=True):
-    """Writer of a plan's changes: each change goes to the domain that owns the cgroup."""
+    """Writer of a plan's changes. It passes each change to the domain that owns the cgroup."""
 
     domains: tuple[Domain, ...]
 
@@ -84,6 +84,6 @@ class DomainWriter(Struct, frozen=True):
         """Carry out one change.
 
         Raises:
-            CgroupError: the change failed, or its effect isn't certain.
+            CgroupError: the change failed, or may not have taken effect.
         """
         next(domain for domain in self.domains if domain.owns(change.path)).apply(change)

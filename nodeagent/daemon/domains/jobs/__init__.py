@@ -1,1 +1,1 @@
-"""Jobs: processes that request CPUs, and the bounds of their users."""
+"""Jobs: processes that request CPUs, and the limits on the jobs of each user."""

@@ -1,4 +1,4 @@
-"""Domain of jobs: pods of processes that request CPUs and enter a cgroup of the agent once it is ready."""
+"""Domain of jobs. A job's pod consists of a process that requests CPUs and that the agent moves into a cgroup."""
 
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.state import JOBS
@@ -8,7 +8,7 @@ from nodeagent.daemon.domains.passive_domain import PassiveDomain
 
 
 class JobsDomain(PassiveDomain):
-    """Domain that brings pods of jobs and moves their owners into cgroups. The agent's own domain has the cgroups."""
+    """Domain that brings the pods of jobs and moves the jobs' owner processes into cgroups. The agent's own domain writes these cgroups."""
 
     name = JOBS
 

@@ -1,4 +1,4 @@
-"""The operation `queue` of the local API: the running and waiting jobs with their expected starts, and the reservations."""
+"""Operation `queue` of the local API: lists the running and waiting jobs with their expected starts, and the reservations."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,25 +23,25 @@ from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import ShownJob, ShownReservation, describe_queue
 
 MOST_EXPECTED = 40
-"""Limit on the jobs whose starts are worked out. The starts of the jobs behind them are unknown."""
+"""Limit on the jobs with an expected start. Jobs further back in the queue have an unknown start."""
 
 
 class _Expectations(Struct, frozen=True):
-    """Expected starts, with the state, the records and the reservations that they follow from."""
+    """Expected starts of jobs, and the state, records and reservations from which these starts were computed."""
 
     state: NodeState
     records: tuple[JobRecord, ...]
     reservations: tuple[Reservation, ...]
     starts: Mapping[str, int | None]
-    """Expected starts by UID, in milliseconds since boot. None means that a start is unknown. A job behind the limit isn't contained."""
+    """Expected starts by UID, in milliseconds since boot. None means that a start is unknown. Jobs beyond MOST_EXPECTED are missing."""
     endless: tuple[str, ...] = ()
-    """UIDs of the jobs without time limits that hold resources which the first job with an unknown start needs."""
+    """UIDs of jobs without a time limit that occupy resources needed by the first job with an unknown start."""
     unmet: frozenset[str] = frozenset()
-    """UIDs of the reservations without room."""
+    """UIDs of the reservations for which there isn't enough room."""
 
 
 class JobQueue:
-    """Answers about the queue. A thread of its own works them out, one at a time, and only if something has changed."""
+    """Answers about the queue, computed in a separate thread, one at a time. A new computation needs a changed input."""
 
     def __init__(self, jobs: Jobs, agent: Agent) -> None:
         self._jobs = jobs
@@ -50,15 +50,15 @@ class JobQueue:
         self._expected: _Expectations | None = None
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-        """Describe all jobs to any user, because users of a shared machine may know which users wait for the machine."""
+        """Describe all jobs to any user. On a shared machine, all users may know who waits for the machine."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:
-        """Return a text about why a reservation can't be made. None means that it can.
+        """Return the reason why a reservation can't be made. None means that it can be made.
 
         Args:
             new: the reservation.
-            state: the state that a turn has left. None means the last one.
+            state: the state after a turn. None means the current state.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find_obstacle, new, state)
 

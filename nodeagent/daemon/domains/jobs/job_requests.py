@@ -1,4 +1,4 @@
-"""Requests for jobs, in the serving thread: check the user's bounds, and answer once the owner is in the job's cgroup."""
+"""Requests for jobs, in the serving thread: check the user's limits, and answer once the owner process is in the job's cgroup."""
 
 import asyncio
 import os
@@ -47,16 +47,16 @@ _MAX_TICKET = 64
 
 class Limits(Struct, frozen=True):
     unbounded: frozenset[int] = frozenset({0, os.geteuid()})
-    """User IDs without bounds: root, and the agent's own user."""
+    """User IDs without limits: root, and the agent's own user."""
     waiting: int = 24
-    """Limit on waiting requests. The socket has more connections, which stay free for requests that are rejected at once."""
+    """Limit on waiting requests. The socket accepts more connections, so that further requests can be rejected at once."""
     waiting_per_user: int = 8
-    """Limit on waiting requests per user, so that one user can't keep all others waiting."""
+    """Limit on waiting requests per user, so that one user can't block all others."""
     queued: int = 160
-    """Limit on jobs that wait for room. Each has a connection."""
+    """Limit on jobs that wait for room. Each of these jobs keeps a connection open."""
     queued_per_user: int = 40
     lookup_seconds: float = 10.0
-    """Time limit for the user database, which may be on another machine."""
+    """Time limit for a query of the user database, which may be on another machine."""
 
 
 _LIMITS = Limits()
@@ -81,7 +81,7 @@ class JobRequests:
         """Threads that query the user database, so that a slow database delays no other operation."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Have the agent decide on a job and wait for its start. The calling process owns the job, whatever the request says.
+        """Have the agent decide on a job, and wait for the job's start. The calling process always becomes the owner of the job.
 
         Raises:
             NodeAgentError: the agent made no decision.
@@ -160,15 +160,15 @@ class JobRequests:
     def _make_pod(
         self, name: str, amounts: Mapping[str, str], where: tuple[str | None, str | None, str | None], quiet: str | None
     ) -> tuple[Pod, QuietRequest | None]:
-        """Create the pod of a job. Return it with its quiet settings as requested.
+        """Create the pod of a job. Return the pod and the requested settings of its cores.
 
-        The pod has the settings of the profile, so that a later change of the configuration leaves them as they are. If siblings are to be
-        idle, it requests all threads of as many cores as the job requests CPUs.
+        The pod has a copy of the profile's settings, which a later change of the configuration doesn't affect. With idle siblings, the pod
+        requests all threads of one core for each CPU of the job.
 
         Args:
             name: the pod's name.
             amounts: the requested amounts.
-            where: the NUMA node, class of cores and devices that it requests.
+            where: the requested NUMA node, class of cores and devices.
             quiet: the profile and settings of its cores.
 
         Raises:
@@ -200,7 +200,7 @@ class JobRequests:
         return job_pod(name, uid, amounts, *where, format_request(QuietRequest(settings=settings))), pod.quiet
 
     def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
-        """Describe the settings of a quiet job's cores: the settings in effect, and the missing settings with reasons."""
+        """Describe the core settings of a quiet job: the settings in effect, and the missing settings with reasons."""
         node, host = self._agent.node, self._agent.edges.host_settings
         settings = (
             {}
@@ -227,7 +227,7 @@ class JobRequests:
         return {"configurationHash": hash_config(config), "runThresholds": thresholds}
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Wait until a job holds nothing, and other programs can use its CPUs. The answer says whether that is so after a minute.
+        """Wait at most a minute until a job has released everything and other programs can use its CPUs. Return whether that has happened.
 
         Raises:
             NodeAgentError: the request is malformed, or too many requests wait.
@@ -246,10 +246,10 @@ class JobRequests:
 
     @contextmanager
     def take_place(self, peer: Peer) -> Iterator[None]:
-        """Count a request that waits for the agent as one of its user.
+        """Count a waiting request of this user while the `with` block runs.
 
         Raises:
-            JobRequestError: too many others wait.
+            JobRequestError: too many requests are waiting.
         """
         self._check_room(peer)
         self._waiting[peer.uid] += 1
@@ -259,7 +259,7 @@ class JobRequests:
             self._waiting[peer.uid] -= 1
 
     def _check_room(self, peer: Peer, *, is_queued: bool = False) -> None:
-        """Refuse a request while too many others wait."""
+        """Raise JobRequestError if too many requests are waiting."""
         limits = self._limits
         if is_queued:
             own, every = self._queued[peer.uid], self._queued.total()
@@ -277,14 +277,14 @@ class JobRequests:
             )
 
     def has_jobs_in(self, reservation: str) -> bool:
-        """Whether a job has been started, or waits, in a reservation of this name, even if the reservation is cancelled."""
+        """Return whether a job runs or waits in a reservation of this name. A cancelled reservation may still have jobs."""
         return any(record.reservation == reservation for record in self._jobs.list_records())
 
     def find_reservation(self, name: str, user: int) -> Reservation:
-        """Return a user's reservation. Root and the agent's own user have all.
+        """Return a user's reservation. Root and the agent's own user may use every reservation.
 
         Raises:
-            JobRequestError: there is none, or it is another user's.
+            JobRequestError: the reservation doesn't exist, or belongs to another user.
         """
         found = self._jobs.reservations.find(name)
         if found is None:
@@ -299,7 +299,7 @@ class JobRequests:
         return found
 
     async def find_bounds(self, user: int) -> JobBounds | None:
-        """Return the bounds of a user who may run jobs. None means that there are none.
+        """Return the limits of a user who may run jobs. None means that the user has no limits.
 
         Raises:
             JobRequestError: the user may run no jobs.
@@ -311,10 +311,10 @@ class JobRequests:
     async def _request(
         self, pod: Pod, user: int, owner: Owner, ticket: str, max_ms: int, reservation: str
     ) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]]:
-        """Return the pod and the answer of the owner's waiting job with this ticket, or of a new one. The owner is closed on errors.
+        """Return the pod and the pending answer of the owner's waiting job with this ticket, or of a new job. Errors close the owner.
 
         Raises:
-            NodeAgentError: the job isn't requested.
+            NodeAgentError: the job could not be requested.
         """
         try:
             resumed = self._jobs.resume(owner, ticket) if ticket else None
@@ -329,10 +329,10 @@ class JobRequests:
         return pod, self._jobs.ask(pod, user, owner, ticket, max_ms, reservation, weight)
 
     async def _check_turn(self, uid: str, user: int) -> None:
-        """Wait until a job's turn has come, and check that its user may still run jobs. The wait may have taken days.
+        """Wait until it is the job's turn, and check that its user may still run jobs. The wait may take days.
 
         Raises:
-            JobRequestError: the user may run no jobs any more. The job is given up.
+            JobRequestError: the user may no longer run jobs. The job is dropped.
         """
         await asyncio.wrap_future(self._jobs.watch_turn(uid))
         try:
@@ -343,13 +343,14 @@ class JobRequests:
         self._jobs.let_in(uid)
 
     async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
-        """Return the user's bounds, None without any, once they allow another job.
+        """Return the user's limits once they allow another job. None means that the user has no limits.
 
-        Wait while only ended jobs that still hold something exceed them. A job in a reservation counts as one job. What the reservation
-        has counts as the reservation's, and the job's other amounts count.
+        Wait while the limits are exceeded only because ended jobs haven't released everything yet. A job in a reservation counts as one
+        job. Amounts that the reservation covers aren't counted again for the job.
 
         Raises:
-            JobRequestError: the user may run no jobs or doesn't have the reservation, or the running jobs and this one exceed the bounds.
+            JobRequestError: the user may run no jobs or doesn't have the reservation, or this job exceeds the limits together with the
+                running jobs.
         """
         if reservation:
             excess = self.find_reservation(reservation, user).find_excess((), pod)
@@ -386,10 +387,10 @@ class JobRequests:
         return bounds
 
     async def _look_up(self, user: int, bounds: JobBounds) -> JobBounds:
-        """Check that the user database has the user in the group, and return the bounds with the user's share.
+        """Check in the user database that the user is in the group, and return the limits with the user's share.
 
         The socket admits every process that has the group. In a user namespace, such a process may take any subordinate ID of its user, and
-        each ID would have bounds of its own.
+        each ID would have separate limits.
 
         Raises:
             JobRequestError: the user isn't in the group, or the user database doesn't answer.
@@ -413,7 +414,7 @@ class JobRequests:
 
 
 def _find_bounds(user: int, bounds: JobBounds) -> JobBounds | None:
-    """Return the bounds with the user's share. None means that the user isn't in the group."""
+    """Return the limits with the user's share. None means that the user isn't in the group."""
     if not is_member(user, bounds.group):
         return None
     for share in bounds.shares:

@@ -1,7 +1,7 @@
 """Jobs: a source of pods that exist as long as their owner processes.
 
 Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job, as the owner itself executes the
-command. A job without a living owner is a pod without a manifest.
+command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
 """
 
 import threading
@@ -45,13 +45,14 @@ class _Job(Struct, eq=False):
     record: JobRecord
     owner: Owner
     answer: Future[ContainerPlacement | JobRefusal] | None = None
-    """Answer that the owner waits for. None means that the owner has entered its cgroup, maybe under an earlier agent process, or that it
-    has a ticket and hasn't asked this agent process again.
+    """Answer for the waiting owner.
+
+    None means that the owner is in the job's cgroup, or has a ticket and hasn't asked this agent process yet.
     """
     turn: Future[None] | None = None
-    """Answer to `watch_turn`, for an owner who may not enter yet."""
+    """Answer to `watch_turn`, while the owner may not enter the cgroup yet."""
     waits_for: frozenset[str] = field(default_factory=frozenset)
-    """UIDs of the jobs that were ending at the last refusal. This job may fit once they have released their CPUs."""
+    """UIDs of the jobs that were ending when this job was last refused. Once they release their CPUs, this job may fit."""
 
     def end_turn(self) -> None:
         """Answer `watch_turn`."""
@@ -82,12 +83,12 @@ class ProcessTaker(Protocol):
 
 
 def job_directory(config: Config) -> str:
-    """Return the directory of the job records. A boot empties it."""
+    """Return the directory of the job records. It is empty after a boot."""
     return f"{config.runtime_directory}/jobs"
 
 
 class Jobs:
-    """Source of jobs. Any thread may request a job; the deciding thread does the rest."""
+    """Source of jobs. Any thread may request a job; all other work is done in the deciding thread."""
 
     def __init__(
         self,
@@ -100,25 +101,25 @@ class Jobs:
         self.reservations = reservations
         self._wake = wake
         self.retry = retry
-        """Requests another decision on a refused pod."""
+        """Function that requests another decision on a refused pod."""
         self._lock = threading.RLock()
         self._jobs: dict[str, _Job] | None = None
         """Jobs by UID. None means that the records of an earlier agent process were not read yet."""
         self._ended: dict[str, JobRecord] = {}
-        """Records by UID of jobs whose owners have exited and that may still hold CPUs."""
+        """Records by UID of jobs whose owners have exited, but which may still occupy CPUs."""
         self._releases: dict[str, list[Future[None]]] = {}
-        """Answers, by UID, to callers that wait until the job holds nothing."""
+        """Pending answers, by UID, to callers that wait until the job has released everything."""
         self._asked_ms = 0
-        """Time of the last question for the next end, in milliseconds since boot."""
+        """Time of the last call of `_seconds_left`, in milliseconds since boot."""
         self._watch = OwnerWatch(wake, self._seconds_left)
         self.follow_owners = self._watch.follow
-        """Loop that wakes the deciding thread when an owner exits or a job's time is over, for a thread of its own."""
+        """Loop for a separate thread. It wakes the deciding thread when an owner exits or the time of a job is over."""
 
     def follow(self, config: Config) -> None:
         """Ignore a changed configuration, because no part of the configuration changes jobs."""
 
     def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
-        """Return the records of a user's jobs with living owners, and the records of the user's other jobs that may still hold CPUs."""
+        """Return two groups of a user's records: jobs with living owners, and other jobs that may still occupy CPUs."""
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
             living = tuple(job.record for job in jobs if job.owner.is_alive())
@@ -140,14 +141,14 @@ class Jobs:
         Args:
             pod: the job's pod.
             user: user ID of the owner.
-            owner: the process that asks.
-            ticket: the owner's text for `resume`. Such a job waits for room. Empty if the job is to be refused instead.
+            owner: the process that requests the job.
+            ticket: the owner's text for `resume`; the job then waits for room. Empty means that a job without room is refused.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
-            reservation: the name of the reservation that it runs in, and with which it ends. Empty means none.
+            reservation: the name of the reservation in which the job runs, and with which the job ends. Empty means none.
             weight: the weight of the user.
 
         Returns:
-            Placement of the job once the owner has entered it, or the refusal.
+            The job's placement once the owner is in the job's cgroup, or the refusal.
 
         Raises:
             NodeAgentError: the job can't be recorded. Nothing is decided then.
@@ -186,7 +187,10 @@ class Jobs:
         return answer
 
     def watch_turn(self, uid: str) -> Future[None]:
-        """Return a future that is done once the job has room, is refused or has ended. Its owner then enters after `let_in` only."""
+        """Return a future that is done once the job has room, is refused or has ended.
+
+        The owner then enters the cgroup only after `let_in`.
+        """
         with self._lock:
             job = (self._jobs or {}).get(uid)
             turn: Future[None] = Future()
@@ -198,7 +202,7 @@ class Jobs:
         return turn
 
     def let_in(self, uid: str) -> None:
-        """Let the owner of a job whose turn has come enter it."""
+        """Let the owner of a job with room enter the job's cgroup."""
         with self._lock:
             job = (self._jobs or {}).get(uid)
             if job is not None:
@@ -206,7 +210,7 @@ class Jobs:
         self._wake()
 
     def watch_release(self, uid: str) -> Future[None]:
-        """Return a future that is done once a job holds nothing, and other programs can use its CPUs."""
+        """Return a future that is done once a job has released everything and other programs can use its CPUs."""
         released: Future[None] = Future()
         with self._lock:
             self._releases.setdefault(uid, []).append(released)
@@ -214,12 +218,12 @@ class Jobs:
         return released
 
     def list_records(self) -> tuple[JobRecord, ...]:
-        """Return the records of all jobs that have not ended, in the order of their requests."""
+        """Return the records of all jobs that have not ended, in the order in which the jobs were requested."""
         with self._lock:
             return tuple(job.record for job in (self._jobs or {}).values())
 
     def find_end_ms(self, uid: str) -> int:
-        """Return the time at which a started job ends at the latest, in milliseconds since boot. 0 means no limit."""
+        """Return the latest end time of a started job, in milliseconds since boot. 0 means no time limit."""
         with self._lock:
             job = (self._jobs or {}).get(uid)
             return 0 if job is None else job.record.ends_at_ms
@@ -228,11 +232,14 @@ class Jobs:
         with self._lock:
             asked_ms, self._asked_ms = self._asked_ms, read_boot_ms()
             ends = [job.record.ends_at_ms for job in (self._jobs or {}).values()]
-            # Ends that came after the last call also count, because the thread wasn't waiting at that time.
+            # Ends since the last call also count, because the thread wasn't waiting for them.
             return min((max(end - self._asked_ms, 0) / 1000 for end in ends if end > asked_ms), default=None)
 
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
-        """Return the pod and the answer of a waiting job whose owner asks again. None means that there is no such job."""
+        """Find the waiting job whose owner asks again, and return its pod and a new pending answer.
+
+        None means that there is no such job.
+        """
         with self._lock:
             for job in (self._jobs or {}).values():
                 known = job.record
@@ -246,13 +253,16 @@ class Jobs:
         return None
 
     def give_up(self, uid: str) -> None:
-        """End a job whose owner doesn't wait any longer."""
+        """End a job whose owner has stopped waiting."""
         with self._lock:
             self._drop(uid)
         self._wake()
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return the jobs with living owners and time left. Each call checks them, as a new job may wait for an ended job's CPUs."""
+        """Return the jobs with living owners and time left.
+
+        Every call checks all jobs, because a new job may wait for the CPUs of an ended one.
+        """
         with self._lock:
             if self._jobs is None or rescan:
                 try:
@@ -271,7 +281,7 @@ class Jobs:
             return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
     def _read(self) -> None:
-        """Read the jobs of an earlier agent process, and remove other files."""
+        """Read the jobs that an earlier agent process recorded, and remove all other files."""
         jobs = {} if self._jobs is None else self._jobs
         for name, content in sorted(self._files.read().items()):
             uid = name.partition("/")[0]
@@ -307,11 +317,11 @@ class Jobs:
         placed: Mapping[str, ContainerPlacement],
         tree: ProcessTaker,
     ) -> None:
-        """Answer the waiting jobs that a turn has decided, and the jobs that wait for the end of another job. The owners of started jobs
-        are moved into their cgroups.
+        """Move the owners of started jobs into their cgroups.
 
-        Pods that could not be saved are refused in `state`. `ready` has the cgroups in which nothing is missing, and `placed` their
-        placements.
+        Answer waiting jobs that a turn has decided, and jobs that wait for another job's end.
+
+        Pods that could not be saved are refused in `state`. `ready` has the complete cgroups, and `placed` the placements.
         """
         self.reservations.end_turn(state)
         with self._lock:
@@ -328,7 +338,7 @@ class Jobs:
                 entry = state.entry(uid)
                 if job.answer is None or job.answer.cancelled():
                     if entry is not None and entry.is_active and entry.container_path(JOB_CONTAINER) in ready:
-                        self._begin(job)  # the job holds its CPUs from now on, whether its owner asks again or not
+                        self._begin(job)  # from now on, the job holds its CPUs even if its owner doesn't ask again
                     continue
                 if entry is None:
                     name = job.record.pod.full_name
@@ -357,9 +367,9 @@ class Jobs:
         self._wake()
 
     def _begin(self, job: _Job) -> bool:
-        """Record when a job with a time limit or in a reservation ends, once and for all.
+        """Record the end time of a job with a time limit or in a reservation. This time never changes later.
 
-        False means that the job is dropped, because the end can't be recorded or the reservation has ended.
+        False means that the job is dropped, because the end time can't be recorded or the reservation has ended.
         """
         if not (job.record.max_ms or job.record.reservation) or job.record.ends_at_ms:
             return True
@@ -383,7 +393,7 @@ class Jobs:
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
-                return  # the owner has exited, and the next turn finds that out
+                return  # the owner has exited, which the next turn finds
         except CgroupError as err:
             self._refuse(job, JobRefusal("CannotEnter", f"{err.message} ({err.hint})"))
             return
@@ -391,7 +401,7 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            # the process has left the earlier job that it owned
+            # the process is no longer in the cgroup of the earlier job that it owned
             if other is not job and other.owner.pid == job.owner.pid:
                 self._drop(uid)
                 self._wake()

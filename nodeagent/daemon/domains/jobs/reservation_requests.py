@@ -1,4 +1,4 @@
-"""Requests for reservations, in the serving thread: check the user's bounds, have the turns respect it, decide, and keep it."""
+"""Requests for reservations, in the serving thread: check the user's limits, try the reservation in a turn, decide, and save it."""
 
 import asyncio
 import uuid
@@ -21,7 +21,7 @@ from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import describe_reservation
 
 MOST = 40
-"""Limit on the reservations of all users. A start of a job is tried with each."""
+"""Limit on the reservations of all users. Each start of a job is checked against every reservation."""
 _MAX_USER = 2**32 - 2
 _MAX_AHEAD_MS = 31 * 24 * 3_600_000
 _MIN_LENGTH_MS, _MAX_LENGTH_MS = 60_000, 7 * 24 * 3_600_000
@@ -29,7 +29,7 @@ _HINT = "`nodeagent reserve --help` describes the options"
 
 
 class ReservationError(NodeAgentError):
-    """A reservation was not made or not cancelled."""
+    """A reservation could not be made or cancelled."""
 
 
 class ReservationRequests:
@@ -65,10 +65,10 @@ class ReservationRequests:
         return {"reservation": describe_reservation(new)} if obstacle is None else {"refused": obstacle}
 
     def _check_bounds(self, new: Reservation, bounds: JobBounds | None) -> None:
-        """Check the limits for the number of reservations, and the user's bounds, if there are any.
+        """Check the limits for the number of reservations, and the user's limits, if there are any.
 
         Raises:
-            ReservationError: one would be exceeded, or the name is taken.
+            ReservationError: a limit would be exceeded, or the name is taken.
         """
         known = self._reservations.list_current()
         if any(one.name == new.name for one in known):
@@ -90,16 +90,18 @@ class ReservationRequests:
             )
 
     async def _decide(self, new: Reservation) -> str | None:
-        """Make the reservation last, or return a text about why it can't be made.
+        """Save the reservation, or return the reason why it can't be made.
 
         Raises:
-            NodeAgentError: the agent has not decided, or the reservation isn't durable.
+            NodeAgentError: the agent has not decided, or the reservation could not be saved.
         """
         has_room = False
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
                 obstacle = await self._queue.find_obstacle(new)
-                if obstacle is not None:  # a refused request is answered at once, so nothing waits for it
+                if (
+                    obstacle is not None
+                ):  # a refused request is answered at once, so the reservation no longer needs to be held
                     return obstacle
                 state = await asyncio.wrap_future(self._reservations.hold(new))
             obstacle = await self._queue.find_obstacle(new, state)
@@ -112,16 +114,16 @@ class ReservationRequests:
         finally:
             if not has_room:
                 self._reservations.drop_held()
-        if has_room:  # it stays held until it is kept, also if this request is cancelled meanwhile
+        if has_room:  # the reservation stays held until it is saved, even if this request is cancelled meanwhile
             loop = asyncio.get_running_loop()
             await asyncio.shield(loop.run_in_executor(None, self._reservations.keep, new))
         return obstacle
 
     async def answer_cancel(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Cancel a reservation. Its running jobs keep their times, and its waiting ones are refused.
+        """Cancel a reservation. Its running jobs keep their time limits, and its waiting jobs are refused.
 
         Raises:
-            NodeAgentError: there is none of this user, or it can't be cancelled.
+            NodeAgentError: the user has no such reservation, or it can't be cancelled.
         """
         try:
             name = JsonValue(dict(arguments)).field("name").text()
@@ -135,7 +137,7 @@ class ReservationRequests:
 
 
 def _make(name: str, user: int, amounts: Mapping[str, str], from_ms: int, for_ms: int, now_ms: int) -> Reservation:
-    """Create a reservation within the limits that hold for everybody.
+    """Create a reservation within the limits that apply to all users.
 
     Raises:
         ReservationError: a value is invalid. The error names the option.

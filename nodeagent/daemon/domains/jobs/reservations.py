@@ -1,4 +1,4 @@
-"""Reservations of the node: in a file that survives a loss of power, and in the source of jobs."""
+"""Reservations of the node, in a file that survives a loss of power, and for the turns."""
 
 import os
 import threading
@@ -20,28 +20,28 @@ _MAX_BYTES = 1 << 20
 
 
 class Reservations:
-    """Reservations that have not ended. Any thread may list them; one at a time changes them.
+    """Reservations that have not ended. Any thread may read them; one thread at a time changes them.
 
-    A reservation is first only held: the turns respect it from then on, so no job starts in its way while it is judged.
+    A new reservation is first held: while it is being decided, turns respect it and start no job that conflicts with it.
     """
 
     def __init__(self, state_directory: str, wake: Callable[[], None], log: Log) -> None:
         self._path = f"{state_directory}/{FILE}"
         self.wake = wake
-        """Wakes the deciding thread, for another turn."""
+        """Function that wakes the deciding thread for another turn."""
         self._log = log
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        """Held while the file is replaced."""
+        """Lock that a thread has while it replaces the file."""
         self._held: Reservation | None = None
         self._seen: Future[NodeState] | None = None
-        """Answer to `hold`."""
+        """Pending answer of `hold`."""
         self._is_listed = False
-        """Whether the source of the running turn has the held reservation."""
+        """Whether the current turn respects the held reservation."""
         self._is_unusable = False
-        """Whether the file has another form. It is set aside before another one replaces it."""
+        """Whether the file can't be parsed. It is then set aside before a new file is written."""
         self._kept = self._saved = self._read()
-        """`_kept` has the reservations that have not ended, and `_saved` has the reservations in the file."""
+        """Reservations: in `_kept` all that have not ended, in `_saved` those in the file."""
 
     def _read(self) -> tuple[Reservation, ...]:
         found, problem = None, "it has another form"
@@ -57,7 +57,7 @@ class Reservations:
         return found or ()
 
     def list_current(self) -> tuple[Reservation, ...]:
-        """Return the reservations that have not ended, in the order of their begins."""
+        """Return the reservations that have not ended, ordered by start time."""
         with self._lock:
             return self._drop_ended()
 
@@ -70,9 +70,9 @@ class Reservations:
         return next((one for one in self.list_current() if one.name == name), None)
 
     def list_for_turn(self) -> tuple[Reservation, ...]:
-        """Return the reservations that a turn respects: the reservations that have not ended, and the held reservation."""
+        """Return the reservations that a turn must respect: those that have not ended, and the held reservation."""
         if self._saved != self.list_current() and self._writing.acquire(blocking=False):
-            # Otherwise ended reservations would be back after a restart, if the clock is set back.
+            # If the file still listed ended reservations, they would be back after a restart with a clock that was set back.
             try:
                 if self._saved != (current := self.list_current()):  # another thread may have replaced the file
                     with suppress(state_files.StateFileError):  # the next turn tries it again
@@ -84,7 +84,7 @@ class Reservations:
             return self._drop_ended() + (() if self._held is None else (replace(self._held, is_made=False),))
 
     def end_turn(self, state: NodeState) -> None:
-        """Answer `hold` if the turn that leaves this state has respected the reservation."""
+        """Answer `hold` with the state after a turn, if the turn has respected the held reservation."""
         with self._lock:
             seen, is_listed, self._is_listed = self._seen, self._is_listed, False
             if not is_listed or seen is None:
@@ -94,7 +94,7 @@ class Reservations:
             seen.set_result(state)
 
     def hold(self, reservation: Reservation) -> Future[NodeState]:
-        """Let the turns respect a reservation that isn't decided yet. The answer is the state after the first turn that does."""
+        """Let turns respect a reservation that isn't decided yet. The result is the state after the first turn that respects it."""
         seen: Future[NodeState] = Future()
         with self._lock:
             self._held, self._seen, self._is_listed = reservation, seen, False
@@ -102,17 +102,17 @@ class Reservations:
         return seen
 
     def drop_held(self) -> None:
-        """Forget the held reservation, if it isn't kept."""
+        """Forget the held reservation, unless it has been saved."""
         with self._lock:
             is_dropped, self._held, self._seen = self._held is not None, None, None
         if is_dropped:
             self.wake()
 
     def keep(self, reservation: Reservation) -> None:
-        """Make the held reservation last, or drop it.
+        """Save the held reservation, or drop it.
 
         Raises:
-            StateFileError: the reservation can't be made durable. Nothing is reserved then.
+            StateFileError: the reservation can't be saved. Nothing is reserved then.
         """
         try:
             with self._writing:
@@ -133,7 +133,7 @@ class Reservations:
         """End a reservation.
 
         Raises:
-            StateFileError: the change can't be made durable. The reservation stays.
+            StateFileError: the change can't be saved. The reservation stays.
         """
         with self._writing:
             self._replace(tuple(one for one in self.list_current() if one != reservation))

@@ -1,1 +1,1 @@
-"""The agent's own domain: the cgroups below the pods' unit."""
+"""The agent's own domain: the cgroups below the pods' cgroup."""

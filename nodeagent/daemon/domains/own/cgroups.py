@@ -1,4 +1,4 @@
-"""The agent's own domain: pods from manifests, in the cgroups below the pods' unit. The launcher starts and ends their processes."""
+"""The agent's own domain: pods from manifests, in cgroups below the pods' cgroup. The launcher starts and ends their processes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -21,30 +21,30 @@ class SourceReader(Protocol):
     """A source of pods that wakes the deciding thread when its pods change."""
 
     def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
-        """Return the pods: with `rescan` as of now, otherwise as of the last read. `part` is as in `Domain.bring`."""
+        """Return the pods. With `rescan`, the source is read again; otherwise the last result is used. `part` is as in `Domain.bring`."""
         ...
 
     def follow(self, config: Config) -> None:
-        """Apply another configuration."""
+        """Apply a changed configuration."""
         ...
 
 
 class OwnDomain(PassiveDomain):
-    """The agent's own domain. The turn itself starts and signals its processes."""
+    """The agent's own domain. The turn itself starts and signals the processes of these pods."""
 
     name = OWN
 
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
         self._by_run: tuple[tuple[PodEntry, ...], Mapping[str, str]] = ((), {})
-        """Last result of `_list_paths`, and the entries that it follows from."""
+        """Last result of `_list_paths`, with the pod entries from which it was made."""
         self._runs: Runs = {}
         self._rotation = Rotation()
         self._strays: frozenset[str] = frozenset()
         self._cgroups: ObservedCgroups = {}
         self._above: ObservedCgroups = {}
         self._all: ObservedCgroups = {}
-        """Observed cgroups at and below the pods' cgroup, above it, and all."""
+        """Observed cgroups: `_cgroups` from the pods' cgroup down, `_above` above the pods' cgroup, `_all` all of them."""
 
     def follow(self, config: Config, /) -> None:
         for reader in self._readers:
@@ -71,10 +71,10 @@ class OwnDomain(PassiveDomain):
         return DomainView(self._all, strays=self._find_strays(look.state, look.part, changed))
 
     def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
-        """Return the runs whose main process is outside of its cgroup.
+        """Return the run IDs whose main process is outside its container's cgroup.
 
-        The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel doesn't
-        tell of a process that is moved out of a cgroup, unless the cgroup gets empty.
+        The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel reports no
+        process that leaves a cgroup, unless the cgroup becomes empty.
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
         if not checked and not changed:
@@ -93,7 +93,7 @@ class OwnDomain(PassiveDomain):
         return self._strays
 
     def _list_paths(self, state: NodeState) -> Mapping[str, str]:
-        """Return the path of each container's cgroup, by the run ID of its current attempt."""
+        """Return the cgroup path of each container, by the run ID of the container's current attempt."""
         if self._by_run[0] is not state.entries:
             self._by_run = state.entries, state.by_run()
         return self._by_run[1]

@@ -1,1 +1,1 @@
-"""A container runtime's domain: its calls, the connection to it, and the registry of its containers."""
+"""Domain of a container runtime: the calls and the connection of the runtime, and the registry of its containers."""

@@ -10,7 +10,7 @@ from nodeagent.core.model.state import Origin
 
 class Adapter(Struct, frozen=True):
     name: str
-    """Name in NRI's Configure. It is also the source and the domain of the runtime's pods."""
+    """Runtime name in NRI's Configure. It also names the source and the domain of the runtime's pods."""
 
     @property
     def origin(self) -> Origin:
@@ -23,5 +23,5 @@ _BY_NAME: Mapping[str, Adapter] = MappingProxyType({adapter.name: adapter for ad
 
 
 def find_adapter(runtime_name: str) -> Adapter:
-    """Return the adapter for a runtime name, ignoring case. An unknown runtime gets containerd's."""
+    """Return the adapter for a runtime name, ignoring case. For an unknown runtime, return the adapter of containerd."""
     return _BY_NAME.get(runtime_name.lower(), CONTAINERD)

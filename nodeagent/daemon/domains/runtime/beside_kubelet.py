@@ -12,7 +12,7 @@ _MAX_PARTS = 100
 
 
 def kubelet_problem(root: Path = Path("/")) -> str | None:
-    """Return the kubelet settings that conflict with the agent, as text. None means that there are none."""
+    """Describe the kubelet settings that conflict with the agent. None means that no setting conflicts."""
     arguments = read_kubelet_arguments(root / "proc")
     state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
     paths = [_value_of_flag("--config", arguments) or _CONFIG]
@@ -36,7 +36,7 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
 
 
 def _value_of_flag(flag: str, arguments: tuple[str, ...]) -> str:
-    """Return the value of the last `--name=value` or `--name value`."""
+    """Return the value of the flag's last occurrence, as `--name=value` or `--name value`."""
     found = ""
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")

@@ -19,9 +19,9 @@ class ContainerCgroups(Struct, frozen=True):
     by_id: Mapping[str, ObservedCgroup] = MappingProxyType({})
     """Existing cgroups by container ID."""
     read_ids: frozenset[str] = frozenset()
-    """IDs of the containers whose cgroups were read, including missing cgroups."""
+    """IDs of the containers whose cgroups were read, including containers without a cgroup."""
     problem: Problem | None = None
-    """Reason why a cgroup can't be read. Its container may then be on any CPU. None means that every cgroup was read."""
+    """Reason why a cgroup can't be read. The container of this cgroup may be on any CPU. None means that every cgroup was read."""
 
     @property
     def populated(self) -> frozenset[str]:
@@ -36,9 +36,9 @@ class ContainerCgroups(Struct, frozen=True):
 def read_container_cgroups(
     tree: CgroupTree, registry: Registry, before: ContainerCgroups, *, again: bool
 ) -> ContainerCgroups:
-    """Read the cgroup of each container of the runtime: with `again` all, otherwise only cgroups that are not in `before`.
+    """Read the cgroup of each container of the runtime. Without `again`, only read cgroups that are missing in `before`.
 
-    The turn has taken the waiting calls before. A container that is about to start is therefore in its cgroup already.
+    The turn has taken the runtime's waiting calls before. A container that is about to start is therefore in its cgroup already.
     """
     by_id: dict[str, ObservedCgroup] = {} if again else dict(before.by_id)
     read_ids = set[str]() if again else set(before.read_ids)
@@ -57,7 +57,7 @@ def read_container_cgroups(
 
 
 def maybe_running(tree: CgroupTree, registry: Registry, cgroups: ContainerCgroups) -> frozenset[str]:
-    """Return the IDs of the containers that may have processes. They include every container without a known cgroup."""
+    """Return the IDs of the containers that may have processes, including every container without a known cgroup."""
     populated = cgroups.populated
 
     def may_run(made: MadeContainer) -> bool:

@@ -1,4 +1,4 @@
-"""Container runtime domain: decide on the runtime's calls, answer them, and push changes that no call asks for."""
+"""Container runtime domain: decide on the runtime's calls, answer them, and push changes that the runtime didn't request."""
 
 import time
 from collections.abc import Callable
@@ -70,14 +70,18 @@ if TYPE_CHECKING:
     from nodeagent.core.model.topology import Topology
 
 LOOK_SECONDS = 60.0
-"""Interval of the check for refused pods that are gone, and for processes below kubepods that belong to no container. After its own
-restart, containerd 1.7 doesn't report removed pods.
+"""Interval between two checks for refused pods that are gone, and for processes below kubepods that belong to no container.
+
+After its own restart, containerd 1.7 doesn't report removed pods.
 """
 _CDI_SINCE = (0, 7, 0)
 
 
 class Misplaced(Struct, frozen=True):
-    """A container outside its CPUs, because it started fail-open or was moved. It is listed until its cgroup has its own CPUs."""
+    """Container outside its CPUs, because the container started fail-open or was moved.
+
+    The record lasts until the cgroup has the right CPUs.
+    """
 
     id: str
     key: ContainerKey
@@ -93,23 +97,23 @@ class RuntimeMemory(Struct, frozen=True):
     untracked: UntrackedCgroups = UntrackedCgroups()
     misplaced: tuple[Misplaced, ...] = ()
     unsaved: tuple[Message, ...] = ()
-    """Events of a turn that could not be saved. The next turn takes them up."""
+    """Events of a turn that could not be saved. The next turn handles them again."""
     postponed: tuple[Message, ...] = ()
-    """Messages that wait for device plugins before their decision."""
+    """Messages whose decision waits for device plugins."""
     unprepared: "tuple[tuple[Message, tuple[Todo, ...]], ...]" = ()
-    """Decided calls that wait for device plugins before their answer."""
+    """Decided calls whose answer waits for device plugins."""
     fail_open_starts: int = 0
-    """Containers that started fail-open since the last count."""
+    """Number of containers that started fail-open since the last count."""
     is_waiting: bool = False
-    """Whether something is about to change without waking the agent."""
+    """Whether a change is expected that doesn't wake the agent."""
     link_logged: str = ""
     """Connection state in the last log line: the problem, or "linked"."""
     unserved: str = ""
-    """Pods that keep their allocations although the agent doesn't serve the runtime, as text. Empty if there are none."""
+    """Names of pods that keep their allocations although the agent doesn't serve the runtime, as text. Empty if there are none."""
 
 
 class PendingDecisions(Struct, frozen=True):
-    """Decisions of the current turn that are still to be answered, logged and counted."""
+    """Decisions of the current turn that have not been answered, logged and counted yet."""
 
     node: Node
     calls: tuple[tuple[Message, tuple[Todo, ...]], ...] = ()
@@ -120,7 +124,7 @@ class PendingDecisions(Struct, frozen=True):
 class RuntimeDomain(PassiveDomain):
     """Container runtime domain, used by the deciding thread. The runtime itself writes its containers' cgroups.
 
-    `devices` finds the machine's devices for pods that ask to be near a device. Without `pods`, kubelet isn't asked.
+    `devices` finds the machine's devices for pods with a `near` annotation. If `pods` is missing, kubelet isn't asked about pods.
     """
 
     def __init__(
@@ -134,14 +138,17 @@ class RuntimeDomain(PassiveDomain):
     ) -> None:
         self._tree, self._log, self._devices, self._pods = tree, log, devices, pods
         self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
-        """Asks device plugins to prepare the devices of a container before it is created. None means that the devices are ready."""
+        """Function that has device plugins prepare the devices of a container before its creation.
+
+        It returns None if the devices are ready.
+        """
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
         self.link = RuntimeLink(socket, self.exchange, self.exchange.record_lost)
         self.is_served = True
-        """Whether the agent connects to the runtime. Without a connection, nothing reports the containers."""
+        """Whether the agent connects to the runtime. Without a connection, no containers are reported."""
         self._memory = RuntimeMemory()
         self._pending: PendingDecisions | None = None
-        """Decisions to be answered. None before the first turn."""
+        """Decisions to answer. None before the first turn."""
 
     @property
     def name(self) -> str:
@@ -156,7 +163,7 @@ class RuntimeDomain(PassiveDomain):
         return DomainView({}, has_reported_all=self.has_listed)
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide on the runtime's calls and events since the last turn."""
+        """Decide on the calls and events that the runtime has sent since the last turn."""
         memory, state, kernel = self._memory, decided.state, world.kernel
         assert kernel is not None
         asked = (*memory.unsaved, *memory.postponed, *self.exchange.take())
@@ -220,7 +227,7 @@ class RuntimeDomain(PassiveDomain):
         return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas, seen_room=draft.seen_room)
 
     def withdraw(self, why: str, /) -> None:
-        """Deny the waiting calls, and keep the events for the next turn."""
+        """Deny the waiting calls because of `why`, and keep the events for the next turn."""
         assert self._pending is not None
         for asked, _ in self._pending.calls:
             asked.set_answer(Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
@@ -229,7 +236,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return the CPUs that containers of the runtime have not left yet."""
+        """Return the CPUs that containers of the runtime may still use although the CPUs aren't allocated to them."""
         assert self._pending is not None
         cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
         for occupant in self._occupants(state, self._pending.node):
@@ -237,7 +244,7 @@ class RuntimeDomain(PassiveDomain):
         return cpus
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
-        """Answer the calls of a saved turn, and push the remaining changes."""
+        """Answer the calls of a saved turn, and push changes that no answer contains."""
         assert self._pending is not None
         state = done.state
         pending, self._pending = self._pending, PendingDecisions(self._pending.node)
@@ -285,7 +292,7 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def needs_every_turn(self) -> bool:
-        return self.is_served  # the runtime may call at any time, and no observation shows its calls
+        return self.is_served  # the runtime may call at any time, and its calls are no part of the observations
 
     @property
     def is_unsettled(self) -> bool:
@@ -293,12 +300,15 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def has_listed(self) -> bool:
-        """Return whether the list of containers is known and saved, or the runtime isn't served and lists none."""
+        """Return whether the list of containers is known and saved. Also true if the runtime isn't served."""
         is_saved = not any(isinstance(message.content, Synchronized) for message in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
-        """Return why the runtime isn't served, and log each change. None means that it is served or was never tried."""
+        """Return the reason why the runtime isn't served, and log each change of it.
+
+        None means that the runtime is served, or was never tried.
+        """
         link, memory = self.exchange.state, self._memory
         if link.lost_why and link.lost_why != memory.link_logged:
             self._log.warning("runtime_lost", problem=link.lost_why)
@@ -323,7 +333,7 @@ class RuntimeDomain(PassiveDomain):
         )
 
     def _answer_calls(self, pending: PendingDecisions, all_occupants: tuple[Occupant, ...], done: TurnDone) -> bool:
-        """Answer each waiting call, except those that wait for device plugins. Return whether an answer changes other containers."""
+        """Answer each waiting call, except calls that wait for device plugins. Return whether an answer also changes other containers."""
         state, node, answered = done.state, pending.node, False
         unprepared: list[tuple[Message, tuple[Todo, ...]]] = []
         pool = find_shared_pool(state, node)
@@ -369,7 +379,7 @@ class RuntimeDomain(PassiveDomain):
     def _add_devices(
         self, found: Response | Denial, call: Call, done: TurnDone, plugins_until: float
     ) -> Response | Denial | None:
-        """Add device access to the answer that creates a container, or deny the call. None means that a device plugin has yet to answer."""
+        """Add device access to the answer to CreateContainer, or deny the call. None means that a device plugin hasn't answered yet."""
         if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
             return found
         key = ContainerKey.of(call.sandbox, call.container)
@@ -396,7 +406,7 @@ class RuntimeDomain(PassiveDomain):
         return Denial(f"container {key.name}: {access}; the kubelet tries again")
 
     def _log_decisions(self, pending: PendingDecisions) -> None:
-        """Log and count the decisions, and remember misplaced containers."""
+        """Log and count the decisions, and remember which containers are misplaced."""
         misplaced = {container.id: container for container in self._memory.misplaced}
         reserved, fail_open = pending.node.world.managers.reserved, self._memory.fail_open_starts
         for instruction in pending.todo:
@@ -410,7 +420,7 @@ class RuntimeDomain(PassiveDomain):
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Correct(key, id_, wanted):
                     cpus = self._memory.cgroups.cpus_of(id_)
-                    # If a container is still on the CPUs of its creation, it only lacks the shared pool.
+                    # If the container is still on the CPUs that it got at creation, it only lacks the CPUs of the shared pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Refuse(key, id_, reason, is_first=True):
@@ -421,7 +431,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, fail_open_starts=fail_open, misplaced=tuple(misplaced.values()))
 
     def _log_corrected(self, runtime_occupants: tuple[Occupant, ...]) -> None:
-        """Log the misplaced containers whose cgroups have changed to their own CPUs."""
+        """Log each misplaced container whose cgroup has the right CPUs again."""
         occupant_by_id = {occupant.id: occupant for occupant in runtime_occupants}
         still_misplaced = []
         for container in self._memory.misplaced:
@@ -436,7 +446,7 @@ class RuntimeDomain(PassiveDomain):
 
 
 def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
-    """Return whether a pod that may be decided now asks for devices or to be near devices."""
+    """Return whether a pod to be decided now requests devices, or CPUs near devices."""
     match what:
         case Call():
             return names_devices(what.sandbox)
@@ -453,11 +463,11 @@ def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
 
 
 def read_pod_annotations(sandbox: Sandbox) -> Stated:
-    """Parse the pod's annotations."""
+    """Parse the annotations of a pod sandbox."""
     found = read_annotations(sandbox)
     return Stated(found.stated, tuple(map(str, found.findings)))
 
 
 def find_name_problems(pod: Pod) -> tuple[str, ...]:
-    """Return the problems with a pod's names, as text."""
+    """Describe the problems with the names of a pod."""
     return tuple(f"{breach.value} {breach.allowed}".strip() for breach in names_amiss(pod))

@@ -1,6 +1,6 @@
 """Device access of a runtime's container: environment variables, files in /dev, and the answers of device plugins.
 
-Imported when a container with devices is created.
+This module is imported only when a container with devices is created.
 """
 
 import os
@@ -25,7 +25,7 @@ def find_device_access(
     takes_cdi: bool,
     files: Callable[[str], tuple[DeviceFile, ...]] | None = None,
 ) -> DeviceAccess | str:
-    """Return the device access of a container, or a text that says which device can't be used and why.
+    """Return the device access of a container, or a text with the unusable device and the reason.
 
     Args:
         devices: devices allocated to the container.
@@ -47,7 +47,7 @@ def find_device_access(
     for resource, answer in answers:
         try:
             part = decode_access(answer)
-            # if two resources set a variable, the first one counts
+            # if two resources set the same variable, the value of the first resource is used
             variables = dict(container_variables(((resource, answer),), own)) | variables
         except ProtobufError as err:
             return f"what the device plugin of {resource} has answered: {err}"

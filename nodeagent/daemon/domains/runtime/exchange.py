@@ -26,33 +26,33 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.runtime.nri import Answered, NriError
 
 _INDEX = 90
-"""Index in NRI's order of plugins: after plugins that change a container's resources."""
+"""Position in NRI's order of plugins. The agent runs after plugins that change a container's resources."""
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
 _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
-"""Calls that need a decision on the pod. kubelet is asked about the pod first."""
+"""Calls that need a decision on the pod. Before the decision, kubelet is asked about the pod."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
-"""Part of the runtime's timeout that stays for the decision after kubelet's answer."""
+"""Part of the runtime's timeout that is reserved for the decision after kubelet's answer."""
 PLUGIN_SECONDS = 0.5
-"""Time that a message waits for answers of device plugins. The runtime makes no other call meanwhile."""
+"""Time for which a message waits for answers of device plugins. Meanwhile, the runtime makes no other call."""
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 
 
 class Message(Struct, frozen=True, eq=False):
-    """A message of the runtime to the deciding thread."""
+    """Message of the runtime for the deciding thread."""
 
     content: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
     """Answer to the call. None means that no thread waits for an answer."""
     changes_before: int = 0
-    """Number of changes sent before this message. The runtime works in order, so it has made all of them."""
+    """Number of changes sent before this message. The runtime works in order, and has therefore applied all of them."""
     plugins_until: float = 0.0
     """Monotonic time until which the message waits for answers of device plugins."""
 
     @property
     def is_event(self) -> bool:
-        """Return whether the message reports something that has happened already, whether or not the turn can be saved."""
+        """Return whether the message reports a past event, which can't be denied if the turn can't be saved."""
         return not isinstance(self.content, Call) or self.content.event not in _ANSWERED
 
     def set_answer(self, value: Response | Denial) -> None:
@@ -61,11 +61,11 @@ class Message(Struct, frozen=True, eq=False):
 
 
 class Sent(Struct, frozen=True):
-    """A change of CPUs that was sent to the runtime, and that the container's cgroup doesn't show yet."""
+    """Change of CPUs that was sent to the runtime, but isn't visible in the container's cgroup yet."""
 
     container_id: str
     number: int
-    """Position among all sent changes."""
+    """Sequence number among all sent changes."""
     cpus: CpuSet
 
 
@@ -73,25 +73,26 @@ class Counts(Struct, frozen=True):
     """Counts since the last turn."""
 
     late: int = 0
-    """Calls that were denied for lack of a decision in time."""
+    """Number of calls that were denied because the decision was late."""
     answers_seconds: tuple[float, ...] = ()
 
 
 class LinkState(Struct, frozen=True):
-    """State shared by the threads, as one value that is replaced as a whole."""
+    """State shared by the threads: one immutable value that is replaced as a whole."""
 
     runtime: Runtime | None = None
     is_linked: bool = False
     lost_why: str = ""
-    """Reason of the lost connection. Empty while connected and before the first attempt."""
+    """Reason why the connection was lost. Empty while connected and before the first attempt."""
     counts: Counts = Counts()
     is_look_due: bool = False
-    """Whether to list the containers again. A container made during Synchronize may be missing from its list and from later calls
-    (containerd #13698).
+    """Whether the next push lists the containers again.
+
+    A container made during Synchronize may be missing from its list and from later calls (containerd #13698).
     """
     looked_at: float = 0.0
     due: tuple[Update, ...] = ()
-    """Changes for the next push."""
+    """Changes to be pushed next."""
     sent: tuple[Sent, ...] = ()
     changes: int = 0
     push_at: float = 0.0
@@ -110,7 +111,7 @@ class LinkState(Struct, frozen=True):
 
 
 class RuntimeExchange:
-    """NRI plugin for the connection's thread, with the methods that the deciding thread uses. Without `pods`, kubelet isn't asked."""
+    """NRI plugin for the connection's thread, and methods for the deciding thread. If `pods` is missing, kubelet isn't asked about pods."""
 
     name = "nodeagent"
     index = _INDEX
@@ -134,10 +135,10 @@ class RuntimeExchange:
         self._lock = threading.Lock()
         self._state = LinkState(looked_at=time.monotonic())
         self._is_all_visible = threading.Event()
-        """Set while every sent change shows in its cgroup."""
+        """Event that is set while every sent change is visible in its cgroup."""
         self._pusher: threading.Thread | None = None
 
-    # Methods called in the connection's thread
+    # Methods for the connection's thread
 
     def configure(self, runtime: Runtime, /) -> None:
         with self._lock:
@@ -176,7 +177,7 @@ class RuntimeExchange:
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
     def _add_pods(self, known: Synchronized, until: float) -> Synchronized:
-        """Add kubelet's answers about pods that are not known from kubelet yet."""
+        """Ask kubelet about the pods without a saved answer, and add the answers."""
         if self._pods is None:
             return known
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
@@ -200,7 +201,7 @@ class RuntimeExchange:
         self._queue.put(asked)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
-    # Methods called in the deciding thread
+    # Methods for the deciding thread
 
     @property
     def state(self) -> LinkState:
@@ -208,7 +209,7 @@ class RuntimeExchange:
             return self._state
 
     def take(self) -> tuple[Message, ...]:
-        """Return the waiting messages. Also clear the due changes, so that nothing is pushed until the turn has decided."""
+        """Return the waiting messages. Also clear the due changes, so that nothing is pushed before the turn has decided."""
         found = []
         with suppress(Empty):
             while True:
@@ -235,7 +236,10 @@ class RuntimeExchange:
             self._state = replace(self._state, is_look_due=True)
 
     def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
-        """Forget sent changes that cgroups show, and changes of removed containers. `known` has the IDs of the existing containers."""
+        """Forget sent changes that are visible in cgroups, and changes of removed containers.
+
+        `known` has the IDs of the existing containers.
+        """
         with self._lock:
             sent = self._state.sent
             sent = tuple(o for o in sent if o.container_id in known and cpus.get(o.container_id) != o.cpus)
@@ -244,12 +248,12 @@ class RuntimeExchange:
                 self._is_all_visible.set()
 
     def note_sent(self, updates: tuple[Update, ...]) -> None:
-        """Remember the changes in an answer."""
+        """Remember the changes that an answer to the runtime contains."""
         with self._lock:
             self._send(updates)
 
     def push(self, updates: tuple[Update, ...]) -> bool:
-        """Push changes that no answer carries, and list the containers if that is due.
+        """Push the changes that no answer contains, and list the containers if a list is due.
 
         Returns:
             Whether a push is due or a sent change isn't visible yet.
@@ -262,7 +266,7 @@ class RuntimeExchange:
             self._pusher.start()
         return bool(is_due or state.due or state.sent)
 
-    # Methods called in the pushing thread
+    # Methods for the pushing thread
 
     def _push(self) -> None:
         try:
@@ -283,7 +287,7 @@ class RuntimeExchange:
             self._log.warning("runtime_not_reached", problem=problem)
 
     def _take_due(self, known: Synchronized) -> tuple[Update, ...]:
-        """Return the due changes. The runtime calls no plugin meanwhile."""
+        """Return the changes that are due. Meanwhile, the runtime calls no plugin."""
         self._put(Looked(self._add_pods(known, time.monotonic() + _PUSH_SECONDS)))
         with self._lock:
             due = self._state.due

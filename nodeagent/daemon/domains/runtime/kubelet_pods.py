@@ -1,4 +1,4 @@
-"""Client of kubelet's pods API for the threads that serve the runtime. The deciding thread never waits for kubelet."""
+"""Client of kubelet's pods API, for the threads that serve the runtime. The deciding thread never waits for kubelet."""
 
 import os
 import threading
@@ -25,18 +25,18 @@ KUBELET = GrpcServerKind(
     hint_if_late="it may be stopped or overloaded: `systemctl status kubelet`",
 )
 PATIENCE_SECONDS = 0.25
-"""Time limit for one pod. kubelet answers from memory, within milliseconds."""
+"""Time limit for a request about one pod. kubelet answers from memory, within milliseconds."""
 OF_ALL_SECONDS = 1.0
-"""Time limit for all pods when the runtime connects."""
+"""Time limit for a request about all pods, when the runtime connects."""
 _PAUSE_SECONDS = 5.0
-"""Pause after a kubelet that didn't answer in time. Otherwise every new container would wait for it."""
+"""Pause after a timeout of kubelet. Without the pause, every new container would wait for kubelet."""
 _ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain POD`)"
 
 
 class PodsApi:
-    """A client that several threads share.
+    """Client of kubelet's pods API, shared by several threads.
 
-    `is_expected` means that a missing socket is a problem. Otherwise kubelet may be too old for the socket.
+    `is_expected` makes a missing socket a problem. Otherwise kubelet may be too old to have this socket.
     """
 
     def __init__(self, path: Path, log: Log, *, is_expected: bool) -> None:
@@ -45,16 +45,16 @@ class PodsApi:
         self._is_expected = is_expected
         self._lock = threading.Lock()
         self._ask_at = 0.0
-        """Monotonic time before which kubelet isn't asked."""
+        """Monotonic time before which kubelet isn't asked again."""
         self._problem = ""
         self.known: frozenset[str] = frozenset()
-        """UIDs of the pods with saved answers of kubelet."""
+        """UIDs of the pods about which kubelet's answers are saved."""
         self._to_repeat: frozenset[str] = frozenset()
-        """UIDs to ask about again."""
+        """UIDs of the pods to ask about again."""
 
     @property
     def problem(self) -> str:
-        """Why the last request to kubelet failed. Empty means that the request succeeded or that there was none."""
+        """Return the reason why the last request to kubelet failed. Empty means that it succeeded, or that there was none."""
         with self._lock:
             return f"{self._problem}: {_ESTIMATED}" if self._problem else ""
 
@@ -64,18 +64,18 @@ class PodsApi:
             load_h2()
 
     def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return the pods that kubelet knows, as far as the time allows. `until` is a monotonic time."""
+        """Return kubelet's answers about pods, as many as arrive before the monotonic time `until`. Pods unknown to kubelet are missing."""
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def ask_unknown(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return kubelet's pods for UIDs without a saved answer, and for UIDs given to `ask_again`."""
+        """Return kubelet's answers about pods without a saved answer, and about pods that were given to `ask_again`."""
         with self._lock:
             repeated, self._to_repeat = self._to_repeat, frozenset()
         new = tuple(uid for uid in uids if uid not in self.known or uid in repeated)
         return self._request(new, min(until, time.monotonic() + OF_ALL_SECONDS)) if new else ()
 
     def ask_again(self, uids: Iterable[str]) -> None:
-        """Have the next request include these pods, even if kubelet's answers are saved or kubelet was late."""
+        """Include these pods in the next request, even if kubelet's answers about them are saved or the last request timed out."""
         with self._lock:
             self._to_repeat |= frozenset(uids)
             self._ask_at = 0.0

@@ -18,10 +18,10 @@ _CONFIG = "/etc/containerd/config.toml"
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 100
 _SECONDS = 10.0
-"""Time limit for the whole connection. The runtime may wait 5 s for other plugins."""
+"""Time limit for the whole connection. The runtime may wait for other plugins for 5 s."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
-"""UID of no pod."""
+"""UID that belongs to no pod."""
 
 
 def runtime_facts(
@@ -80,11 +80,11 @@ def _read_config(root: Path) -> NriConfig | None:
 
 
 class _Visitor:
-    """A plugin that disconnects once the runtime has accepted it."""
+    """Plugin that disconnects once the runtime has accepted it."""
 
     name, index = "nodeagent-check", 99
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """NRI has no empty subscription."""
+    """Subscription to an event that requests no resources, because NRI has no empty subscription."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""NRI plugin connections: one that is kept up and serves calls, and short ones that push changes."""
+"""Connections as an NRI plugin: one that is kept open and serves calls, and short ones that push changes."""
 
 import threading
 from collections.abc import Callable
@@ -12,15 +12,17 @@ from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError, Plugin
 from nodeagent.formats.runtime.ttrpc import TtrpcCode
 
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Pauses before each reconnect; the last pause repeats. Without a plugin, the runtime starts containers unpinned. containerd takes about
-a second to restart.
+"""Pauses in seconds before each reconnect; the last pause repeats.
+
+They are short because the runtime starts containers unpinned meanwhile. containerd takes about a second to restart.
 """
 
 
 class RuntimeLink:
-    """A plugin connection that is renewed when it is lost, in a thread of its own.
+    """Plugin connection that is renewed whenever it is lost, in a separate thread.
 
-    `on_lost` is called in that thread with the error and the seconds until the next attempt. `pause` waits that long, or until `close`.
+    `on_lost` is called in that thread with the error and the seconds until the next attempt. `pause` waits for these seconds, or until
+    `close`.
     """
 
     def __init__(
@@ -61,19 +63,22 @@ class RuntimeLink:
 class Push:
     """A push of changes to existing containers: a second plugin connects and answers Synchronize with the changes.
 
-    The obvious call, Runtime.UpdateContainers, deadlocks containerd (its #13733). Without changes, a push only lists the containers
-    (see containerd #13698).
+    The obvious call, Runtime.UpdateContainers, deadlocks containerd (containerd #13733). Without changes, a push only lists the containers
+    (containerd #13698).
 
     Use it in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave. The runtime confirms
-    nothing, and drops unread changes when the connection ends. It synchronizes no plugin while one of its calls is being answered.
+    nothing, and drops unread changes when the connection ends. While the runtime waits for the answer to a call, it synchronizes no plugin.
     """
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """NRI has no empty subscription, so the push subscribes to an event that requests no resources."""
+    """Subscription to an event that requests no resources, because NRI has no empty subscription."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
-        """`updates` returns the changes for the listed containers. The runtime calls no plugin meanwhile, so no newer answer exists."""
+        """Create a push.
+
+        `updates` returns the changes for the listed containers; meanwhile the runtime calls no plugin, so no answer is newer.
+        """
         self.index = index
         self._updates = updates
         self._count = 0

@@ -1,4 +1,4 @@
-"""Untracked cgroups: cgroups below kubepods with processes of no known container. Their CPUs count as occupied."""
+"""Untracked cgroups: cgroups below kubepods that have processes but belong to no known container. Their CPUs count as occupied."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,26 +12,26 @@ from nodeagent.daemon.reports.logs import Log
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 _KUBELETS = ("kubepods.slice", "kubepods")
-"""kubelet's top cgroup, with the systemd and with the cgroupfs driver."""
+"""kubelet's top cgroup, with the systemd driver and with the cgroupfs driver."""
 _MAX_NAMED = 5
 
 
 class UntrackedCgroups(Struct, frozen=True):
-    """Result of the last search."""
+    """Result of the last search for untracked cgroups."""
 
     has_listed: bool = False
     """Whether the runtime has listed its containers."""
     suspects: Mapping[str, CpuSet] = MappingProxyType({})
-    """Unknown cgroups of that search. A pod's first process exists before the runtime reports the pod."""
+    """CPUs of the unknown cgroups in the last search, by cgroup. A pod's first process exists before the runtime reports the pod."""
     searched_at: float | None = None
     found: Mapping[str, CpuSet] = MappingProxyType({})
-    """CPUs that count as occupied, by cgroup below the cgroup root."""
+    """CPUs that count as occupied, by the cgroup's path below the cgroup root."""
     logged: frozenset[str] = frozenset()
     """Cgroups of `found` that have been logged."""
 
     @property
     def problem(self) -> str:
-        """Text that names the cgroups. Empty if there are none."""
+        """Return a text that names the untracked cgroups. Empty if there are none."""
         if not self.found:
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])
@@ -42,9 +42,12 @@ class UntrackedCgroups(Struct, frozen=True):
 def look_for_untracked(
     before: UntrackedCgroups, tree: CgroupTree, registry: Registry, now: float, seconds: float
 ) -> UntrackedCgroups:
-    """Search below kubepods if the last search is too old or the runtime has not listed its containers. Otherwise reread known cgroups.
+    """Search below kubepods if the last search is too old or the runtime has not listed its containers.
 
-    Before the runtime has listed its containers, an unknown cgroup counts at once. Later it counts after two searches.
+    Otherwise read only the known untracked cgroups again.
+
+    Before the runtime has listed its containers, an unknown cgroup counts as untracked at once. Later, the cgroup must be unknown in two
+    searches.
 
     Raises:
         CgroupError: a cgroup file can't be read.
