@@ -1,1 +1,1 @@
-"""Host settings that are kept off exclusive CPUs: read, recorded, written, restored."""
+"""Host settings that keep the host's work off exclusive CPUs: read, recorded, written, restored."""

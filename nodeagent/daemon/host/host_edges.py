@@ -1,4 +1,4 @@
-"""Access to all host settings that name CPUs or belong to one: kernel files, kernel threads, systemd units and irqbalance."""
+"""Access to all host settings that name CPUs or are specific to a CPU: kernel files, kernel threads, systemd units and irqbalance."""
 
 import errno
 import os
@@ -28,18 +28,18 @@ from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 from nodeagent.formats.kernel.unit_properties import LOADED
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
-"""Writer of values to files and kernel threads. It returns None for each success, and the reason for each failure."""
+"""Function that writes values to files and kernel threads. Each result is None for success, or the reason for the failure."""
 
 SYSTEMD = "run/systemd/system"
 """Directory that exists if systemd is the first process (sd_booted(3))."""
 _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
-"""Failures of writes to ended threads and removed files. Nothing is left to be moved."""
+"""Errors of writes to exited threads and removed files. Such a setting no longer exists, so nothing must be moved."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
-"""Kinds of settings that irqbalance has."""
+"""Kinds of settings that belong to irqbalance."""
 _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
-"""Names of kernel threads that handle an interrupt."""
+"""Name of a kernel thread that handles an interrupt."""
 
 
 class Reading(Struct, frozen=True):
@@ -47,21 +47,21 @@ class Reading(Struct, frozen=True):
 
     settings: Mapping[Setting, Value]
     facts: Mapping[Setting, Facts] = {}
-    """Further facts about some of the settings."""
+    """Further facts about some of the settings, by setting."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
-    """Errors by kind. Settings of such a kind are missing."""
+    """Errors by kind of setting. No setting of such a kind was read."""
     released: frozenset[Setting] = frozenset()
-    """Settings to restore: units whose processes the agent places itself now."""
+    """Settings to restore, because the agent now places the processes of these units itself."""
 
 
 class HostEdges:
     """Access to this machine's settings.
 
     Args:
-        write: writes files and kernel threads, with the required privileges.
-        pods_root: the pods' cgroup. The topmost cgroup above it isn't restricted.
+        write: function with the privileges to write files and settings of kernel threads.
+        pods_root: the pods' cgroup. The top-level cgroup that contains it isn't restricted.
         root: root of the host's file system.
-        beside: other top units whose processes the agent places. They are left out unless they were changed before.
+        beside: other top-level units whose processes the agent places. A unit is left out unless it was changed before.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class HostEdges:
 
         Args:
             kinds: kinds of settings.
-            pinned: units that are left out, by cgroup path, with their exclusive CPUs. The other units in the slices around a unit with
-                exclusive CPUs are included.
-            known: settings that were changed before. They are included while they exist.
+            pinned: exclusive CPUs of the units that are left out, by cgroup path. The slices around a unit with exclusive CPUs are not left
+                out, nor are other units in them.
+            known: settings that were changed before, which are included while they exist.
             rescan: whether known kernel threads are checked again (see `KernelThreads.find`).
         """
         found: dict[Setting, Value] = {}
@@ -123,7 +123,10 @@ class HostEdges:
         return Reading(settings, facts, failed, released & settings.keys())
 
     def _read_units(self, pinned: Mapping[str, CpuSet], known: Collection[Setting]) -> dict[Setting, CpuSet]:
-        """Return the units' settings, without the units of pods. A known unit without a cgroup has its property for the next start."""
+        """Return the CPU settings of units, except units of pods.
+
+        For a known unit without a cgroup, return the property for its next start.
+        """
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
                 "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
@@ -151,7 +154,7 @@ class HostEdges:
         return found
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` are the CPUs for settings that would have none left.
+        """Return the machine's CPUs. `host` has the CPUs for settings that would otherwise have no CPU left.
 
         Raises:
             HostFileError: the kernel's files can't be read.
@@ -179,7 +182,7 @@ class HostEdges:
         }
         possible = read_possible_cpus(self._root)
         if systems:
-            # all calls have one deadline, so that a hanging systemd costs this time only once
+            # all calls share one deadline, so a hanging systemd delays the agent only once
             until = units.start_deadline()
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(
@@ -205,7 +208,7 @@ class HostEdges:
         return None
 
     def _set_left_alone(self, moved: Mapping[Setting, bool]) -> str | None:
-        """Tell irqbalance which interrupts to leave alone, in addition to its own choice."""
+        """Set the interrupts that irqbalance must not move, in addition to those that irqbalance itself excludes."""
         try:
             there = irqbalance.read(self._irqbalance)
             left = there.left_alone if there is not None else frozenset()
@@ -218,7 +221,7 @@ class HostEdges:
 
 
 def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-    """Write without the launcher. This takes root and no sandbox."""
+    """Write settings without the launcher. This needs root privileges and no sandbox."""
     answers: list[str | None] = []
     for place, value in writes:
         if place.startswith("thread "):
@@ -230,7 +233,7 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
 
 
 def _read_inactive(missing: AbstractSet[Setting], pinned: Collection[str], possible: CpuSet) -> dict[Setting, CpuSet]:
-    """Return `AllowedCPUs=` of units without a cgroup. systemd forgets it with the unit's file, so unloaded units are left out."""
+    """Return `AllowedCPUs=` of units without a cgroup. Unloaded units are left out: systemd drops the property with the unit's file."""
     names = {setting: unit_in(setting.name) for setting in missing if setting.name not in pinned}
     there = units.show_units(names.values()) if names else {}
     return {

@@ -37,22 +37,24 @@ from nodeagent.formats.kernel.host_files import HostFileError, describe_setting
 from nodeagent.formats.kernel.unit_names import slices_around
 
 HOST_SETTINGS = "host_settings"
-"""File of the record in the state directory. It exists only while settings are changed."""
+"""File name of the record in the state directory. The file exists only while host settings are changed."""
 PUT_BACK = "host_settings_put_back"
-"""Empty file next to the record. `nodeagent release` leaves this file after restoring settings, so that a running agent expects the
-change.
+"""Name of an empty file next to the record.
+
+`nodeagent release` creates it after restoring settings, so that a running agent expects the change.
 """
 
 _MOST_READS = 5
-"""Limit on readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading is repeated."""
+"""Limit on repeated readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading isn't consistent."""
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
-"""Kinds that may accept a refused value later. A thread is refused CPUs while they are in a partition or offline."""
+"""Kinds of settings that may accept a refused value later. The kernel refuses CPUs for a thread while they are in a partition or offline.
+"""
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
 
 
 class HostPlaces(Protocol):
-    """Reader and writer of host settings."""
+    """Interface that reads and writes host settings."""
 
     def read(
         self,
@@ -62,13 +64,15 @@ class HostPlaces(Protocol):
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds, without `pinned` units. The settings in `known` are included, and the units in the slices
-        around pinned units with exclusive CPUs. With `rescan`, known kernel threads are checked again.
+        """Return the settings of these kinds, without `pinned` units.
+
+        The settings in `known` and the units in the slices around pinned units with exclusive CPUs are included. With `rescan`, known
+        kernel threads are checked again.
         """
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` are the CPUs for settings that would have none left."""
+        """Return the machine's CPUs. `host` has the CPUs for settings that would otherwise have no CPU left."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -84,20 +88,21 @@ class WantedSettings(Struct, frozen=True):
     """Wanted state of the host settings."""
 
     to_avoid: Mapping[SettingKind, CpuSet]
-    """CPUs that settings must avoid, by kind. Settings of other kinds get their original values."""
+    """CPUs that settings must avoid, by kind. Settings of a missing kind get their original values."""
     host: CpuSet
-    """CPUs for settings that would have none left."""
+    """CPUs for settings that would otherwise have no CPU left."""
     interrupts: tuple[InterruptRequest, ...] = ()
-    """Requests of containers for a device's interrupts on their own CPUs."""
+    """Requests of containers to handle a device's interrupts on the container's own CPUs."""
     partitioned: CpuSet = CpuSet()
-    """CPUs in existing and coming partitions. The kernel itself moves its threads off them."""
+    """CPUs in existing and future partitions. The kernel itself moves its threads off these CPUs."""
     pinned: Mapping[str, CpuSet] = {}
-    """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there leave them.
+    """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there avoid them.
 
-    A pinned unit without exclusive CPUs has an empty set, also while its own settings are restored: only its domain changes the unit.
+    A pinned unit without exclusive CPUs has an empty set, even while the unit's own settings are being restored. Only the unit's domain
+    changes it.
     """
     values: Mapping[Setting, str] = {}
-    """Requested values of settings with texts."""
+    """Requested texts, by setting, for settings that aren't CPU lists."""
 
 
 def cpus_to_avoid(
@@ -120,7 +125,7 @@ def cpus_to_avoid(
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
     """Restore the original value of each setting that still has the agent's value.
 
-    The record stays. A file tells a running agent of the change, which it would otherwise log as a foreign change.
+    The record is kept. A file informs a running agent, which would otherwise log the change as foreign.
 
     Returns:
         The number of changed settings, and the problems.
@@ -141,7 +146,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         unread=reading.failed.keys(),
     )
     refused = places.write(planned.writes)
-    # if this file can't be written, a running agent logs the restored values as changes by other programs
+    # without this file, a running agent logs the restored values as changes by other programs
     with suppress(StateFileError):
         state_files.write_atomically(str(Path(directory) / PUT_BACK), b"", sync=Sync.NONE)
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
@@ -165,14 +170,14 @@ def _cpus_to_spare(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
 
 
 def read_record(path: str, boot: str) -> Record:
-    """Read the record of this boot. Changes of an earlier boot don't exist any more.
+    """Read the record of this boot. Changes from an earlier boot are no longer in effect.
 
     Raises:
         StateFileError: the file can't be read.
         HostRecordError: the file's content can't be used.
     """
     content = state_files.read(path, max_bytes=MAX_BYTES)
-    # after a loss of power, the file may consist of zeros; its settings are those of an earlier boot
+    # after a loss of power, the file may consist of zeros; the settings in it are from an earlier boot
     if content is None or not content.strip(b"\0"):
         return {}
     recorded_boot, record = decode_record(content)
@@ -180,7 +185,7 @@ def read_record(path: str, boot: str) -> Record:
 
 
 class _RecordFile:
-    """The record of changed settings and their original values. `boot` is the ID of this boot."""
+    """Record of changed settings and their original values. `boot` is the ID of this boot."""
 
     def __init__(self, directory: str, boot: str, log: Log) -> None:
         self._path = str(Path(directory) / HOST_SETTINGS)
@@ -188,12 +193,12 @@ class _RecordFile:
         self._boot = boot
         self._log = log
         self._record: Record | None = None
-        """Record as saved. None means that it was not read yet."""
+        """Saved record. None means that it hasn't been read yet."""
         self.problem: str | None = None
-        """Reason why an earlier record could not be used, with its present file name."""
+        """Reason why an earlier record could not be used, with the file name under which it was set aside."""
 
     def load(self) -> Record:
-        """Return the record, which the first call reads."""
+        """Return the record. The first call reads it."""
         if self._record is None:
             try:
                 self._record = read_record(self._path, self._boot)
@@ -212,14 +217,14 @@ class _RecordFile:
         if record == self._record:
             return
         if record:
-            # a boot resets the settings, so after a loss of power no record is needed
+            # a boot resets the settings, so the record needn't survive a loss of power
             state_files.write_atomically(self._path, encode_record(self._boot, record), sync=Sync.NONE)
         else:
             state_files.remove(self._path)
         self._record = record
 
     def was_put_back(self) -> bool:
-        """Return whether settings were restored without the agent."""
+        """Return whether another process than the agent has restored settings."""
         return Path(self._put_back_path).exists()
 
     def forget_put_back(self) -> None:
@@ -227,14 +232,14 @@ class _RecordFile:
 
 
 class _Partitions(Struct, frozen=True):
-    """CPU partitions, as kernel threads see them."""
+    """CPU partitions, from the perspective of kernel threads."""
 
     hidden: CpuSet = CpuSet()
-    """CPUs that partitions hide from kernel threads, as of the last reading, and CPUs of coming partitions."""
+    """CPUs that kernel threads can't use because of partitions: as of the last reading, and CPUs of future partitions."""
     closed: CpuSet = CpuSet()
-    """CPUs of the agent's partitions, including partitions that may not have ended yet."""
+    """CPUs of the agent's partitions, including partitions that may not be removed yet."""
     is_ending: bool = False
-    """Whether a partition without allocated CPUs has not ended yet. Its end sends no notification."""
+    """Whether a partition without allocated CPUs isn't removed yet. Its removal sends no notification."""
 
 
 class _Applied(Struct, frozen=True):
@@ -243,14 +248,14 @@ class _Applied(Struct, frozen=True):
 
 
 class _Refusals(Struct, frozen=True):
-    """Values that the kernel has refused. They are not tried again for the same wanted settings."""
+    """Values that the kernel has refused. They aren't tried again while the wanted settings are the same."""
 
     wanted: WantedSettings | None = None
     values: Mapping[Setting, Value] = {}
 
 
 class HostSettings:
-    """Writer of the host settings that name CPUs or belong to one. It logs foreign changes and refused settings."""
+    """Writer of the host settings that name CPUs or are specific to a CPU. It logs foreign changes and refused settings."""
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self.boot_id = boot
@@ -258,37 +263,40 @@ class HostSettings:
         self._log = log
         self._record = _RecordFile(directory, boot, log)
         self._applied: _Applied | None = None
-        """Settings that were last applied, and what failed. None means that the last call of `keep` failed."""
+        """Settings of the last application, with its failures. None means that the last call of `keep` failed."""
         self._waiting: dict[Setting, str] = {}
-        """Settings that services have refused, each with the reason. A service may take seconds, so only a rescan asks it again."""
+        """Settings that services have refused, each with the reason.
+
+        A service may take seconds to answer, so only a rescan tries them again.
+        """
         self._refusals = _Refusals()
         self._reported: frozenset[tuple[Setting, Value]] = frozenset()
-        """Foreign values that are in the log."""
+        """Foreign values that have been logged."""
         self._partitions = _Partitions()
         self.interrupt_owners = InterruptOwners({})
-        """Containers that have a device's interrupts on their own CPUs."""
+        """Containers that have a device's interrupts on their own CPUs, by interrupt."""
         self.unavailable: Mapping[Setting, str] = {}
-        """Requested settings that don't have the requested value, with the reason."""
+        """Reasons for the requested settings that don't have the requested value."""
         self.in_effect: Mapping[Setting, str] = {}
-        """Values of the other requested settings, as the kernel shows them."""
+        """Values of the other requested settings, as read from the kernel."""
 
     @property
     def is_settling(self) -> bool:
-        """Whether a partition has still to end, and kernel threads may need changes then."""
+        """Return whether a partition is still to be removed. Kernel threads may need changes after the removal."""
         return self._partitions.is_ending
 
     @property
     def lost_record(self) -> str | None:
-        """Problem with the record of an earlier process. None means that there was none."""
+        """Return the problem with an earlier process's record. None means that there was none."""
         return self._record.problem
 
     @property
     def waits(self) -> bool:
-        """Whether failed settings are tried again only at the next rescan."""
+        """Return whether failed settings are tried again only at the next rescan."""
         return self._applied is not None
 
     def keep(self, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:
-        """Make all settings avoid the given CPUs, and restore settings of other kinds. `rescan` reads all settings again.
+        """Make all settings avoid the wanted CPUs, and restore settings of kinds without such CPUs. With `rescan`, read all settings again.
 
         Returns:
             Problems. The failed settings are tried again at the latest at the next rescan.

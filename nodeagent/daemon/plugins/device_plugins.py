@@ -1,6 +1,6 @@
-"""Device plugins, as kubelet has them: they register at a socket, report their devices, and are called when devices are allocated.
+"""Device plugins with kubelet's protocol: they register at a socket, report their devices, and are called when devices are allocated.
 
-A thread for each resource follows the plugin's list of devices. The deciding thread uses the last list and the answers that are there
+A thread for each resource follows the plugin's list of devices. The deciding thread uses the last list and the answers received so far
 (questions.py). A plugin that takes more than `CALL_SECONDS` for an answer is disconnected, and its devices are unhealthy until it registers
 again.
 """
@@ -46,23 +46,23 @@ CALL_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 """Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
 GRACE_SECONDS = 300.0
-"""Time after which the resource of an ended plugin is forgotten (kubelet: endpointStopGracePeriod)."""
+"""Time after which the resource of a disconnected plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
 _REST_PER_LIST = 9.0
-"""Pause after each list, in multiples of the processor time that it took. A plugin that reports without end gets a tenth of a CPU."""
+"""Pause after each list, as a multiple of the CPU time spent on the list. A plugin that reports without end then gets a tenth of a CPU."""
 AGAIN_SECONDS = 1.0
 MOST_PLUGINS = 64
 
 
 class _Lane(enum.Enum):
-    """Purpose of a call. A plugin gets one call of each at a time."""
+    """Purpose of a call. A plugin gets at most one call for each purpose at a time."""
 
     DECISION = "decision"
     START = "start"
 
 
 class _Plugin:
-    """A registered plugin. Its list of devices is replaced as a whole."""
+    """Registered plugin. Its list of devices is replaced as a whole."""
 
     def __init__(self, resource: str, path: Path, questions: Questions) -> None:
         self.resource = resource
@@ -72,13 +72,13 @@ class _Plugin:
         self.options = wire.PluginOptions()
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
-        """Monotonic time. None means that the plugin is connected."""
+        """Monotonic time of the disconnection. None means that the plugin is connected."""
         self.has_ended = threading.Event()
         self.why_ended = ""
         self._connection: GrpcClient | None = None
         self.has_reported = threading.Event()
 
-    # Methods called in the deciding thread (interface of core/resources/devices/plugins.py)
+    # Methods for the deciding thread (interface of core/resources/devices/plugins.py)
 
     def describe_wait(self, pod_uid: str) -> str:
         is_free = self._questions.is_free((self, _Lane.DECISION), pod_uid)
@@ -119,11 +119,11 @@ class _Plugin:
         except ProtobufError as err:
             raise DevicePluginFailedError(str(err)) from err
 
-    # Methods called in the thread that follows the plugin
+    # Methods for the thread that follows the plugin
 
     @contextmanager
     def connect(self, until: float | None) -> Iterator[GrpcClient]:
-        """Connect, until `end` is called. Raises GrpcError."""
+        """Connect to the plugin, until `end` is called. Raises GrpcError, also when the time limit `until` has passed."""
         with GrpcClient(DEVICE_PLUGIN, self.path, until, MAX_MESSAGE_BYTES) as client:
             self._connection = client
             if self.is_over():
@@ -131,7 +131,7 @@ class _Plugin:
             yield client
 
     def report(self, devices: tuple[PoolDevice, ...]) -> bool:
-        """Replace the list of devices. Return whether that changes anything."""
+        """Replace the list of devices. Return whether it has changed."""
         with self._lock:
             is_new = not self.is_over() and (devices != self.devices or not self.has_reported.is_set())
             if is_new:
@@ -143,7 +143,7 @@ class _Plugin:
         return self.ended_at is not None
 
     def end(self, why: str) -> None:
-        """End the connection. Only the first reason is kept."""
+        """Disconnect the plugin. Later calls don't replace the reason."""
         with self._lock:
             if self.ended_at is None:
                 self.why_ended, self.ended_at = why, time.monotonic()
@@ -157,8 +157,9 @@ class _Plugin:
 
 
 class DevicePlugins:
-    """All device plugins. Their sockets are in the directory of the registration socket. `wake` is called when a list of devices has
-    changed.
+    """All device plugins.
+
+    Plugin sockets are in the directory of the registration socket. `wake` is called after a change of a list of devices.
     """
 
     def __init__(
@@ -167,13 +168,13 @@ class DevicePlugins:
         self._directory = path.parent
         self._wake = wake
         self.configured: Callable[[], frozenset[str]] = frozenset
-        """Returns the resources of configured devices, which no plugin may register."""
+        """Function that returns the resources of configured devices. No plugin may register these."""
         self._log = log
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
         """Plugins by resource."""
         self._followed: set[str] = set()
-        """Resources whose plugins a thread follows."""
+        """Resources whose plugins are followed by a thread."""
         self._is_closed = False
         self._questions = Questions(wake, clock)
         self.begin_turn = self._questions.begin_turn
@@ -200,12 +201,12 @@ class DevicePlugins:
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
     def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
-        """Have plugins that require it prepare the devices of a container before its start. None means success."""
+        """Have plugins prepare the devices of a container before its start, if they require that. None means success."""
         ids: dict[str, tuple[str, ...]] = {}
         for device in held:
             ids[device.resource] = (*ids.get(device.resource, ()), device.id)
         with self._lock:
-            # Devices are left out if they have no plugin, or if the plugin's options are unknown since a restart (as in kubelet).
+            # Devices are left out if they have no plugin, or if the plugin's options aren't known yet after a restart (as in kubelet).
             known = [plugin for resource in ids if (plugin := self._plugins.get(resource)) is not None]
         start = f"start with {ids}"
         try:
@@ -260,7 +261,7 @@ class DevicePlugins:
         return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
-        """Return the reason to refuse a registration, in kubelet's words where it has some. Empty means none."""
+        """Return the reason to refuse a registration, in kubelet's words if kubelet has the same check. Empty means that it is accepted."""
         if asked.version != wire.VERSION:
             return f'requested API version "{asked.version}" is not supported by kubelet. Supported version is "{wire.VERSION}"'
         if not is_extended_resource(asked.resource):
@@ -275,7 +276,10 @@ class DevicePlugins:
         return ""
 
     def _follow(self, resource: str) -> None:
-        """Follow the registered plugin of a resource, one after the other, until the last one has ended. Runs in a thread of its own."""
+        """Follow the registered plugins of a resource, one after the other, until the last one has disconnected.
+
+        Runs in a separate thread.
+        """
         followed = None
         while True:
             with self._lock:
@@ -287,7 +291,7 @@ class DevicePlugins:
             followed = plugin
 
     def _follow_plugin(self, plugin: _Plugin) -> None:
-        """Follow a plugin's list of devices until it ends."""
+        """Follow a plugin's list of devices until the plugin disconnects."""
         why = ""
         while not why:
             try:
@@ -323,7 +327,7 @@ class DevicePlugins:
                 used = time.thread_time()
 
     def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
-        """Return the plugin's options. Retry until the plugin listens."""
+        """Return the plugin's options. Retry until the plugin listens or `until` has passed."""
         while True:
             try:
                 with plugin.connect(until) as client:

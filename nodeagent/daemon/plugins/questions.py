@@ -1,6 +1,6 @@
-"""Questions to device plugins, asked in threads of their own. The deciding thread takes the answers that are there, and waits for none.
+"""Questions to device plugins, asked in separate threads. The deciding thread uses the answers received so far, and never waits.
 
-A decision without an answer is postponed. Once the answer is there, a turn makes the decision from the start, with the answers so far.
+A decision without an answer is postponed. Once the answer is received, a turn repeats the whole decision with all answers so far.
 """
 
 import threading
@@ -13,25 +13,28 @@ from nodeagent.core.model.device_pools import DevicePluginFailedError, DevicePlu
 T = TypeVar("T")
 
 KEPT_SECONDS = 600.0
-"""Time after which answers are dropped if the decision isn't repeated. kubelet creates a container again after at most 300 s."""
+"""Time after which answers are dropped if the decision isn't repeated. kubelet retries a container's creation after at most 300 s."""
 MOST_KEPT = 256
-"""Limit on the decisions that are still to be repeated. The answers for the oldest are dropped."""
+"""Limit on the decisions with saved answers. Beyond it, the answers for the oldest decision are dropped."""
 
 
 MOST_QUESTIONS = 512
-"""Limit on the questions of one decision. A plugin whose devices change all the time would get another question for each change."""
+"""Limit on the questions of one decision.
+
+Without it, a plugin whose devices change all the time would cause a new question for each change.
+"""
 
 
 class _Inquiry:
-    """Questions of one decision. The lock of `Questions` protects it."""
+    """Questions of one decision, protected by the lock of `Questions`."""
 
     def __init__(self) -> None:
         self.answers: dict[Hashable, object] = {}
-        """Answers and errors by question."""
+        """Answers and errors, by question."""
         self.used: set[Hashable] = set()
-        """Questions of the current turn that had an answer."""
+        """Questions of the current turn that have been answered."""
         self.missing: Hashable | None = None
-        """Question without an answer. None means that the last question had one."""
+        """Question without an answer. None means that the last question has been answered."""
         self.is_current = False
         """Whether the current turn has made the decision."""
         self.made_at = 0.0
@@ -40,19 +43,19 @@ class _Inquiry:
 
 
 class Questions:
-    """Questions by lane, one at a time in each. `wake` is called when a lane has got an answer, and is free again."""
+    """Questions by lane (a queue in which one question is asked at a time). `wake` is called when a lane has received an answer."""
 
     def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
         self._asking: dict[Hashable, str] = {}
-        """Asker of the current question of each lane."""
+        """Asker of the current question, by lane."""
         self._inquiries: dict[str, _Inquiry] = {}
         """Decisions by asker."""
 
     def begin_turn(self) -> None:
-        """Forget the decisions that the last turn has finished, and the answers that they no longer use."""
+        """Forget the decisions that the last turn has completed, and answers that decisions no longer use."""
         oldest = self._clock() - KEPT_SECONDS
         with self._lock:
             for asker, decision in tuple(self._inquiries.items()):
@@ -66,24 +69,24 @@ class Questions:
                 del self._inquiries[asker]
 
     def is_free(self, lane: Hashable, asker: str) -> bool:
-        """Whether the lane asks no question of another asker, or the asker's last question has its answer."""
+        """Return whether the lane has no pending question of another asker, or the asker's last question is answered."""
         with self._lock:
             decision = self._inquiries.get(asker)
             has_answer = decision is not None and decision.missing in decision.answers
             return has_answer or self._asking.get(lane, asker) == asker
 
     def find_answer(self, asker: str, lane: Hashable, asked: Hashable, ask: Callable[[], T]) -> T:
-        """Return the answer to a question. Without one, ask the question if the lane is free.
+        """Return the answer to a question. If there is no answer yet, ask the question if the lane is free.
 
         Args:
             asker: the decision, such as a pod's UID.
             lane: the lane of the question.
             asked: the question. A decision asks each question once.
-            ask: returns the answer or raises DevicePluginFailedError, in a thread of its own.
+            ask: function that returns the answer or raises DevicePluginFailedError, in a separate thread.
 
         Raises:
-            DevicePluginPostponedError: the answer is not there yet.
-            DevicePluginFailedError: there is no answer.
+            DevicePluginPostponedError: the plugin hasn't answered yet.
+            DevicePluginFailedError: the plugin failed to answer.
         """
         with self._lock:
             decision = self._inquiries.setdefault(asker, _Inquiry())
@@ -113,7 +116,7 @@ class Questions:
         except DevicePluginFailedError as err:
             answer = DevicePluginFailedError(
                 str(err)
-            )  # the traceback is dropped, because its frames refer to data that the plugin has sent
+            )  # drop the traceback, because its frames refer to data that the plugin has sent
         except Exception as err:  # noqa: BLE001 - whatever it is, the decision must not wait for ever
             answer = DevicePluginFailedError(f"asking it has failed: {type(err).__name__}: {err}")
         with self._lock:

@@ -1,4 +1,4 @@
-"""Cgroups of pinned systemd units: read from systemd and the kernel, and changed through systemd (D30)."""
+"""Cgroups of pinned systemd units: read from systemd and from cgroup files, and changed through systemd (D30)."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
@@ -23,12 +23,12 @@ from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
 _POLL_SECONDS = 0.005
 _Mismatch = tuple[str, str, str]
-"""File, its content, and the wanted content."""
+"""File name, current content, and wanted content."""
 _UNIT_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
 class Systemd(Protocol):
-    """Calls of systemd."""
+    """Interface to systemd."""
 
     def show(self, names: Collection[str], /) -> Mapping[str, UnitProperties]:
         """Return the properties of units. Raises UnitsError."""
@@ -40,7 +40,7 @@ class Systemd(Protocol):
 
 
 class Systemctl:
-    """Calls of systemd by the command `systemctl`."""
+    """Interface to systemd that runs the command `systemctl`."""
 
     def show(self, names: Collection[str]) -> Mapping[str, UnitProperties]:
         return units.show_units(names)
@@ -50,31 +50,31 @@ class Systemctl:
 
 
 class UnknownUnit(Struct, frozen=True):
-    """A pinned unit that can't get its CPUs now."""
+    """Pinned unit whose CPUs can't be set now."""
 
     path: str
     problem: str
 
 
 class UnitsRead(Struct, frozen=True):
-    """Result of the last read, besides the cgroups."""
+    """Result of the last read, except the cgroups."""
 
     unanswered: str = ""
-    """Reason why systemd has not answered. Its earlier answers stay in use."""
+    """Reason why systemd didn't answer. The previous answers are then used again."""
     unknown: tuple[UnknownUnit, ...] = ()
     down: frozenset[str] = frozenset()
-    """Paths of units that are inactive, have no processes, and aren't being started."""
+    """Paths of units that are inactive, have no processes, and aren't starting."""
 
 
 def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
-    """Return the paths of the units that pods pin."""
+    """Return the cgroup paths of the units that pods pin."""
     return frozenset(f"{pinned_pod_path(SYSTEMD, pod.uid)}/{unit}" for pod in pods for unit in pod.units)
 
 
 class UnitCgroups:
     """Reader and writer of unit cgroups, for the deciding thread or a command.
 
-    `recorded` returns the recorded settings of units from before the agent's changes. A change must reach the kernel within
+    `recorded` returns the original settings of units, from before the agent's first change. A change must be visible in the cgroup within
     `patience_seconds`.
     """
 
@@ -92,18 +92,18 @@ class UnitCgroups:
         self._systemd = systemd or Systemctl()
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
-        """Properties by unit, from systemd's last answer, with the settings written since."""
+        """Properties by unit, from systemd's last answer. Settings that were written since then are included."""
         self._timed_out: dict[str, tuple[_Mismatch, ...]] = {}
-        """By unit, the mismatch that lasted until the time limit. The same mismatch isn't waited for again."""
+        """Mismatches that remained at the time limit, by unit. The same mismatches aren't waited for again."""
         self.last_read = UnitsRead()
 
     @property
     def unit_cgroups(self) -> Mapping[str, str]:
-        """Cgroup below the cgroup root, by unit, as of the last read."""
+        """Return the cgroup of each unit, below the cgroup root, as of the last read."""
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
     def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
-        """Read the cgroups of units. With `rescan`, systemd is asked about every unit, otherwise only if a unit is new or may be starting.
+        """Read the cgroups of units. Without `rescan`, systemd is only asked if a unit is new or may be starting.
 
         Raises:
             CgroupError: a cgroup can't be read.
@@ -132,20 +132,20 @@ class UnitCgroups:
         return observed
 
     def _may_start(self, unit: str) -> bool:
-        """Return whether an inactive unit has a cgroup. systemd creates the cgroup before the unit's first process."""
+        """Return whether an inactive unit may be starting: it has a cgroup, which systemd creates before the unit's first process."""
         known = self._known[unit]
         return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
 
     def _observe(self, path: str, known: UnitProperties | None, cgroup: ObservedCgroup | None) -> ObservedCgroup:
         around = self._find_ancestor("" if known is None else known.cgroup)
         cpus = None if around is None else around.cpus_effective
-        if known is None:  # an unknown unit may run on all of these CPUs, and can't be changed
+        if known is None:  # an unknown unit may run on all of these CPUs, and its settings can't be changed
             return _observed_without_cgroup(path, cpus, is_populated=True)
         recorded = self._recorded().get(unit_at(path))
         if cgroup is not None and cgroup.is_populated:
             attributes = tuple(each for each in cgroup.attributes if each[0] in _UNIT_ATTRIBUTES and each[1])
             return replace(cgroup, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
-        # systemd applies the settings before the unit's first process starts. So they count instead of the values of an empty cgroup.
+        # systemd applies the settings before the unit's first process starts, so the settings count, not the values of an empty cgroup.
         settings = known.settings
         given = (
             (Attribute.CPUSET_CPUS, settings.allowed_cpus),
@@ -159,7 +159,7 @@ class UnitCgroups:
         )
 
     def _find_ancestor(self, cgroup: str) -> ObservedCgroup | None:
-        """Return the nearest existing ancestor of a cgroup."""
+        """Return the nearest existing cgroup above a cgroup."""
         ancestors = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
         return next((ancestor for ancestor in ancestors if ancestor is not None), None)
 
@@ -174,7 +174,7 @@ class UnitCgroups:
         """Carry out one change.
 
         Raises:
-            CgroupError: the change failed, or the kernel doesn't show its effect in time.
+            CgroupError: the change failed, or its effect wasn't visible in time.
         """
         unit = unit_at(change.path)
         if unit not in self._known:
@@ -193,10 +193,10 @@ class UnitCgroups:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
     def _restrict(self, unit: str, wanted: UnitSettings) -> None:
-        """Set a unit's properties and wait for their effect.
+        """Set a unit's properties, and wait until the cgroup has these values.
 
-        Nothing is set while the parent cgroup has none of the wanted CPUs or nodes. The kernel would use all of the parent's instead,
-        which may be allocated to others.
+        Nothing is set while the parent cgroup has none of the wanted CPUs or nodes. The kernel would then grant the unit all CPUs or nodes
+        of the parent, which may be allocated to others.
         """
         hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
         cgroup = self._known[unit].cgroup
@@ -205,7 +205,7 @@ class UnitCgroups:
         self._wait(unit, lambda: _files_without_effect(wanted, self._look_if_populated(cgroup)), hint)
 
     def _wait(self, unit: str, mismatches: Callable[[], Iterable[_Mismatch]], hint: str) -> None:
-        """Wait until nothing differs. systemd may answer before it writes the files, and reports no end."""
+        """Wait until there is no mismatch. systemd may answer before it writes the files, and sends no notification afterwards."""
         until, last = time.monotonic() + self.patience_seconds, self._timed_out.get(unit)
         while found := tuple(mismatches()):
             if found == last or time.monotonic() > until:
@@ -229,7 +229,7 @@ class UnitCgroups:
         """Restore the earlier properties of a unit.
 
         systemd doesn't widen a running unit when a property is cleared (#43846). An originally empty property is therefore first set to
-        everything, and cleared once the cgroup shows it.
+        everything, and cleared once the cgroup has this value.
         """
         now = self._known[unit].settings
         cpus = before.allowed_cpus if before.allowed_cpus != now.allowed_cpus else None
@@ -250,7 +250,7 @@ class UnitCgroups:
 
 
 def _find_problem(unit: str, known: UnitProperties) -> str:
-    """Return why a unit can't get its CPUs. Empty means that it can."""
+    """Return the reason why a unit's CPUs can't be set. Empty means that they can be set."""
     if known.load_state != LOADED:
         return f"unit {unit} is {known.load_state}: it gets its CPUs once systemd knows it (`systemctl status {unit}`)"
     if known.id != unit:
@@ -272,7 +272,7 @@ def _observed_without_cgroup(path: str, cpus: CpuSet | None, *, is_populated: bo
 
 
 def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Return the parent's files that have none of the wanted CPUs or nodes."""
+    """Yield each cpuset file of the parent that contains none of the wanted CPUs or nodes."""
     if parent is None:
         return
     cpus, nodes = parent.cpus_effective, parent.mems_effective
@@ -283,7 +283,10 @@ def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | Non
 
 
 def _files_not_restored(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Return the cpuset files that differ from the properties. Effective values may be smaller, as before the agent's changes."""
+    """Yield the cpuset files that differ from the properties.
+
+    Effective values may be smaller than the properties, as before the agent's changes.
+    """
     for attribute, value in (
         (Attribute.CPUSET_CPUS, wanted.allowed_cpus),
         (Attribute.CPUSET_MEMS, wanted.allowed_memory_nodes),
@@ -294,7 +297,7 @@ def _files_not_restored(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> 
 
 
 def _files_without_effect(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Return the files whose effective values differ from the properties."""
+    """Yield the cpuset files whose effective values differ from the properties."""
     if cgroup is None:
         return
     if wanted.allowed_cpus and cgroup.cpus_effective != wanted.allowed_cpus:

@@ -1,7 +1,7 @@
 """Device rules of pinned systemd units: add DeviceAllow= rules for allocated devices. Imported once a unit has devices.
 
-An unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already. The first rule would forbid all others, so
-the agent adds none. Added rules are recorded in the runtime directory, so that only these are removed later.
+An unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already. A first rule would forbid all other devices,
+so the agent adds none. It records added rules in the runtime directory, so that only these are removed later.
 """
 
 import json
@@ -30,28 +30,28 @@ _FILE = "allowed"
 
 
 def unit_device_directory(config: Config) -> str:
-    """Return the directory of the records of added rules. Each is in `UNIT/allowed`."""
+    """Return the directory with the records of added rules. Each record is a file `UNIT/allowed`."""
     return f"{config.runtime_directory}/{UNIT_DEVICES}"
 
 
 class RuleKeeper(Protocol):
-    """Calls of systemd for device rules."""
+    """Interface to systemd for device rules."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
-        """Return a unit's device rules, within the time limit. Raises UnitsError."""
+        """Return a unit's device rules. Raises UnitsError, also when the time limit `until` has passed."""
         ...
 
     def set(self, unit: str, rules: Rules, until: float, /) -> None:
-        """Replace a unit's device rules. Raises UnitsError."""
+        """Replace a unit's device rules. Raises UnitsError, also when the time limit `until` has passed."""
         ...
 
     def keeps(self, unit: str, /) -> bool:
-        """Return whether rules of an unloaded unit apply again once the unit is loaded."""
+        """Return whether an unloaded unit gets its rules again when systemd loads it."""
         ...
 
 
 class SystemctlRules:
-    """Calls of systemd by the command `systemctl`."""
+    """Interface to systemd that runs the command `systemctl`."""
 
     def show(self, unit: str, until: float) -> DeviceRules:
         return units.show_device_rules(unit, until=until)
@@ -64,7 +64,7 @@ class SystemctlRules:
 
 
 class UnitDevices:
-    """Device rules of pinned units, used by the deciding thread. `files` returns the device files of a PCI function."""
+    """Manager of the device rules of pinned units, used by the deciding thread. `files` returns the device files of a PCI function."""
 
     def __init__(
         self,
@@ -76,18 +76,19 @@ class UnitDevices:
         self._systemd = systemd or SystemctlRules()
         self._files = files
         self._added: dict[str, Rules] | None = None
-        """Added rules, by unit. None means that the records were not read yet."""
+        """Added rules, by unit. None means that the records have not been read yet."""
         self._applied: dict[str, tuple[str, ...]] = {}
-        """Addresses of the devices that a unit may use, by unit, as last seen."""
+        """PCI addresses of the devices that each unit may use, as of the last check."""
         self._numbered: dict[str, frozenset[DeviceFile]] = {}
-        """Device files at the time of the last change, by unit. systemd resolves device numbers only then."""
+        """Device files at the last change of each unit's rules. systemd resolves device numbers only at a change."""
         self.overdue: Mapping[str, str] = {}
-        """Device files that systemd could not take from a unit without devices, each with the unit."""
+        """Device files that could not be taken from a unit without allocated devices, each with the unit."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
         """Add rules for the devices of each unit, and remove the added rules of other units. Return the problems.
 
-        `rescan` compares with systemd's rules again. Units in `unclear`, which a pod with an unreadable manifest may pin, keep their rules.
+        With `rescan`, systemd's current rules are compared again. Units in `unclear` keep their rules, because a pod with an unreadable
+        manifest may pin them.
         """
         if self._added is None:
             try:
@@ -115,7 +116,7 @@ class UnitDevices:
         assert self._added is not None
         there, added = self._systemd.show(unit, until), self._added.get(unit, ())
         if there.load_state != LOADED and (there.load_state != NOT_FOUND or self._systemd.keeps(unit)):
-            self._applied[unit] = devices  # systemd applies the added rules again when the unit is loaded
+            self._applied[unit] = devices  # systemd applies the added rules again when it loads the unit
             return
         own = tuple(rule for rule in there.allowed if rule not in added)
         wanted: Rules = ()
@@ -140,9 +141,10 @@ class UnitDevices:
     def _find_files(
         self, unit: str, devices: tuple[str, ...]
     ) -> tuple[frozenset[DeviceFile], SysfsError | UnitsError | None]:
-        """Return the device files for a unit's rules, and the first reason to leave out a device file.
+        """Return the device files for a unit's rules, and the first reason why a device file was left out.
 
-        Left out are files of removed devices, whose names and numbers may belong to other devices now, and files in use by another unit.
+        Files of removed devices are left out, because other devices may now have their names and numbers. Files in use by another unit are
+        left out, too.
         """
         found = set[DeviceFile]()
         left_out: SysfsError | UnitsError | None = None
@@ -162,7 +164,7 @@ class UnitDevices:
         return frozenset(found), left_out
 
     def _record(self, unit: str, rules: Rules) -> None:
-        """Record a unit's added rules. Called before they are added, and after they are removed."""
+        """Record the added rules of a unit. Call this before rules are added, and after rules are removed."""
         assert self._added is not None
         if rules == self._added.get(unit, ()):
             return
@@ -174,7 +176,10 @@ class UnitDevices:
             del self._added[unit]
 
     def _read_records(self) -> dict[str, Rules]:
-        """Read the recorded rules of each unit. Unreadable records are skipped: without a record, no rule is removed from the unit."""
+        """Read the recorded rules of each unit.
+
+        Unreadable records are skipped. Without a record, the agent removes no rule from the unit.
+        """
         found = {}
         for name, content in self._records.read().items():
             unit, _, file = name.partition("/")
@@ -185,9 +190,9 @@ class UnitDevices:
 
 
 def _devices_by_unit(state: NodeState) -> Mapping[str, tuple[str, ...]]:
-    """Return the addresses of each unit's devices, without devices of device plugins.
+    """Return the PCI addresses of each unit's devices, without devices of device plugins.
 
-    A unit of an ending pod has no devices any more. They may be allocated to another pod in the same turn.
+    A unit of an ending pod is left out, because its devices may be allocated to another pod in the same turn.
     """
     found = {}
     for entry in state.entries:

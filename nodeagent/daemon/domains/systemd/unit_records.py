@@ -1,6 +1,6 @@
-"""Original settings of pinned systemd units, recorded in the runtime directory. A boot removes both the records and the changed settings.
+"""Original settings of pinned systemd units, recorded in the runtime directory. A boot removes both the records and the agent's settings.
 
-The state has the settings, too. If the state is lost, only the records tell them from the agent's changes (D30).
+The state also contains the original settings. If the state is lost, only the records distinguish them from the agent's settings (D30).
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from nodeagent.formats.kernel.unit_properties import format_unit_record, parse_u
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
-"""Directory of the added device rules, next to the records. It exists once a unit has had devices."""
+"""Directory of the added device rules, next to the records. It exists once a unit has had allocated devices."""
 
 
 class UnitRecords:
-    """Records of units, in one file per unit."""
+    """Records of original settings, one file per unit."""
 
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(f"{config.runtime_directory}/units")
         self._known: dict[str, UnitSettings] | None = None
-        """Recorded settings by unit. None means that the records were not read yet."""
+        """Recorded settings by unit. None means that the records have not been read yet."""
 
     def look(self) -> Mapping[str, UnitSettings]:
-        """Return the recorded settings by unit, without unreadable records."""
+        """Return the recorded settings by unit. Unreadable records are left out."""
         if self._known is None:
             try:
                 self._known = self._read()
@@ -45,10 +45,7 @@ class UnitRecords:
     def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Problem, ...]:
         """Record the settings of these units, and remove all other records.
 
-        Nothing is written if the records can't be read.
-
-        Returns:
-            Problems.
+        Nothing is written if the records can't be read. Return the problems.
         """
         if self._known is None:
             try:

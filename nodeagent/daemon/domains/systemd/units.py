@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SystemdDomain(PassiveDomain):
-    """systemd's domain, used by the deciding thread. Without `systemd`, the command `systemctl` is used."""
+    """systemd's domain, used by the deciding thread. If `systemd` is missing, the command `systemctl` is used."""
 
     name = SYSTEMD
 
@@ -37,18 +37,18 @@ class SystemdDomain(PassiveDomain):
         self._records = UnitRecords(config)
         self._cgroups = UnitCgroups(tree, systemd, recorded=self._records.look)
         self._devices: UnitDevices | None = None
-        """Device rules of units. None means that no unit has had devices yet."""
+        """Device rules of units. None means that no unit has had allocated devices yet."""
         self._left: frozenset[str] = frozenset()
-        """Paths of units to restore that no pod pins any more."""
+        """Paths of units whose settings must be restored because no pod pins them any more."""
         self._unclear: frozenset[str] = frozenset()
-        """Paths of units that a pod with an unreadable manifest may pin."""
+        """Paths of units that pods with unreadable manifests may pin."""
         self._unclear_cpus: Mapping[str, CpuSet] = {}
-        """CPUs of these units, by name."""
+        """CPUs of the units in `_unclear`, by unit name."""
         self._rescan = False
         self._entries: tuple[PodEntry, ...] = ()
         self._sources: tuple[PodSource, ...] = ()
         self._paths: frozenset[str] = frozenset()
-        """Paths of the units that these entries and sources pin."""
+        """Paths of the pinned units, as computed for the last pod entries and sources."""
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - manifests pin units
         self._rescan = rescan
@@ -59,7 +59,7 @@ class SystemdDomain(PassiveDomain):
             self._entries, self._sources = look.state.entries, look.sources
             self._paths = unit_paths((*look.state.pods_of_units(), *_pods_in(look.sources)))
         units = self._units_without_pod(look)
-        # While a manifest can't be read, it may contain a pod that pins these units.
+        # While a manifest can't be read, it might define a pod that pins these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()
@@ -79,7 +79,7 @@ class SystemdDomain(PassiveDomain):
         )
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of units before the agent changes them. Remove the records once the settings are restored."""
+        """Record the original settings of units before the agent changes them. Remove a record once its unit is restored."""
         wanted = {
             container.unit: status.unit_before
             for entry in state.entries
@@ -132,7 +132,10 @@ class SystemdDomain(PassiveDomain):
         return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
-        """Return the units with a record that no pod pins or will pin. The state was lost, and their manifests are gone or refused."""
+        """Return the recorded units that no pod pins or will pin.
+
+        The state was lost, and the manifests of their pods are gone or refused.
+        """
         if not (recorded := self._records.look().keys()):
             return ()
         known = {entry.pod.uid for entry in look.state.entries}
@@ -142,7 +145,7 @@ class SystemdDomain(PassiveDomain):
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> list[Pod]:
-    """Return the pods of these sources that pin units."""
+    """Return the pods in these sources that pin units."""
     return [
         manifest.pod for manifest in list_manifests(sources) if manifest.pod.units and manifest.origin.domain == OWN
     ]
