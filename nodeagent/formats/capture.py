@@ -107,7 +107,18 @@ def capture_document(capture: Capture) -> Document:
             "counts": dict(observed.process_counts),
             "strays": dict(observed.strays),
         },
-        "hostProcesses": None if observed.host is None else _format_host(observed.host),
+        "hostProcesses": None
+        if observed.host is None
+        else {
+            "processes": [{"pid": p.pid, "name": p.name, "cpus": str(p.cpus)} for p in observed.host.processes],
+            "kernelThreads": observed.host.kernel_threads,
+            "kernelThreadCPUs": str(observed.host.kernel_thread_cpus),
+            "hidden": observed.host.hidden,
+            "interrupts": [
+                {"number": i.number, "name": i.name, "cpus": str(i.cpus), "bound": i.is_bound}
+                for i in observed.host.interrupts
+            ],
+        },
     }
 
 
@@ -163,18 +174,6 @@ def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
         is_empty = isinstance(value, CpuSet | NumaSet) and not value
         files[attribute.value] = "" if is_empty else format_value(value)
     return files
-
-
-def _format_host(host: HostProcesses) -> Document:
-    return {
-        "processes": [{"pid": p.pid, "name": p.name, "cpus": str(p.cpus)} for p in host.processes],
-        "kernelThreads": host.kernel_threads,
-        "kernelThreadCPUs": str(host.kernel_thread_cpus),
-        "hidden": host.hidden,
-        "interrupts": [
-            {"number": i.number, "name": i.name, "cpus": str(i.cpus), "bound": i.is_bound} for i in host.interrupts
-        ],
-    }
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:

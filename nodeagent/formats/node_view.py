@@ -201,7 +201,12 @@ class ViewReader:
             for name in ("config", "manifestDirectory", "reservedCPUs", "topology", "decidedOn")
         ]
         if self._node is None or self._node[0] != node_parts:
-            self._node = node_parts, _decode_node(document)
+            config = config_from_document(document.field("config"))
+            manifests = document.read_optional("manifestDirectory", JsonValue.text, config.static_pod_path)
+            topology = _decode_topology(document.field("topology"))
+            decided_on = document.read_optional("decidedOn", _decode_topology, topology)
+            config = replace(config, static_pod_path=manifests)
+            self._node = node_parts, read_node_of(config, topology, decided_on, document.field("reservedCPUs").cpus())
         saved = self._state[1]
         units = document.read_optional("unitCgroups", lambda found: found.by_name(JsonValue.text), ())
         return NodeView(
@@ -260,15 +265,6 @@ def _decode_reservation(document: JsonValue) -> "ReservedRoom":
         until_ms=document.field("untilMs").whole(),
         jobs=document.field("jobs").each(JsonValue.text),
     )
-
-
-def _decode_node(document: JsonValue) -> ReadNode:
-    config = config_from_document(document.field("config"))
-    manifests = document.read_optional("manifestDirectory", JsonValue.text, config.static_pod_path)
-    topology = _decode_topology(document.field("topology"))
-    decided_on = document.read_optional("decidedOn", _decode_topology, topology)
-    config = replace(config, static_pod_path=manifests)
-    return read_node_of(config, topology, decided_on, document.field("reservedCPUs").cpus())
 
 
 def _decode_topology(document: JsonValue) -> Topology:

@@ -86,7 +86,10 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
         sys.stdout.write(fit_lines(note, find_terminal_width()))
     if options.output != "text":
         sys.stdout.write(format_document(document | {"pods": pods}, options.output))
-    return _find_exit_status(options, pods)
+    if any(pod["decision"] == "refused" and (pod["decided"] or not options.force) for pod in pods):
+        return EXIT_REFUSED
+    is_late = options.wait and any(not pod["decided"] and not _leaves_running_pod(pod) for pod in pods)
+    return EXIT_ERROR if is_late else 0
 
 
 def _try_changes(
@@ -182,13 +185,6 @@ def _has_effect(entry: PodEntry | None) -> bool:
         return False
     launched = [status for container, status in entry.pairs() if container.is_launched]
     return not (entry.is_active and launched) or any(status.attempt for status in launched)
-
-
-def _find_exit_status(options: argparse.Namespace, pods: list[Document]) -> int:
-    if any(pod["decision"] == "refused" and (pod["decided"] or not options.force) for pod in pods):
-        return EXIT_REFUSED
-    is_late = options.wait and any(not pod["decided"] and not _leaves_running_pod(pod) for pod in pods)
-    return EXIT_ERROR if is_late else 0
 
 
 def _leaves_running_pod(pod: Document) -> bool:

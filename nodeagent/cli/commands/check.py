@@ -7,7 +7,6 @@ import shlex
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -30,10 +29,6 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
 from nodeagent.views.check.node_check import describe_checks, is_fit, render_node_check, run_checks
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts, Purpose
-
-if TYPE_CHECKING:
-    from nodeagent.core.model.devices import PlacedDevices
-
 
 _RECORD = "run/nodeagent-check.json"
 """Record of the former values, below the root. The directory is empty after a boot, as the settings are the kernel's again."""
@@ -178,31 +173,24 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
     file = options.config or "the configuration"
     facts = NodeFacts(topology, settings, node.config, node.rules, config_file=file, purpose=purpose)
     if node.config.placement.devices:
-        facts = replace(facts, devices=_find_devices(options, topology))
-    return facts if not node.config.nri_socket or options.machine is not None else _add_runtime(facts, options)
+        from nodeagent.cli.support.node.devices import read_selected_devices
+        from nodeagent.core.model.devices import PlacedDevices
 
-
-def _find_devices(options: argparse.Namespace, topology: Topology) -> "PlacedDevices":
-    from nodeagent.cli.support.node.devices import read_selected_devices
-    from nodeagent.core.model.devices import PlacedDevices
-
-    try:
-        return PlacedDevices.of(read_selected_devices(options), topology)
-    except NodeAgentError as err:
-        return PlacedDevices(problem=err.message)
-
-
-def _add_runtime(facts: NodeFacts, options: argparse.Namespace) -> NodeFacts:
+        try:
+            devices = PlacedDevices.of(read_selected_devices(options), topology)
+        except NodeAgentError as err:
+            devices = PlacedDevices(problem=err.message)
+        facts = replace(facts, devices=devices)
+    if not node.config.nri_socket or options.machine is not None:
+        return facts
     from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem
     from nodeagent.daemon.domains.runtime.runtime_facts import runtime_facts
 
-    assert facts.config is not None
     root = Path(options.root or "/")
-    config = facts.config
-    found = runtime_facts(
-        config.nri_socket, root, pods_socket=config.kubelet_pods_socket, is_elsewhere=is_elsewhere(options)
+    runtime = runtime_facts(
+        node.config.nri_socket, root, pods_socket=node.config.kubelet_pods_socket, is_elsewhere=is_elsewhere(options)
     )
-    return replace(facts, runtime=found, kubelet_problem=kubelet_problem(root) or "")
+    return replace(facts, runtime=runtime, kubelet_problem=kubelet_problem(root) or "")
 
 
 def _format_start_command(options: argparse.Namespace) -> str:

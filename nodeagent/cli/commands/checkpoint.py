@@ -85,7 +85,11 @@ def run(options: argparse.Namespace) -> int:
     """
     checkpoint = _read_file(options.file)
     if options.action == "convert":
-        return _convert(checkpoint, options)
+        containers = {} if options.containers is None else _read_containers(options.containers)
+        with _prefix_errors(options.file):
+            content = convert_checkpoint(checkpoint, options.to, containers, lossy=options.lossy)
+        write_out(options.out, content, replaces=False)
+        return 0
     if options.action == "verify":
         return _verify(checkpoint, options)
     _print(checkpoint_document(checkpoint), options, render_checkpoint(checkpoint))
@@ -136,14 +140,6 @@ def _read_content(path: str) -> bytes:
             f"{path}: there is no such file", hint=f"see `ls -l {shlex.quote(str(Path(path).parent))}`"
         )
     return content
-
-
-def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
-    containers = {} if options.containers is None else _read_containers(options.containers)
-    with _prefix_errors(options.file):
-        content = convert_checkpoint(checkpoint, options.to, containers, lossy=options.lossy)
-    write_out(options.out, content, replaces=False)
-    return 0
 
 
 def _read_containers(path: str) -> Containers:

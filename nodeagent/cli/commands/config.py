@@ -246,7 +246,13 @@ def _find_candidate(options: argparse.Namespace) -> _Candidate:
     """Return the named configuration, or else the configuration of the selected node."""
     given = options.file or options.config
     if given is None and options.machine is not None:
-        return _read_captured(options.machine)
+        capture = read_machine_file(options.machine)[1]
+        if capture is None or capture.agent is None:
+            raise SourceError(f"{options.machine} contains no configuration", hint="name one with --config FILE")
+        fields = config_fields(capture.agent.node.config, with_places=False)
+        again = f"nodeagent config show --machine {'-' if is_pipe(options.machine) else options.machine}"
+        hint = f"fix the configuration on the node; `{again}` prints the captured one"
+        return _Candidate(options.machine, config_text(fields).encode(), hint, is_text=False)
     path = given or find_own_config(options)
     content = read_config(
         path, absent_hint=_format_absent_hint(path) if given or not options.root else _NONE_COPIED_HINT
@@ -261,16 +267,6 @@ def _find_candidate(options: argparse.Namespace) -> _Candidate:
 
 _PIPED_HINT = "fix these lines of the input; examples/config.yaml is a good start (`nodeagent --help` says where it is)"
 _NONE_COPIED_HINT = "copy the file there from the node, or name another one: nodeagent config validate FILE --root DIR"
-
-
-def _read_captured(path: str) -> _Candidate:
-    capture = read_machine_file(path)[1]
-    if capture is None or capture.agent is None:
-        raise SourceError(f"{path} contains no configuration", hint="name one with --config FILE")
-    fields = config_fields(capture.agent.node.config, with_places=False)
-    again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
-    hint = f"fix the configuration on the node; `{again}` prints the captured one"
-    return _Candidate(path, config_text(fields).encode(), hint, is_text=False)
 
 
 def _render_validation(document: Any) -> str:

@@ -97,7 +97,14 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the state is unknown, there is no such pod, or the pods' cgroups can't be read.
     """
     if options.watch:
-        _check_watched(options)
+        if options.pod is not None or options.output != "text":
+            options.parser.error("--watch shows all pods as text: leave it out to name a POD or to use -o")
+        if options.no_fail:
+            options.parser.error("--watch ends with 0: leave out --no-fail")
+        if options.color != "auto":
+            options.parser.error("--watch has no colours: leave out --color")
+        if options.root is not None or options.machine is not None:
+            options.parser.error("--watch is only for this node, because a copy doesn't change: leave out --watch")
         from nodeagent.cli.commands.watch import watch
 
         return watch(options)
@@ -118,18 +125,6 @@ def run(options: argparse.Namespace) -> int:
     if document["verdict"] == NodeVerdict.HEALTHY:
         check_compared(document)
     return 0 if options.no_fail else VERDICT_STATUSES[document["verdict"]]
-
-
-def _check_watched(options: argparse.Namespace) -> None:
-    """Refuse options that don't apply with `--watch`."""
-    if options.pod is not None or options.output != "text":
-        options.parser.error("--watch shows all pods as text: leave it out to name a POD or to use -o")
-    if options.no_fail:
-        options.parser.error("--watch ends with 0: leave out --no-fail")
-    if options.color != "auto":
-        options.parser.error("--watch has no colours: leave out --color")
-    if options.root is not None or options.machine is not None:
-        options.parser.error("--watch is only for this node, because a copy doesn't change: leave out --watch")
 
 
 def check_compared(document: Document) -> None:

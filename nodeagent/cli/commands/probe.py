@@ -111,7 +111,17 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the memory or the latency can't be determined.
     """
-    _check_arguments(options)
+    refuse: Callable[[str], object] = options.parser.error
+    if options.cpus is not None and (options.pod is not None or options.latency):
+        refuse("--cpus names the CPUs: leave out the pod and --latency")
+    if options.pod is None and (options.container is not None or options.latency):
+        refuse("--container and --latency need a pod: name it, too")
+    if options.force and not options.latency:
+        refuse("--force needs a pod and --latency")
+    if options.cpus is None and not options.latency and (options.seconds or options.compare is not None):
+        refuse("--seconds and --compare need --latency, or --cpus LIST")
+    if options.seconds is not None and options.seconds > _MOST_SECONDS:
+        refuse(f"--seconds can be at most {_MOST_SECONDS}")
     before = None if options.compare is None else read_earlier(options.compare)
     latency = None
     if options.cpus is not None or options.latency:
@@ -147,20 +157,6 @@ def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
             hint="is the memory controller enabled? see memory.numa_stat in the container's cgroup, and `nodeagent inspect`",
         )
     return 0
-
-
-def _check_arguments(options: argparse.Namespace) -> None:
-    refuse: Callable[[str], object] = options.parser.error
-    if options.cpus is not None and (options.pod is not None or options.latency):
-        refuse("--cpus names the CPUs: leave out the pod and --latency")
-    if options.pod is None and (options.container is not None or options.latency):
-        refuse("--container and --latency need a pod: name it, too")
-    if options.force and not options.latency:
-        refuse("--force needs a pod and --latency")
-    if options.cpus is None and not options.latency and (options.seconds or options.compare is not None):
-        refuse("--seconds and --compare need --latency, or --cpus LIST")
-    if options.seconds is not None and options.seconds > _MOST_SECONDS:
-        refuse(f"--seconds can be at most {_MOST_SECONDS}")
 
 
 def read_earlier(path: NamedFile) -> Latency:
@@ -235,7 +231,14 @@ def _measure_in_pod(options: argparse.Namespace) -> Latency:
     entry = find_pod(view.state, options.pod)
     container = find_measured_container(view, entry, options.container)
     cpus = find_expected_cpus(view, entry, container)
-    processes = _count_processes(view, entry, cpus)
+    tree = CgroupTree(view.cgroup_root or "")
+    sharing = {
+        cgroup
+        for claim in find_exclusive_owners(view, frozenset({entry.pod.uid}))
+        if not claim.cpus.isdisjoint(cpus)
+        for cgroup in claim.cgroups
+    }
+    processes = len({pid for cgroup in sharing for pid in tree.processes.list_pids(cgroup)})
     if processes and not options.force:
         raise ProbeError(
             f"{format_count(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
@@ -275,18 +278,6 @@ def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -
             f"{pod} has several containers with exclusive CPUs: {', '.join(own)}", hint="name one with --container"
         )
     return own[0]
-
-
-def _count_processes(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
-    """Count the pod's processes that may run on these CPUs."""
-    tree = CgroupTree(view.cgroup_root or "")
-    sharing = {
-        cgroup
-        for claim in find_exclusive_owners(view, frozenset({entry.pod.uid}))
-        if not claim.cpus.isdisjoint(cpus)
-        for cgroup in claim.cgroups
-    }
-    return len({pid for cgroup in sharing for pid in tree.processes.list_pids(cgroup)})
 
 
 def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:

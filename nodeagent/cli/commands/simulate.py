@@ -87,7 +87,14 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--capacity needs pods with -f, and excludes --compare")
     if args.compare is not None and args.config is not None:
         args.parser.error("--compare names both configurations: leave out --config")
-    _check_scenario_options(args)
+    if args.file is None and args.bench is not None:
+        args.parser.error(f"--bench {args.bench} times scenarios, not pods: leave it out")
+    if args.file is not None and args.socket is not None:
+        args.parser.error(
+            f"--socket {args.socket} asks an agent about its pods, and scenarios start without pods: use --root / for this node's machine"
+        )
+    if args.file is not None and args.empty:
+        args.parser.error("--empty leaves out a node's pods, and scenarios start without pods: leave it out")
     if args.output == "svg" and (args.compare is not None or args.capacity or not about_pods):
         args.parser.error(
             "-o svg draws the end of one run: it needs pods with -f, and excludes --compare and --capacity"
@@ -102,15 +109,3 @@ def run(args: argparse.Namespace) -> int:
 
     simulate_scenarios(args)
     return 0
-
-
-def _check_scenario_options(args: argparse.Namespace) -> None:
-    """Refuse options without effect: scenarios start without pods, and pods with -f are decided once."""
-    if args.file is None and args.bench is not None:
-        args.parser.error(f"--bench {args.bench} times scenarios, not pods: leave it out")
-    if args.file is not None and args.socket is not None:
-        args.parser.error(
-            f"--socket {args.socket} asks an agent about its pods, and scenarios start without pods: use --root / for this node's machine"
-        )
-    if args.file is not None and args.empty:
-        args.parser.error("--empty leaves out a node's pods, and scenarios start without pods: leave it out")

@@ -51,7 +51,14 @@ def watch(options: argparse.Namespace) -> int:
             poll = watcher.look()
             if options.frames is None:
                 return _draw_until_quit(watcher, poll, interval)
-            return _print_frames(watcher, poll, options.frames, interval)
+            view = DisplaySettings(_PLAIN_WIDTH, is_utf8=_is_utf8())
+            for number in range(options.frames):
+                if number:
+                    print()
+                    time.sleep(interval)
+                    poll = watcher.try_again()
+                print("\n".join(render_frame(poll, view).lines), flush=True)
+            return 0
     except KeyboardInterrupt:
         return 0
 
@@ -75,7 +82,14 @@ class Watcher:
         counted = None if self._count is None else self._count.end()
         known = add_observation(self._known(self._read), host_processes=False)
         document = inspect_node(known)
-        sample = _read_sample(known)
+        paths = [entry.container_path(c.name) for entry in known.state.entries for c in entry.containers]
+        places = {path: known.cgroup_of(path) for path in paths}
+        texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, places)
+        sample = UsageSample(
+            time.monotonic_ns() // 1000,
+            times_by_cpu(read_cpu_times_us(), known.node.topology.online),
+            {path: parse_container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
+        )
         since = None if self._last is None else compute_rates(self._last.sample, sample)
         poll = Poll(document, known.node.topology, sample)
         if self._count is not None:
@@ -94,28 +108,6 @@ class Watcher:
             return self.look()
         except NodeAgentError as err:
             return replace(self._last, problem=f"{err.message} ({err.hint})")
-
-
-def _read_sample(known: NodeView) -> UsageSample:
-    paths = [entry.container_path(c.name) for entry in known.state.entries for c in entry.containers]
-    places = {path: known.cgroup_of(path) for path in paths}
-    texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, places)
-    return UsageSample(
-        time.monotonic_ns() // 1000,
-        times_by_cpu(read_cpu_times_us(), known.node.topology.online),
-        {path: parse_container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
-    )
-
-
-def _print_frames(watcher: Watcher, poll: Poll, frames: int, interval: float) -> int:
-    view = DisplaySettings(_PLAIN_WIDTH, is_utf8=_is_utf8())
-    for number in range(frames):
-        if number:
-            print()
-            time.sleep(interval)
-            poll = watcher.try_again()
-        print("\n".join(render_frame(poll, view).lines), flush=True)
-    return 0
 
 
 def _draw_until_quit(watcher: Watcher, poll: Poll, interval: float) -> int:

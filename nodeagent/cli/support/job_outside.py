@@ -50,7 +50,11 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
     uid, _, ends_at_ms = os.read(job, _MESSAGE_BYTES).decode().partition(" ")
     if uid and until_free:  # the answer is empty if there was no job
-        _wait_for_release(socket, uid)
+        try:
+            while not call(socket, "job-released", timeout_seconds=TURN_CALL_SECONDS, uid=uid)["isReleased"]:
+                pass
+        except NodeAgentError as err:
+            write_error(f"nodeagent: the job's CPUs may not be free yet: {err.message}\nhint: {err.hint}\n")
     # If the command succeeded, the time limit didn't end it: this process may have noticed the end late, or no agent was running.
     if status != 0 and 0 < int(ends_at_ms or 0) <= is_over_at_ms:
         write_error("nodeagent: the job's time was over, so the agent has ended it\n")
@@ -66,11 +70,3 @@ def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
         answer: the agent's answer.
     """
     os.write(to_outside, f"{answer['uid']} {answer.get('endsAtMs', 0)}".encode())
-
-
-def _wait_for_release(socket: str, uid: str) -> None:
-    try:
-        while not call(socket, "job-released", timeout_seconds=TURN_CALL_SECONDS, uid=uid)["isReleased"]:
-            pass
-    except NodeAgentError as err:
-        write_error(f"nodeagent: the job's CPUs may not be free yet: {err.message}\nhint: {err.hint}\n")

@@ -83,7 +83,13 @@ class ReportWriter:
             socket: the agent's socket for jobs.
         """
         facts = {name: answer[name] for name in _FACTS if name in answer}
-        self._send({**facts, "commandSha256": _hash_command(command), "socket": socket})
+        self._send(
+            {
+                **facts,
+                "commandSha256": hashlib.sha256(b"\0".join(map(os.fsencode, command))).hexdigest(),
+                "socket": socket,
+            }
+        )
         clean = runs = status = 0
         wanted = self._plan.clean or self._plan.repeats
         before = block_signals()
@@ -128,11 +134,6 @@ _FACTS = (
     "quiet",
     "runThresholds",
 )
-
-
-def _hash_command(command: Sequence[str]) -> str:
-    """Return the SHA-256 of a command's words, by which reports can be compared without their arguments."""
-    return hashlib.sha256(b"\0".join(map(os.fsencode, command))).hexdigest()
 
 
 def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:

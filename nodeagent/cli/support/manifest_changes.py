@@ -272,7 +272,14 @@ def plan_changes(
         old = _find_installed_file(file, held)
         taken = {change.path for change in changes}
         if old is not None and (old.path in taken or old.names - {found.pod.full_name for found in file.pods}):
-            raise _shared_file_error(file, old, given)
+            own = {found.pod.full_name for found in file.pods}
+            others = old.names - own
+            lost_pods = sorted(others & given) or sorted(others)
+            raise ManifestPlaceError(
+                f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(lost_pods)}, which {file.path} doesn't contain: "
+                "replacing it would end them",
+                hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
+            )
         if old is not None and old.content != file.content:
             _check_replaceable(old)
         path = _choose_path(file, place, taken) if old is None else old.path
@@ -370,17 +377,6 @@ def _check_replaceable(old: InstalledFile) -> None:
             f"{old.path} is a symbolic link, which would be replaced",
             hint=f"change its target {os.path.realpath(old.path)}, or first remove the link: `nodeagent delete {quoted}`",
         )
-
-
-def _shared_file_error(file: PodFile, old: InstalledFile, given: set[str]) -> ManifestPlaceError:
-    own = {found.pod.full_name for found in file.pods}
-    others = old.names - own
-    lost_pods = sorted(others & given) or sorted(others)
-    return ManifestPlaceError(
-        f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(lost_pods)}, which {file.path} doesn't contain: "
-        "replacing it would end them",
-        hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
-    )
 
 
 def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:

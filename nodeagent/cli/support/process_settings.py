@@ -18,20 +18,6 @@ def apply_process_settings(answer: Mapping[str, Any], settings: Mapping[str, Any
     """Apply settings by their names in a profile. Return the agent's answer with those applied, and those missing with reasons."""
     quiet = {"profile": "", "applied": {}, "missing": {}, **answer.get("quiet", {})}
     applied, missing = dict(quiet["applied"]), dict(quiet["missing"])
-    for label, value, apply in _list_changes(settings):
-        try:
-            if value.startswith(_OF_REAL_TIME) and not answer["exclusiveCPUs"]:
-                missing[label] = "the job has no CPUs of its own"
-            else:
-                apply()
-                applied[label] = value
-        except OSError as err:
-            missing[label] = err.strerror or str(err)
-    return {**answer, "quiet": {**quiet, "applied": applied, "missing": missing}}
-
-
-def _list_changes(settings: Mapping[str, Any]) -> list[tuple[str, str, Callable[[], None]]]:
-    """Return the name for people, the value and the function of each setting that changes something."""
     changes: list[tuple[str, str, Callable[[], None]]] = []
     if settings.get("aslr") is False:
         changes.append(("address space randomization", "off", stop_address_randomization))
@@ -41,4 +27,13 @@ def _list_changes(settings: Mapping[str, Any]) -> list[tuple[str, str, Callable[
         changes.append(("nice value", str(nice), partial(set_nice, nice)))
     if (scheduler := settings.get("scheduler")) is not None:
         changes.append(("scheduler", scheduler, partial(set_scheduler, scheduler)))
-    return changes
+    for label, value, apply in changes:
+        try:
+            if value.startswith(_OF_REAL_TIME) and not answer["exclusiveCPUs"]:
+                missing[label] = "the job has no CPUs of its own"
+            else:
+                apply()
+                applied[label] = value
+        except OSError as err:
+            missing[label] = err.strerror or str(err)
+    return {**answer, "quiet": {**quiet, "applied": applied, "missing": missing}}

@@ -156,8 +156,21 @@ def _decode_saved_state(document: JsonValue, known: Mapping[str, Pod]) -> SavedS
             )
 
             registry = registry_from_document(runtime)
+        promised = document.field("promises")
+        pods: PodMap[PodPromises] = PodMap()
+        for uid, pod in promised.field("pods").by_name(_decode_pod):
+            pods = pods.put(uid, pod)
+        unrecovered = promised.read_optional(
+            "lostPods",
+            lambda listed: listed.each(
+                lambda item: UnrecoveredPod(
+                    item.field("uid").text(), _decode_pod(item.field("held")), item.field("name").text()
+                )
+            ),
+            (),
+        )
         state = NodeState(
-            promises=_decode_promises(document.field("promises")),
+            promises=decode_books(promised, Promises(pods, unrecovered)),
             entries=document.field("entries").each(partial(_decode_entry, known=known)),
             generation=document.field("generation").whole(),
             runtime=registry,
@@ -184,22 +197,6 @@ def _encode_books(promises: Promises) -> Document:
             {"uid": lost.uid, "name": lost.name, "held": _encode_pod(lost.held)} for lost in promises.unrecovered
         ]
     return document
-
-
-def _decode_promises(document: JsonValue) -> Promises:
-    pods: PodMap[PodPromises] = PodMap()
-    for uid, pod in document.field("pods").by_name(_decode_pod):
-        pods = pods.put(uid, pod)
-    unrecovered = document.read_optional(
-        "lostPods",
-        lambda listed: listed.each(
-            lambda item: UnrecoveredPod(
-                item.field("uid").text(), _decode_pod(item.field("held")), item.field("name").text()
-            )
-        ),
-        (),
-    )
-    return decode_books(document, Promises(pods, unrecovered))
 
 
 def _encode_pod(pod: PodPromises) -> Document:

@@ -48,17 +48,15 @@ def parse_reservations(text: bytes) -> tuple[Reservation, ...] | None:
     try:
         document = parse_json(text)
         document.field("version").whole(_VERSION, _VERSION)
-        return document.field("reservations").each(_parse_reservation)
+        return document.field("reservations").each(
+            lambda one: make_reservation(
+                one.field("name").text(),
+                one.field("user").whole(),
+                one.field("uid").text(),
+                dict(one.field("amounts").by_name(JsonValue.text)),
+                one.field("fromMs").whole(),
+                one.field("untilMs").whole(),
+            )
+        )
     except (MisfitError, PodOptionError):
         return None
-
-
-def _parse_reservation(one: JsonValue) -> Reservation:
-    return make_reservation(
-        one.field("name").text(),
-        one.field("user").whole(),
-        one.field("uid").text(),
-        dict(one.field("amounts").by_name(JsonValue.text)),
-        one.field("fromMs").whole(),
-        one.field("untilMs").whole(),
-    )

@@ -50,8 +50,21 @@ def registry_from_document(document: JsonValue) -> Registry:
     rows = document.field("sandboxes").each(lambda item: item.row(3))
     return Registry(
         sandboxes=tuple(KnownSandbox(id_.text(), pod.text(), is_stopped.flag()) for id_, pod, is_stopped in rows),
-        entries=document.field("containers").each(_decode_entry),
-        refused=document.field("refused").each(_decode_refused),
+        entries=document.field("containers").each(
+            lambda item: KeyEntry(
+                _decode_key(item.field("key")),
+                item.field("made").each(_decode_made),
+                item.field("held").flag(),
+                item.read_optional("asked", _decode_asked, None),
+            )
+        ),
+        refused=document.field("refused").each(
+            lambda item: RefusedKey(
+                _decode_key(item.field("key")),
+                _decode_asked(item.field("asked")),
+                item.field("reason").text(),
+            )
+        ),
         pods=document.read_optional("pods", lambda pods: pods.each(_decode_pod), ()),
     )
 
@@ -121,15 +134,6 @@ def _format_entry(entry: KeyEntry) -> Document:
     return {"key": _format_key(entry.key), "made": made, "held": entry.is_held, "asked": asked}
 
 
-def _decode_entry(document: JsonValue) -> KeyEntry:
-    return KeyEntry(
-        _decode_key(document.field("key")),
-        document.field("made").each(_decode_made),
-        document.field("held").flag(),
-        document.read_optional("asked", _decode_asked, None),
-    )
-
-
 def _decode_made(document: JsonValue) -> MadeContainer:
     stages = {stage.name.lower(): stage for stage in Stage}
     return MadeContainer(
@@ -139,12 +143,6 @@ def _decode_made(document: JsonValue) -> MadeContainer:
         _decode_asked(document.field("asked")),
         document.field("placed").flag(),
         document.field("cgroup").text(),
-    )
-
-
-def _decode_refused(document: JsonValue) -> RefusedKey:
-    return RefusedKey(
-        _decode_key(document.field("key")), _decode_asked(document.field("asked")), document.field("reason").text()
     )
 
 

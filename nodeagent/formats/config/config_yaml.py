@@ -185,7 +185,9 @@ class _ConfigReader:
             pod_resources_socket=self._read_socket("podResourcesSocket") or default.pod_resources_socket,
             device_plugin_socket=self._read_socket("devicePluginSocket") or default.device_plugin_socket,
             nri_socket=self._read_socket("nriSocket") or default.nri_socket,
-            kubelet_pods_socket=self._read_kubelet_pods(default.kubelet_pods_socket),
+            kubelet_pods_socket=""
+            if self._fields.string("kubeletPodsSocket") == ""
+            else self._read_socket("kubeletPodsSocket") or default.kubelet_pods_socket,
             check_allocatable=self._read_flag("checkAllocatable", default.check_allocatable),
             retry_refused=fields.one_of("retryRefused", RETRY_REFUSED) or default.retry_refused,
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
@@ -323,17 +325,7 @@ class _ConfigReader:
             self._notes.append(
                 "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
             )
-        self._note_unmet_needs(placement)
-        given = dict(placement.feature_gates)
-        for gate, (field, unset) in _GATE_OF_POLICY.items():
-            policy = self._fields.string(field) or unset
-            if given.get(gate) is False and policy != unset:
-                reason = f"{gate} is off, and {field}: {policy} needs it: remove the gate, or write {field}: {unset}"
-                self._report("featureGates", reason)
-        return replace(placement, feature_gates=self._read_gates(given))
-
-    def _note_unmet_needs(self, placement: Placement) -> None:
-        """Note the preferences for NUMA nodes that have no effect, with what they need."""
+        # preferences for NUMA nodes that have no effect here
         managers = {
             "cpuManagerPolicy: static": placement.has_static_cpus,
             "memoryManagerPolicy: Static": placement.memory_manager_policy == "Static",
@@ -349,6 +341,13 @@ class _ConfigReader:
             unmet = [need for need, is_met in needs.items() if not is_met]
             if is_on and unmet:
                 self._notes.append(f"{name} has no effect here: it needs {', and '.join(unmet)}")
+        given = dict(placement.feature_gates)
+        for gate, (field, unset) in _GATE_OF_POLICY.items():
+            policy = self._fields.string(field) or unset
+            if given.get(gate) is False and policy != unset:
+                reason = f"{gate} is off, and {field}: {policy} needs it: remove the gate, or write {field}: {unset}"
+                self._report("featureGates", reason)
+        return replace(placement, feature_gates=self._read_gates(given))
 
     def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
         """Return the gates that affect the agent. Most of kubelet's gates don't."""
@@ -477,11 +476,6 @@ class _ConfigReader:
                 key, f"must be at most {MAX_UNIX_PATH_BYTES} bytes long, because it is a socket's address", path
             )
         return path
-
-    def _read_kubelet_pods(self, default: str) -> str:
-        return (
-            "" if self._fields.string("kubeletPodsSocket") == "" else self._read_socket("kubeletPodsSocket") or default
-        )
 
     def _read_manifest_directory(self, default: str) -> str:
         kubelets, own = self._read_path("staticPodPath"), self._read_path("manifestDirectory")

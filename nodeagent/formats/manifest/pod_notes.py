@@ -1,7 +1,7 @@
 """Probable mistakes in a valid manifest: fields without effect here, bytes without a unit."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirements
 from nodeagent.core.model.quantity import Quantity
@@ -44,7 +44,10 @@ def find_notes(
             for index, container in enumerate(containers)
         )
     for owner, name, resources in owners:
-        for key, why in _find_tiny_amount(owner, resources, text_at):
+        # if a request equals its limit, it may be a default, so only the limit is checked
+        limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
+        key, amount = ("requests", request) if limit is None else ("limits", limit)
+        if amount is not None and (why := explain_tiny_memory(amount, text_at((*owner, key, MEMORY)) or str(amount))):
             found.setdefault(why, []).append(f"{name}.{key}[{MEMORY}]")
     notes = []
     for why, paths in found.items():
@@ -64,13 +67,3 @@ def explain_tiny_memory(amount: Quantity, text: str) -> str | None:
 
 def _group_containers(pod: Pod) -> dict[str, tuple[Container, ...]]:
     return {"initContainers": tuple(pod.inits()), "containers": tuple(pod.apps())}
-
-
-def _find_tiny_amount(
-    path: Path, resources: ResourceRequirements, text_at: Callable[[Path], str | None]
-) -> Iterator[tuple[str, str]]:
-    # if a request equals its limit, it may be a default, so only the limit is checked
-    limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
-    key, amount = ("requests", request) if limit is None else ("limits", limit)
-    if amount is not None and (why := explain_tiny_memory(amount, text_at((*path, key, MEMORY)) or str(amount))):
-        yield key, why

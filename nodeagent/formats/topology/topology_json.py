@@ -92,35 +92,32 @@ def topology_from_document(document: object) -> Topology:
         TopologyDocumentError: the document is invalid. The error has the field, its value and the allowed values.
     """
     try:
-        return _decode_topology(JsonValue(document))
+        machine = JsonValue(document)
+        read_optional = machine.read_optional
+        topology = machine.field("topology")
+        _refuse_unknown(topology, frozenset({"cpus"}))
+        entries = topology.field("cpus").each(lambda entry: entry)
+        cpus = tuple(map(_decode_cpu, entries))
+        _require_unique((cpu.id for cpu in cpus), "topology.cpus")
+        nodes = read_optional("numa", lambda items: items.each(_decode_node), ())
+        _require_unique((node.id for node in nodes), "numa")
+        unlisted = sorted({cpu.numa for cpu in cpus} - {node.id for node in nodes})
+        return Topology.of(
+            cpus,
+            (*nodes, *(NumaNode(node, DEFAULT_NODE_MEMORY_BYTES) for node in unlisted)),
+            offline=read_optional("offline", JsonValue.cpus, None),
+            l3=_decode_l3_groups(machine, entries, cpus),
+            caches=read_optional("caches", lambda caches: caches.each(_decode_cache), ()),
+            socket_count=read_optional("sockets", _read_amount, None),
+            reported_cpu_count=read_optional("reportedCPUs", _read_amount, None),
+            skipped=read_optional("skipped", JsonValue.cpus, None),
+            isolated=read_optional("isolated", JsonValue.cpus, None),
+            nohz_full=read_optional("nohzFull", JsonValue.cpus, None),
+            memory_bytes=read_optional("memory", _read_amount, None),
+            hugepages=read_optional("hugepages", _decode_hugepages, None),
+        )
     except MisfitError as err:
         raise TopologyDocumentError(str(err)) from err
-
-
-def _decode_topology(document: JsonValue) -> Topology:
-    read_optional = document.read_optional
-    topology = document.field("topology")
-    _refuse_unknown(topology, frozenset({"cpus"}))
-    entries = topology.field("cpus").each(lambda entry: entry)
-    cpus = tuple(map(_decode_cpu, entries))
-    _require_unique((cpu.id for cpu in cpus), "topology.cpus")
-    nodes = read_optional("numa", lambda items: items.each(_decode_node), ())
-    _require_unique((node.id for node in nodes), "numa")
-    unlisted = sorted({cpu.numa for cpu in cpus} - {node.id for node in nodes})
-    return Topology.of(
-        cpus,
-        (*nodes, *(NumaNode(node, DEFAULT_NODE_MEMORY_BYTES) for node in unlisted)),
-        offline=read_optional("offline", JsonValue.cpus, None),
-        l3=_decode_l3_groups(document, entries, cpus),
-        caches=read_optional("caches", lambda caches: caches.each(_decode_cache), ()),
-        socket_count=read_optional("sockets", _read_amount, None),
-        reported_cpu_count=read_optional("reportedCPUs", _read_amount, None),
-        skipped=read_optional("skipped", JsonValue.cpus, None),
-        isolated=read_optional("isolated", JsonValue.cpus, None),
-        nohz_full=read_optional("nohzFull", JsonValue.cpus, None),
-        memory_bytes=read_optional("memory", _read_amount, None),
-        hugepages=read_optional("hugepages", _decode_hugepages, None),
-    )
 
 
 def _decode_cpu(entry: JsonValue) -> Cpu:

@@ -228,16 +228,15 @@ def _read_start(answer: JsonValue) -> RunStatus | StartFailed:
 
 
 def decode_list(packet: bytes) -> Page | Refused:
-    return _decode(packet, _read_page)
-
-
-def _read_page(answer: JsonValue) -> Page:
-    return Page(
-        statuses=answer.field("statuses").each(_read_status),
-        more=answer.field("more").flag(),
-        gone=answer.read_optional("gone", lambda gone: gone.each(JsonValue.text), ()),
-        token=answer.read_optional("token", JsonValue.text, ""),
-        is_whole=answer.read_optional("whole", JsonValue.flag, False),
+    return _decode(
+        packet,
+        lambda answer: Page(
+            statuses=answer.field("statuses").each(_read_status),
+            more=answer.field("more").flag(),
+            gone=answer.read_optional("gone", lambda gone: gone.each(JsonValue.text), ()),
+            token=answer.read_optional("token", JsonValue.text, ""),
+            is_whole=answer.read_optional("whole", JsonValue.flag, False),
+        ),
     )
 
 

@@ -98,27 +98,6 @@ def encode(message_type: MessageType, value: Mapping[str, Any]) -> bytes:
         ProtobufError: a name is unknown, or a value has the wrong type or is out of range.
     """
     out: _Out = []
-    _put_fields(message_type, out, value)
-    return b"".join(out)
-
-
-def decode(
-    message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES
-) -> Message:
-    """Decode a message with all its fields. Unknown fields are skipped.
-
-    Raises:
-        ProtobufError: the data is truncated, too large, nested too deeply or malformed.
-    """
-    if len(data) > max_bytes:
-        raise ProtobufError(f"{message_type.name}: {len(data)} bytes, more than {max_bytes}")
-    return _Reader(data, max_values).message(message_type, 0, len(data), {}, depth=0)
-
-
-# Functions that encode messages
-
-
-def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) -> None:
     present = 0
     for name, field in message_type.by_name.items():
         if name not in value:
@@ -138,6 +117,23 @@ def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) 
     if present != len(value):
         unknown = sorted(map(str, value.keys() - message_type.by_name.keys()))
         raise ProtobufError(f"{message_type.name}.{unknown[0]}: unknown field")
+    return b"".join(out)
+
+
+def decode(
+    message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES
+) -> Message:
+    """Decode a message with all its fields. Unknown fields are skipped.
+
+    Raises:
+        ProtobufError: the data is truncated, too large, nested too deeply or malformed.
+    """
+    if len(data) > max_bytes:
+        raise ProtobufError(f"{message_type.name}: {len(data)} bytes, more than {max_bytes}")
+    return _Reader(data, max_values).message(message_type, 0, len(data), {}, depth=0)
+
+
+# Functions that encode messages
 
 
 def _create_encoder(field: Field) -> _Put:

@@ -90,7 +90,10 @@ def _build_tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
     wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
     for box in sorted(wanted, key=lambda box: -len(box.cpus)):
         machine.insert(box)
-    styles = _find_styles(owner)
+    numbers = number_pods(owner)
+    fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
+    inks = {label: INK if label in {SHARED, FREE, NOT_OWNED} else PAPER for label in fills}
+    styles = {label: f"Background={fill};Text={inks[label]}" for label, fill in fills.items()}
     for cpu in topology.cpus:
         label = owner.get(cpu.id)
         infos = () if label is None else (("Owner", label), ("lstopoStyle", styles[label]))
@@ -127,13 +130,6 @@ def _find_dies(topology: Topology) -> Iterator[_Object]:
     for dies in members.values():
         if len(dies) > 1:
             yield from (_Object("Die", cpus, number) for number, cpus in dies.items())
-
-
-def _find_styles(owner: Mapping[int, str]) -> dict[str, str]:
-    numbers = number_pods(owner)
-    fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
-    inks = {label: INK if label in {SHARED, FREE, NOT_OWNED} else PAPER for label in fills}
-    return {label: f"Background={fill};Text={inks[label]}" for label, fill in fills.items()}
 
 
 class _XmlWriter:

@@ -2,8 +2,7 @@
 
 The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like the objects that exporters create from kubelet's PodResources. Shared
 containers don't count in any zone. A resource that no manager allocates by NUMA node is listed with the allocatable amount 0. If a zone
-lacked it,
-the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there, even without alignment.
+lacked the resource, the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there, even without alignment.
 """
 
 from typing import Any
@@ -33,40 +32,37 @@ def node_resource_topology(name: str, topology: Topology, rules: NodeRules, prom
         rules: the node's rules.
         promises: current allocations.
     """
-    return {
-        "apiVersion": API_VERSION,
-        "attributes": [{"name": key, "value": value} for key, value in _list_attributes(rules)],
-        "kind": KIND,
-        "metadata": {"name": name},
-        "topologyPolicies": [_format_deprecated_policy(rules)],
-        "zones": [_describe_zone(topology, node, rules, promises) for node in topology.numa],
-    }
-
-
-def _list_attributes(rules: NodeRules) -> list[tuple[str, str]]:
     placement = rules.placement
     max_nodes = dict(placement.topology_manager_policy_options).get(_MAX_NODES)
-    return [
+    attributes = [
         ("topologyManagerPolicy", placement.topology_manager_policy),
         ("topologyManagerScope", placement.topology_manager_scope),
         *([] if max_nodes is None else [("topologyManagerMaxNUMANodes", max_nodes)]),
     ]
-
-
-def _format_deprecated_policy(rules: NodeRules) -> str:
-    """Return policy and scope in one word, as older schedulers expect them."""
-    policy = _POLICY_WORDS.get(rules.placement.topology_manager_policy)
-    return "None" if policy is None else policy + _SCOPE_WORDS[rules.placement.topology_manager_scope]
+    policy = _POLICY_WORDS.get(placement.topology_manager_policy)
+    # older schedulers expect policy and scope in one word
+    both = "None" if policy is None else policy + _SCOPE_WORDS[placement.topology_manager_scope]
+    return {
+        "apiVersion": API_VERSION,
+        "attributes": [{"name": key, "value": value} for key, value in attributes],
+        "kind": KIND,
+        "metadata": {"name": name},
+        "topologyPolicies": [both],
+        "zones": [_describe_zone(topology, node, rules, promises) for node in topology.numa],
+    }
 
 
 def _describe_zone(topology: Topology, node: NumaNode, rules: NodeRules, promises: Promises) -> Document:
     costs = zip(topology.node_ids, node.distances or (), strict=False)
     distances = {"costs": [{"name": _format_zone_name(other), "value": distance} for other, distance in costs]}
+    cpus = topology.nodes.get(node.id, CpuSet())
+    allocatable = CpuSet(CpuMask(cpus.bits & rules.grantable))
+    free = free_cpus(promises, rules.grantable) & cpus
     return {
         "name": _format_zone_name(node.id),
         **(distances if node.distances is not None else {}),
         "resources": [
-            _describe_cpus(topology.nodes.get(node.id, CpuSet()), rules, promises),
+            _describe_resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free))),
             *_describe_memory(node, promises),
         ],
         "type": "Node",
@@ -75,12 +71,6 @@ def _describe_zone(topology: Topology, node: NumaNode, rules: NodeRules, promise
 
 def _format_zone_name(node: int) -> str:
     return f"node-{node}"
-
-
-def _describe_cpus(cpus: CpuSet, rules: NodeRules, promises: Promises) -> Document:
-    allocatable = CpuSet(CpuMask(cpus.bits & rules.grantable))
-    free = free_cpus(promises, rules.grantable) & cpus
-    return _describe_resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free)))
 
 
 def _describe_memory(node: NumaNode, promises: Promises) -> list[Document]:

@@ -12,7 +12,7 @@ from nodeagent.core.model.devices import Device, find_node_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.resources.claims.inventory import DRIVERS, ClaimableDevice, Value, claimable
+from nodeagent.core.resources.claims.inventory import DRIVERS, Value, claimable
 
 Document = dict[str, Any]
 API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
@@ -44,7 +44,15 @@ def resource_slices(
     placed = ((device, find_node_of(device, topology).node) for device in devices)
     pools: dict[str, list[Document]] = {driver: [] for driver in DRIVERS}
     for device in claimable(topology, reserved, placed, lists_nodes=has_lists):
-        document = _describe_device(device, has_lists=has_lists)
+        attributes = {
+            key: _describe_value(value)
+            for key, value in device.attributes
+            if not isinstance(value, tuple) or (has_lists and len(value) <= _MOST_LISTED)
+        }
+        document: Document = {"attributes": attributes}
+        if device.capacity:
+            document["capacity"] = {key: {"value": str(Quantity.of_bytes(size))} for key, size in device.capacity}
+        document["name"] = device.name
         if maps_cpus and device.cpu is not None:
             document["nodeAllocatableResources"] = {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
         pools[device.driver].append(document)
@@ -65,18 +73,6 @@ def _describe_pool(node: str, driver: str, devices: Sequence[Document]) -> Itera
                 "pool": {"generation": 1, "name": node, "resourceSliceCount": len(parts)},
             },
         }
-
-
-def _describe_device(device: ClaimableDevice, *, has_lists: bool) -> Document:
-    attributes = {
-        key: _describe_value(value)
-        for key, value in device.attributes
-        if not isinstance(value, tuple) or (has_lists and len(value) <= _MOST_LISTED)
-    }
-    document: Document = {"attributes": attributes}
-    if device.capacity:
-        document["capacity"] = {key: {"value": str(Quantity.of_bytes(size))} for key, size in device.capacity}
-    return {**document, "name": device.name}
 
 
 def _describe_value(value: Value) -> Document:

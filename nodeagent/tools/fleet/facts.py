@@ -49,8 +49,11 @@ def find_facts(node: FleetNode) -> Iterator[Fact]:
         yield Fact(SERVICE, "nodeagent", node.capture.nodeagent)
         agent = _NONE if node.view is None else "runs" if node.view.is_live else "does not run"
         yield Fact(SERVICE, "the agent", agent)
-        for name, value in _find_service_facts(node.capture.settings):
-            yield Fact(SERVICE, name, value)
+        files = node.capture.settings.sample.files
+        for name in SERVICES:
+            events = files.get(f"{CGROUPS}/system.slice/{name}.service/cgroup.events", "")
+            yield Fact(SERVICE, name, "runs" if "populated 1" in events else _NONE)
+        yield Fact(SERVICE, "kubelet's CPU state", "there" if KUBELET_STATE in files else _NONE)
     if node.view is not None:
         yield Fact(CONFIGURATION, "reserved CPUs", str(node.view.node.reserved) or _NONE)
         for name, value in _flatten(config_document(node.view.node.config)):
@@ -125,14 +128,6 @@ def _find_kernel_facts(settings: Settings, online: CpuSet) -> Iterator[tuple[str
             name if len(governors) == 1 else f"{name} ({CpuSet.from_ids(cpus)})" for name, cpus in governors.items()
         ),
     )
-
-
-def _find_service_facts(settings: Settings) -> Iterator[tuple[str, str]]:
-    files = settings.sample.files
-    for name in SERVICES:
-        events = files.get(f"{CGROUPS}/system.slice/{name}.service/cgroup.events", "")
-        yield name, "runs" if "populated 1" in events else _NONE
-    yield "kubelet's CPU state", "there" if KUBELET_STATE in files else _NONE
 
 
 def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

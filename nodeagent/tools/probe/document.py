@@ -94,7 +94,21 @@ def describe_probe(
     return {
         "kind": KIND,
         "version": VERSION,
-        "memory": None if memory is None else [_memory(one) for one in memory],
+        "memory": None
+        if memory is None
+        else [
+            {
+                "pod": one.pod,
+                "uid": one.uid,
+                "container": one.container,
+                "promised": None if one.promised is None else str(one.promised),
+                "nodes": None
+                if one.by_node is None
+                else [{"node": node, "bytes": size} for node, size in sorted(one.by_node.items())],
+                "elsewhereBytes": None if one.by_node is None else one.elsewhere,
+            }
+            for one in memory
+        ],
         "latency": None if latency is None else _describe_latency(latency),
         "before": None if before is None else _describe_latency(before),
     }
@@ -123,19 +137,6 @@ def read_latency(text: bytes) -> Latency:
         dict(_read_delays(found.field("busy"))),
         dict(_read_delays(found.field("waking"))),
     )
-
-
-def _memory(one: ContainerMemory) -> Document:
-    return {
-        "pod": one.pod,
-        "uid": one.uid,
-        "container": one.container,
-        "promised": None if one.promised is None else str(one.promised),
-        "nodes": None
-        if one.by_node is None
-        else [{"node": node, "bytes": size} for node, size in sorted(one.by_node.items())],
-        "elsewhereBytes": None if one.by_node is None else one.elsewhere,
-    }
 
 
 def _describe_latency(found: Latency) -> Document:

@@ -55,11 +55,16 @@ def render_latency(now: Latency, before: Latency | None = None, width: int | Non
     if before is not None:
         lines += break_text(f"before: {_format_heading(before)}", width)
     for test in (_BUSY, _WAKING):
-        lines += [
-            "",
-            *break_text(test.title, width),
-            *format_table([("  CPU", *test.headings), *_format_rows(test, now, before)], width),
-        ]
+        rows, everything = _format_results(test, now)
+        if before is not None:  # if the CPUs differ from the earlier ones, they are paired in order
+            earlier, all_earlier = _format_results(test, before)
+            nothing = (_NOTHING,) * len(everything)
+            rows = [_pair_rows(*pair) for pair in zip_longest(earlier, rows, fillvalue=nothing)]
+            everything = _pair_rows(all_earlier, everything)
+        if len(rows) > 1:
+            rows.append(everything)
+        table = [("  CPU", *test.headings), *((f"  {name}", *cells) for name, *cells in rows)]
+        lines += ["", *break_text(test.title, width), *format_table(table, width)]
     return "\n".join(lines) + "\n"
 
 
@@ -72,17 +77,6 @@ def _format_heading(one: Latency) -> str:
         f", in use by {format_count(probed.processes, 'process', 'processes')} of the pod" if probed.processes else ""
     )
     return f"{where}{beside}: two tests of {one.seconds} s each"
-
-
-def _format_rows(test: _Test, now: Latency, before: Latency | None) -> list[Row]:
-    """Return a row for each CPU, and one for all. If the CPUs differ from the earlier ones, they are paired in order."""
-    rows, everything = _format_results(test, now)
-    if before is not None:
-        earlier, all_earlier = _format_results(test, before)
-        nothing = (_NOTHING,) * len(everything)
-        rows = [_pair_rows(*pair) for pair in zip_longest(earlier, rows, fillvalue=nothing)]
-        everything = _pair_rows(all_earlier, everything)
-    return [(f"  {name}", *cells) for name, *cells in ([*rows, everything] if len(rows) > 1 else rows)]
 
 
 def _format_results(test: _Test, one: Latency) -> tuple[list[Row], Row]:
