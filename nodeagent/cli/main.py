@@ -1,4 +1,4 @@
-"""The `nodeagent` command: runs the subcommand, prints errors with their next step, and returns the exit status."""
+"""The `nodeagent` program: runs the subcommand, prints errors with the next step, and returns the exit status."""
 
 import errno
 import importlib
@@ -104,7 +104,7 @@ def _run_words(words: list[str]) -> int:
 
 
 def _find_exit_status(err: NodeAgentError) -> int:
-    """Return the exit status of an error: its own status, or else the status of its cause."""
+    """Return the exit status of an error. An error without an own status has the status of its cause."""
     from nodeagent.edge.transport.local_api_client import ApiUnavailable
 
     causes: list[BaseException] = [err]

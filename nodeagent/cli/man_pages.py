@@ -20,7 +20,7 @@ from nodeagent.cli.support.help_text import find_documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Directory where a wheel installs the documents. Its builder does not know the environment."""
+"""Directory of the documents relative to the prefix, because the builder of a wheel does not know the prefix."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _format_bold(text: str) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """Escape a line, which could begin like a request of man(7)."""
+    """Escape a line, because its beginning could be read as a request of man(7)."""
     escaped = _escape(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

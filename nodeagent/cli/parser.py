@@ -45,14 +45,14 @@ COMMANDS = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser that adds the next step to each error about arguments."""
+    """Parser that adds a next step to each error about arguments."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a choice, and suggest the nearest one instead of listing all."""
+        """Check a choice. For an unknown choice, suggest the nearest one instead of listing all choices."""
         if action.choices is not None and value not in action.choices:
             from nodeagent.formats.syntax.fields import suggest_nearest
 
@@ -91,7 +91,7 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     first = words[0] if words else None
-    # With the parser's own name here, argparse needs neither a formatter to find it nor the width of the terminal.
+    # with the name given here, argparse doesn't have to compute it with a formatter, for which it would look up the width of the terminal
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=parser.prog)
     known = {
         name: commands.add_parser(

@@ -1,5 +1,4 @@
-"""Parsing and formatting of every file and protocol: text or bytes to values and back. Pure functions without
-decisions.
+"""Parsers and formatters of every file and protocol: text or bytes to values and back. All functions are pure, and none makes decisions.
 
 Text for people, which is never read back, is formatted in views/.
 """

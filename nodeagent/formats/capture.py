@@ -1,4 +1,4 @@
-"""Captures (`nodeagent capture`): a node in one file for tests, bug reports and offline use with every command.
+"""Captures (`nodeagent capture`). A capture is one file with a node, for tests, bug reports and offline use with every command.
 
 A capture has the machine's files, the agent's allocations and configuration, and the observed cgroups and processes.
 Commands, arguments and environments of containers are left out, because they may be secret. docs/capture.md describes
@@ -34,7 +34,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_j
 
 KIND = "NodeCapture"
 VERSION = 1
-"""Version of the format. New fields don't increase it, and fields are never renamed or removed."""
+"""Version of the format. The version doesn't change with new fields, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
 """Key, next to a cgroup's files, for CPUs that the cgroup's processes may use but should not."""
@@ -60,7 +60,7 @@ class Capture(Struct, frozen=True):
     nodeagent: str
     """Version of the program that created the capture."""
     kernel: str
-    """Kernel release. Empty if it is unknown, for instance for a copied root."""
+    """Kernel release. Empty if the release is unknown, for instance for a copied root."""
     hostname: str
     """Name of the host. Empty if unknown."""
     sample: SysfsSample
@@ -73,7 +73,7 @@ class Capture(Struct, frozen=True):
 
 
 def encode_capture(capture: Capture) -> str:
-    """Encode a capture as text. Equal captures have equal texts, and names in the text can't control a terminal."""
+    """Encode a capture as text. Equal captures have equal texts. Control characters are escaped."""
     return ascii_json(capture_document(capture), indent=1) + "\n"
 
 
@@ -123,7 +123,7 @@ def capture_document(capture: Capture) -> Document:
 
 
 def _format_sample(sample: SysfsSample) -> Document:
-    """Format a sample without values that change all the time, and without unneeded values that may be secret."""
+    """Format a sample. Values that change all the time, and unneeded values that may be secret, are left out."""
     files = {}
     for path, text in sample.files.items():
         name = path.rpartition("/")[2]

@@ -1,1 +1,1 @@
-"""One module per command, with `add_arguments` and `run`. Large commands have a second module, imported when they run."""
+"""One module per command, with `add_arguments` and `run`. Large commands have a second module, which is imported when the command runs."""

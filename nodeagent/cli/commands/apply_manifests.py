@@ -95,7 +95,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
 def _try_changes(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Try the decisions on manifests. Installed pods that await a decision are decided first, because they will take CPUs."""
+    """Try the decisions on manifests. Installed pods that await a decision are tried first, because these pods will get CPUs first."""
     held = read_installed(place)
     files = resolve_claims(files, (document for file in held for document in file.claims))
     changes = plan_changes(files, held, place)
@@ -180,7 +180,7 @@ def _wait_for_decisions(
 
 
 def _has_effect(entry: PodEntry | None) -> bool:
-    """Tell whether a pod is decided, and if it is admitted, whether a first process has been started on its CPUs."""
+    """Tell whether a decision has taken effect: the pod was refused, or a first process was started on the CPUs of the admitted pod."""
     if entry is None:
         return False
     launched = [status for container, status in entry.pairs() if container.is_launched]
@@ -188,7 +188,7 @@ def _has_effect(entry: PodEntry | None) -> bool:
 
 
 def _leaves_running_pod(pod: Document) -> bool:
-    """Whether the running pod stays although the changed pod was refused. The agent tries a change before it ends a pod (D7)."""
+    """Tell whether the running pod stays although the changed pod was refused. The agent tries a change before it ends a pod (D7)."""
     return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
 

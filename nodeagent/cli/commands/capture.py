@@ -90,7 +90,7 @@ def _capture(options: argparse.Namespace) -> Capture:
 
 
 def _read_agent_state(options: argparse.Namespace) -> NodeView | None:
-    """Read the agent's state for the capture. If it is unknown, return None and print the reason to stderr."""
+    """Read the agent's state for the capture. None means that the state is unknown; the reason is then printed to stderr."""
     try:
         return read_node(options)
     except NodeAgentError as err:

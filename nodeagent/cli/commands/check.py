@@ -31,7 +31,7 @@ from nodeagent.views.check.node_check import describe_checks, is_fit, render_nod
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts, Purpose
 
 _RECORD = "run/nodeagent-check.json"
-"""Record of the former values, below the root. The directory is empty after a boot, as the settings are the kernel's again."""
+"""Path of the record of the former values, below the root. A boot removes the record and resets the settings."""
 _MAX_RECORD_BYTES = 1 << 20
 
 
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
-    """Apply the writes that the verdicts allow, and report them. The former values are recorded first, each once.
+    """Apply the writes that the verdicts allow, and report them. The former value of each setting is recorded before the first write.
 
     Raises:
         SysfsError: a write failed.
@@ -194,7 +194,9 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
 
 
 def _format_start_command(options: argparse.Namespace) -> str:
-    """Return what brings a first configuration: for this node a command and its undoing, for a copy or a capture a hint."""
+    """Return the next step towards a first configuration: for this node a command with the command that undoes it, for a copy or a capture
+    a hint.
+    """
     if options.machine is not None:
         return "name a configuration with --config FILE"
     path = find_own_config(options)
@@ -206,7 +208,9 @@ def _format_start_command(options: argparse.Namespace) -> str:
 
 
 def _format_validate_command(options: argparse.Namespace) -> str:
-    """Return the command that validates the configuration on this machine. Empty for the configuration in a capture, which has no file."""
+    """Return the command that validates the configuration on this machine. The result is empty for the configuration in a capture, which
+    has no file.
+    """
     if options.config is None and options.machine is not None:
         return ""
     words = ["nodeagent", "config", "validate", options.config or find_own_config(options)]
@@ -230,7 +234,7 @@ def _read_selected_settings(options: argparse.Namespace) -> Settings:
 
 
 def _find_node(options: argparse.Namespace, topology: Topology) -> KnownNode:
-    """Return the node under `--config`, or else under the running agent's configuration, or else under its configuration file."""
+    """Return the node under `--config`, or else under the running agent's configuration, or else under the default configuration file."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

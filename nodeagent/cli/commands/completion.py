@@ -1,7 +1,8 @@
-"""`nodeagent completion`: prints a shell's completion script, and answers the script's queries.
+"""`nodeagent completion`: prints a shell's completion script, and answers the queries of the script.
 
-At each TAB, the scripts ask `nodeagent completion words -- WORD…` for replacements of the last word. The first line of the answer is its
-kind: words, files, directories or commands. The shell itself finds the last three. Each other line has a word, a tab and its meaning.
+At each TAB, the scripts ask `nodeagent completion words -- WORD…` for replacements of the last word. The first line of the answer is the
+kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line has a word,
+a tab and the meaning of the word.
 """
 
 import argparse
@@ -22,7 +23,7 @@ _FILES = frozenset({"FILE", "PATH", "-"})
 
 class Candidates(Struct, frozen=True):
     words: tuple[tuple[str, str], ...] = ()
-    """Possible words, each with its meaning or an empty text."""
+    """Possible words, each with its meaning. The meaning may be empty."""
     kind: str = "words"
 
 
@@ -172,7 +173,7 @@ def _find_kind(metavar: str) -> str:
 
 
 def _complete_pod(current: str, given: Mapping[str, str]) -> Candidates:
-    """Complete a pod by its shortest name, or by its full name if the word begins with the namespace."""
+    """Complete the shortest unique name of a pod. If there is no match, complete the full name (namespace/name)."""
     pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]

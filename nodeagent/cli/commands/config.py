@@ -1,4 +1,4 @@
-"""`nodeagent config`: validates a configuration, applies it, shows its values, and migrates kubelet's."""
+"""`nodeagent config`: validates a configuration, applies it, shows its values, and migrates a configuration of kubelet."""
 
 import argparse
 import os
@@ -201,7 +201,7 @@ def _reload(options: argparse.Namespace) -> int:
 
 
 def _find_warnings(config: Config, topology: Topology) -> list[str]:
-    """Return the warnings about a valid configuration on a machine: reserved CPUs that keep others from pods."""
+    """Return the warnings about a valid configuration on a machine, namely about reserved CPUs that make other CPUs unusable for pods."""
     node = node_of(config, topology, "the configuration")
     facts = NodeFacts(topology, config=node.config, rules=node.rules)
     verdict = check_reserved_cpus(facts)
@@ -210,7 +210,7 @@ def _find_warnings(config: Config, topology: Topology) -> list[str]:
 
 
 def _ask_agent(socket: str, source: str, *, apply: bool) -> NodeAgentError | None:
-    """Ask the running agent whether it can apply the configuration, or to apply it. Returns its error, or None."""
+    """Ask the running agent to validate or to apply the configuration. Return its error. None means success."""
     try:
         call(
             socket,
@@ -239,7 +239,7 @@ class _Candidate(Struct, frozen=True):
     hint: str
     """Next step if the configuration is invalid."""
     is_text: bool = True
-    """False for the configuration in a capture, whose lines have no meaning for the user."""
+    """Whether the content is a text of the user. Line numbers are left out for the configuration in a capture."""
 
 
 def _find_candidate(options: argparse.Namespace) -> _Candidate:

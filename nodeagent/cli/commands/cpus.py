@@ -1,4 +1,4 @@
-"""`nodeagent cpus`: prints a container's CPUs or memory nodes in the form that other tools take."""
+"""`nodeagent cpus`: prints a container's CPUs or memory nodes in the notation of other tools."""
 
 import argparse
 import sys
@@ -88,10 +88,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_container(entry: PodEntry, name: str | None) -> str:
-    """Return the named container, or the pod's only one.
+    """Return the name of the chosen container. Without a name, return the pod's only container.
 
     Raises:
-        NodeAgentError: the pod has no such container, or has several and none is named.
+        NodeAgentError: the pod has no such container, or has several containers and none is named.
     """
     if name is not None:
         check_container(entry, name)

@@ -37,7 +37,7 @@ Document = dict[str, Any]
 
 
 Choose = Callable[[Sequence[InstalledFile], ManifestPlace], Sequence[NamedFile]]
-"""Function that names pods or files to remove, given the installed manifests."""
+"""Function that returns the pods or files to remove, given the installed manifests."""
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
 
     Args:
         options: options for waiting, output and the agent.
-        choose: function that names the pods or files.
+        choose: function that returns the pods or files to remove.
         typed: command line, for a hint.
 
     Raises:
@@ -155,7 +155,7 @@ def _resolve_parent(path: str) -> str:
 
 
 def _find_pod_name(word: str, held: Sequence[InstalledFile], place: ManifestPlace) -> str:
-    """Find a pod by name, namespace/name or UID. Returns its namespace/name."""
+    """Find a pod by name, namespace/name or UID, and return its namespace/name."""
     uids = {pod.uid: name for file in held for name, pod in file.pods.items()}
     names = {name for file in held for name in file.names}
     found = {name for name in names if word in {name, name.partition("/")[2]}} | (

@@ -1,4 +1,4 @@
-"""`nodeagent exec`: runs a command in a container's cgroup, on the container's CPUs from its first instruction, or refuses."""
+"""`nodeagent exec`: runs a command in a container's cgroup, so that its first instruction already runs on the container's CPUs."""
 
 import argparse
 import os

@@ -1,4 +1,6 @@
-"""`nodeagent explain`: explains hints, merge, CPUs and memory of a decision, and the changes that would admit a refused pod."""
+"""`nodeagent explain`: explains the hints, the merge, the CPUs and the memory of a decision, and the changes with which a refused pod
+would be admitted.
+"""
 
 import argparse
 import sys

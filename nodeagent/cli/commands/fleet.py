@@ -1,4 +1,6 @@
-"""`nodeagent fleet`: shows several nodes at once, from captures or over ssh: their pods, room for more, and differences."""
+"""`nodeagent fleet`: shows the pods of several nodes, the room for more pods, and differences between nodes. Nodes are read from captures
+or over ssh.
+"""
 
 import argparse
 import sys
@@ -136,7 +138,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _print_document(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
-    """Print the document. The nodes that could not be read come last, so that they aren't overlooked."""
+    """Print the document, and last the nodes that could not be read, so that these nodes aren't overlooked."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
         width = text_width()

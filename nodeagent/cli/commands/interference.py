@@ -123,7 +123,9 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block signals that would end the command before tracing is restored. A signal ends only the wait during the count at once."""
+    """Block signals that would end the command before the kernel's tracing is restored. During the count, such a signal only ends the
+    wait.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
         yield

@@ -1,7 +1,7 @@
-"""`nodeagent job`: has the agent move this process to requested CPUs and memory, and replaces it by the command.
+"""`nodeagent job`: asks the agent to move this process to the requested CPUs and memory, and then replaces this process by the command.
 
-Most jobs are short or many, so a job that is named plainly and admitted loads neither the command line's parser nor anything else that
-it doesn't need (`read_plain_words`). What only other forms and errors need is imported there.
+Many jobs are short, so the command must start fast. A job with plain options only (`read_plain_words`) loads neither the command line's
+parser nor other unneeded modules. Functions for other options and for errors import their modules themselves.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JobRefusedError(JobError):
 
 
 class PlainOptions:
-    """Options as from the parser, which has nothing to check about these but that they have a value. None means that one isn't given."""
+    """Options of a job, with the names that the parser uses. None means that an option isn't given."""
 
     cpus: str | None = None
     memory: str | None = None
@@ -74,13 +74,13 @@ _PLAIN = {
     f"--{name.replace('_', '-')}": name
     for name in ("cpus", "memory", "hugepages_2Mi", "hugepages_1Gi", "numa", "near", "name", "socket", "device")
 }
-"""Attribute of each plain option."""
+"""Attribute of each plain option. The parser would only check that such an option has a value."""
 
 
 def read_plain_words(words: Sequence[str]) -> PlainOptions | None:
-    """Read the words after `job` as the parser does, if they have the plain form. Returns None for all other forms.
+    """Read the words after `job` if they have the plain form. None means that the words have another form, which only the parser reads.
 
-    In the plain form, each word before `--` is a plain option in full, with its value, and a command follows.
+    In the plain form, each option is a plain option, spelled in full and with a value, and a command follows after `--`.
     """
     options = PlainOptions()
     rest = iter(words)
@@ -290,7 +290,7 @@ reports"""
 
 
 def run_plain(options: PlainOptions) -> NoReturn:
-    """Request the job of `read_plain_words`, be moved into it, and become the command.
+    """Request the job of `read_plain_words`, enter the job, and become the command.
 
     Raises:
         NodeAgentError: the job was refused, or the command cannot be run; see `explain_failure`.
@@ -300,7 +300,7 @@ def run_plain(options: PlainOptions) -> NoReturn:
 
 
 def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namespace) -> NodeAgentError:
-    """Explain a refusal on stderr, and return the error that the command ends with: of wrong arguments, if that is what they are."""
+    """Explain a refusal on stderr, and return the error to report. An invalid value of an option is reported as a usage error."""
     if isinstance(err, JobRefusedError):
         sys.stderr.write(_explain_refusal(options))
     if hasattr(err, "exit_status"):
@@ -313,7 +313,7 @@ def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namesp
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the job, be moved into it, and become the command.
+    """Request the job, enter the job, and become the command.
 
     Raises:
         NodeAgentError: the job was refused, or the command cannot be run.
@@ -368,7 +368,7 @@ def _check_report_files(path: str, repeats: int) -> None:
     """Check that the reports can be written, before anything runs.
 
     Raises:
-        JobError: no file can be made there, or what is there can't be replaced.
+        JobError: a report can't be created, or an existing file can't be replaced.
     """
     import stat
     from pathlib import Path
@@ -428,7 +428,7 @@ def _read_nice(text: str) -> tuple[str, int]:
     """Return the setting for the nice value.
 
     Raises:
-        argparse.ArgumentTypeError: the text is no nice value.
+        argparse.ArgumentTypeError: the text is not a nice value.
     """
     import argparse
     from contextlib import suppress
@@ -442,11 +442,12 @@ def _read_nice(text: str) -> tuple[str, int]:
 
 
 def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
-    """Request a job that waits for room. An agent that is restarted meanwhile is asked again, and knows the job by the ticket.
+    """Request a job that waits for room. If the agent is restarted meanwhile, the request is repeated with the same ticket, by which the
+    agent recognises the job.
 
     Raises:
         ApiUnavailable: no agent answers at the first attempt.
-        JobError: the agent was stopped during the wait, and the time is over.
+        JobError: the agent was stopped during the wait, and the time limit has passed.
         ApiError: the agent answers with an error.
     """
     import time
@@ -469,14 +470,14 @@ def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> An
 
 
 def _generate_name(command: str) -> str:
-    """Generate a name for the pod from the command and the process id, which the command keeps."""
+    """Generate the name of the pod from the command and the ID of this process, which is also the ID of the command."""
     name = os.path.basename(command).lower()  # noqa: PTH119 - a word
     stem = "-".join("".join(c if c in _OF_NAMES else " " for c in name).split())[:_LONGEST_STEM].strip("-")
     return f"{stem or 'job'}-{os.getpid()}"
 
 
 def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str]) -> Mapping[str, Any]:
-    """Have the agent move this process into a new job. Returns the agent's answer."""
+    """Ask the agent to move this process into a new job. Return the agent's answer."""
     options.name = options.name or _generate_name(command[0])
     amounts = read_amounts(options)
     reset_affinity()
@@ -531,15 +532,16 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
 
 
 def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
-    """Return the requested profile and settings of cores as in the annotation. Empty means none."""
+    """Return the requested profile and settings of cores, in the notation of the annotation. The result may be empty."""
     return ",".join(([options.quiet] if options.quiet else []) + list(options.settings or ()))
 
 
 def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Namespace) -> Mapping[str, Any]:
-    """Give this process its settings, and write to stderr what the job can't have. Returns the answer with what it has.
+    """Apply the settings of this process, and report on stderr the settings that the job can't have. Return the answer with all applied
+    settings.
 
     Raises:
-        JobError: the agent doesn't know the option, or the job has no cores of its own.
+        JobError: the agent doesn't support the option, or the job has no exclusive CPUs.
     """
     from nodeagent.cli.support.process_settings import apply_process_settings
 
@@ -559,7 +561,7 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
 
 
 def _join_settings(names: Sequence[str]) -> str:
-    """Join names of settings. Those of the same setting of several CPUs become one name, as there may be hundreds."""
+    """Join names of settings. If a setting is named for several CPUs, the CPUs are joined, because there may be hundreds."""
     from nodeagent.core.model.idset import CpuSet
 
     cpus: dict[str, list[int]] = {}
@@ -580,14 +582,14 @@ _UNEXPLAINED_HINTS = {
     "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root mend what the message says of the state file (`df` shows full file systems), and ask again",
 }
-"""Hints by reason for refusals of jobs that fit, which an explanation would show as admitted."""
+"""Hints by reason for refusals that an explanation wouldn't show, because the job would fit."""
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and ask again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"
 
 
 def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
-    """Explain the refusal step by step. Empty if this user may not read the node's state."""
+    """Explain the refusal step by step. The result is empty if this user may not read the node's state."""
     from pathlib import Path
 
     from nodeagent.cli.support.colour import text_width

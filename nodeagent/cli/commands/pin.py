@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
-    """Wait until the unit has its allocated CPUs, which other tasks have to leave first."""
+    """Wait until other tasks have left the allocated CPUs, and the unit runs there."""
     from nodeagent.cli.support.entering import EntryError, find_placement
     from nodeagent.cli.support.manifest_changes import read_manifest_node
     from nodeagent.cli.support.manifest_decisions import wait_for_agent
@@ -114,7 +114,7 @@ def _find_main_name(options: argparse.Namespace) -> str:
     """Return the unit's main name if systemd knows the unit, and else the given name.
 
     Raises:
-        PinError: systemd doesn't know the unit, and it isn't allowed to be missing.
+        PinError: systemd doesn't know the unit, and --allow-missing isn't given.
     """
     from nodeagent.edge.systemd.units import UnitsError, list_unit_names, show_units
     from nodeagent.formats.kernel.unit_properties import LOADED, NOT_FOUND

@@ -1,4 +1,4 @@
-"""`nodeagent probe`: shows the NUMA nodes of pods' memory, and on request measures the latency of CPUs."""
+"""`nodeagent probe`: shows the NUMA placement of pods' memory, and on request measures the latency of CPUs."""
 
 import argparse
 import os
@@ -44,7 +44,7 @@ _SECONDS = 10
 _MOST_SECONDS = 86_400
 _MOST_BYTES = 64 * 2**20
 _BUCKETS = 1024
-"""Number of buckets of 1 us each in oslat's histogram, the largest that oslat accepts."""
+"""Number of buckets in oslat's histogram, each of 1 us. oslat accepts no larger number."""
 _INTERVAL_US = 1000
 
 
@@ -106,7 +106,7 @@ def _parse_cpus(text: str) -> CpuSet:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Probe, and print what was found.
+    """Probe the memory or the CPUs, and print the results.
 
     Raises:
         NodeAgentError: the memory or the latency can't be determined.
@@ -254,7 +254,7 @@ def _measure_in_pod(options: argparse.Namespace) -> Latency:
 
 
 def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
-    """Return the container whose CPUs are measured.
+    """Return the container to measure.
 
     Raises:
         NodeAgentError: no container has exclusive CPUs, or several have.
@@ -307,7 +307,7 @@ def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: Cpu
     """Decode the report of a tool.
 
     Raises:
-        ProbeError: the report has an unknown format, or is about other CPUs.
+        ProbeError: the report has an unknown format, or contains other CPUs.
     """
     try:
         found = parse(report)

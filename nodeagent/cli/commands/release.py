@@ -148,7 +148,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
 
 
 def _read_state(options: argparse.Namespace) -> NodeView | NodeAgentError:
-    """Read the state. Returns the error if no agent runs and its saved state can't be used."""
+    """Read the state. Return the error if no agent runs and the saved state can't be used."""
     try:
         return read_node(options)
     except StartError:
@@ -184,7 +184,7 @@ class _ReleaseReport:
             self.say(*(["would be done (dry run):", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
-        """Report the removal of the cgroups or of a file."""
+        """Report that the cgroups or a file were removed."""
         self._cgroups = cgroups or self._cgroups
         self._files += [file] if file else []
         what = f"the agent's cgroups below {cgroups}" if cgroups else file
@@ -195,7 +195,7 @@ class _ReleaseReport:
             self.say(f"then: {that} removed")
 
     def problem(self, err: NodeAgentError) -> None:
-        """Report why the pods are unknown."""
+        """Report the error because of which the pods are unknown."""
         self._problem = err
         self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
 

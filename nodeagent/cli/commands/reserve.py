@@ -1,4 +1,4 @@
-"""`nodeagent reserve`: keeps room free for one user's jobs during a time, lists the reservations, or cancels one."""
+"""`nodeagent reserve`: reserves CPUs and memory for the jobs of one user during a time, lists reservations, or cancels a reservation."""
 
 import argparse
 import sys

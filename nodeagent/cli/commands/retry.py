@@ -1,4 +1,4 @@
-"""`nodeagent retry`: has the agent decide again on a refused pod, and reports the decision."""
+"""`nodeagent retry`: asks the agent to decide again on a refused pod, and reports the decision."""
 
 import argparse
 import sys
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Request the decision, and wait for it.
 
     Raises:
-        NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
+        NodeAgentError: the agent cannot be asked, or the pod is unknown, was not refused, or was refused again.
     """
     try:
         answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)

@@ -1,4 +1,4 @@
-"""`nodeagent simulate`: replays scenarios, or decides on pods on this, a copied, captured or described machine."""
+"""`nodeagent simulate`: replays scenarios, or tries the decisions on pods on this machine, or on a copied, captured or described one."""
 
 import argparse
 import sys

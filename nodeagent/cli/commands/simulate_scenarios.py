@@ -1,4 +1,4 @@
-"""`nodeagent simulate FILE`: replays scenarios line by line, on their own or another machine, under their own or other rules."""
+"""`nodeagent simulate FILE`: replays scenarios line by line. Options can replace the machine and the rules of the scenarios."""
 
 import argparse
 import shlex
@@ -37,7 +37,7 @@ from nodeagent.views.simulate.scenario_text import (
 MAX_LINE_BYTES = 16 * 2**20
 """Largest size of a scenario. A scenario with a thousand CPUs and as many pods takes a tenth of this size."""
 IN_FULL = 10
-"""Number of scenarios that are reported in full. Each further scenario gets one line."""
+"""Number of scenarios reported in full. Each further scenario gets one line."""
 
 
 class SimulateInputError(NodeAgentError):

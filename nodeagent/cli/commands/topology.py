@@ -1,4 +1,4 @@
-"""`nodeagent topology`: shows a machine as the agent understands it, with the owner of each CPU if known."""
+"""`nodeagent topology`: shows the topology of a machine as the agent sees it, with the owner of each CPU if known."""
 
 import argparse
 import sys
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
-    """Return the owners of devices. Empty if unknown; `_find_cpu_owners` reports the reason."""
+    """Return the owners of devices. The result is empty if the owners are unknown; `_find_cpu_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
     try:
@@ -181,7 +181,7 @@ def _format_resource_slices(args: argparse.Namespace) -> str:
 
 
 def _find_node_name(known: NodeView, why: str) -> str:
-    """Return the node's name as kubelet forms it."""
+    """Return the name that kubelet would give the node."""
     if not known.hostname:
         raise SourceError(
             f"the node's name is unknown, but {why}",
@@ -191,7 +191,7 @@ def _find_node_name(known: NodeView, why: str) -> str:
 
 
 def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Return the owner of each CPU. None means unknown; stderr then has the reason."""
+    """Return the owner of each CPU. None means that the owners are unknown; the reason is then printed to stderr."""
     if args.topology is None:
         try:
             known = read_node(args)

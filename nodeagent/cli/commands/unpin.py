@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_main_names(units: Sequence[str]) -> Mapping[str, str]:
-    """Return the main names of units that systemd knows by several names. Empty if systemd doesn't answer, because a removal works without
-    systemd.
+    """Return the main name of each unit, because a unit may have several names. The result is empty if systemd doesn't answer, because a
+    manifest can be removed without systemd.
     """
     from nodeagent.edge.systemd.units import UnitsError, show_units
     from nodeagent.formats.manifest.pod_schema import UNIT_NAME

@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 1.0
 _FIRST_SECONDS = 0.25
 """Time over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
 _LEAST_PAUSE_SECONDS = 0.1
-"""Shortest pause between two refreshes, however slow they are, during which keys are read."""
+"""Shortest pause between two refreshes, in which keys are read. Slow refreshes don't shorten this pause."""
 
 
 class WatchError(NodeAgentError):
@@ -64,7 +64,9 @@ def watch(options: argparse.Namespace) -> int:
 
 
 class Watcher:
-    """Observer of the node. It compares each observation with the previous one, and on request counts interference in between."""
+    """Observer of the node, which compares each observation with the previous one. On request, interference between two observations is
+    counted.
+    """
 
     def __init__(self, known: Callable[[ViewReader], NodeView], count: LiveCount | None = None) -> None:
         self._known = known
@@ -102,7 +104,7 @@ class Watcher:
         return poll
 
     def try_again(self) -> Poll:
-        """Observe the node. If that fails, return the last observation with the reason."""
+        """Observe the node. If the observation fails, return the last successful one with the reason."""
         assert self._last is not None
         try:
             return self.look()

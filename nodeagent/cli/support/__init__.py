@@ -1,1 +1,1 @@
-"""Code that commands share: options, files, the state of nodes, decisions that are tried out, and output."""
+"""Code that commands share: options, files, the state of nodes, trial decisions, and output."""

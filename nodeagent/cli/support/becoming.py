@@ -1,6 +1,6 @@
 """Replacement of nodeagent by another command, at the end of `exec` and `job`. Other container tools use the same exit statuses.
 
-`job` loads this module at every start, so it imports little: of `signal` only its part in C.
+`job` loads this module at every start, so the module imports little, for instance only the part of `signal` in C.
 """
 
 from __future__ import annotations

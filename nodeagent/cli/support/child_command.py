@@ -40,7 +40,7 @@ def close_input_and_output() -> None:
 
 
 def wait_for_end(child: int) -> None:
-    """Wait for the child's end, and pass on signals sent to this process. The child still has to be reaped (waitpid(2))."""
+    """Wait for the child's end, and pass on signals sent to this process. The caller still has to reap the child (waitpid(2))."""
     while True:
         got = signal.sigwaitinfo(_WAITED)
         if got.si_signo == signal.SIGCHLD:

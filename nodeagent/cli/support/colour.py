@@ -15,7 +15,7 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def wants_colour(choice: str) -> bool:
-    """Whether stdout shows colours, according to https://no-color.org and terminfo's `dumb`."""
+    """Tell whether stdout shows colours, according to https://no-color.org and terminfo's `dumb`."""
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -33,5 +33,5 @@ def find_terminal_width() -> int | None:
 
 
 def text_width() -> int:
-    """Return the width to fit text in, in columns: that of stdout's terminal, otherwise 80."""
+    """Return the width of text output in columns: the width of stdout's terminal, or 80 without a terminal."""
     return find_terminal_width() or 80

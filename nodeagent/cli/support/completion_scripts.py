@@ -1,4 +1,4 @@
-"""Completion scripts of the shells. They ask nodeagent for completions, and know nothing else about it."""
+"""Completion scripts of the shells. The scripts only ask nodeagent for completions, and don't know its commands."""
 
 _BASH = r"""# bash completion for nodeagent
 _nodeagent() {

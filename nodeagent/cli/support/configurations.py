@@ -1,4 +1,4 @@
-"""Reading of configurations: the node's own, or a named file or pipe."""
+"""Readers of configurations: the node's own configuration, or a named file or pipe."""
 
 from nodeagent.cli.support.named_files import read_named
 from nodeagent.core.model.config import Config

@@ -1,4 +1,4 @@
-"""Counting of tasks and interrupts on exclusive CPUs: the kernel's counts, and the tasks observed meanwhile."""
+"""Counts of the tasks and interrupts on exclusive CPUs: the kernel's counters, and the tasks observed meanwhile."""
 
 import signal
 import sys
@@ -58,7 +58,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
 
         def end() -> Counted:
             use = decode_counts(counters.end(), cpus)
-            # the witnesses are read immediately, because the observed tasks may end
+            # the threads are described immediately, because they may end
             return use, _find_witnesses(tree, use, before, {device for claim in held for device in claim.devices})
 
         yield end

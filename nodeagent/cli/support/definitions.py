@@ -8,7 +8,7 @@ Parser = argparse.ArgumentParser
 
 
 class Argument(Struct, frozen=True):
-    """An option with its spellings, or a positional argument without any."""
+    """An option with its spellings, or a positional argument, which has no spellings."""
 
     spellings: tuple[str, ...]
     dest: str

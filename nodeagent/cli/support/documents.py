@@ -1,4 +1,6 @@
-"""Output of commands: an answer in the format of `-o`, or a file at `--out`. The two options mean the same in every command."""
+"""Output of commands: a document in the format of `-o`, or a file at the path of `--out`. Both options have the same meaning in every
+command.
+"""
 
 import argparse
 import errno
@@ -45,14 +47,14 @@ def render_document(document: Document, output: str, render: Callable[[Document]
 def format_document(document: Document, output: str) -> str:
     """Format a document as `json` or `yaml`, including its last newline.
 
-    Everything except printable ASCII is escaped, so that the output is the same whatever characters stdout supports.
+    Everything except printable ASCII is escaped, so that the output doesn't depend on the encoding of stdout.
     """
     as_json = ascii_json(document, indent=2)
     if output == "json":
         return as_json + "\n"
     import yaml
 
-    plain = json.loads(as_json)  # no part may occur twice as the same object, because YAML would write it as an anchor
+    plain = json.loads(as_json)  # no object may occur twice, because YAML would write its second occurrence as an alias
     text: str = yaml.safe_dump(plain, sort_keys=True)
     return text
 

@@ -1,4 +1,6 @@
-"""Checks for `exec`, `probe` and `cpus`: whether a pod has a container, can be entered, and has its allocated CPUs."""
+"""Checks for `exec`, `probe` and `cpus`: whether the pod has the container, and whether the container can be entered and has its allocated
+CPUs.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Exit statuses of commands: the same kind of outcome has the same status everywhere. Every command imports this module."""
+"""Exit statuses of commands. The same kind of outcome has the same status in every command."""
 
 from nodeagent.errors import NodeAgentError
 
@@ -7,7 +7,9 @@ EXIT_WRONG = 2
 EXIT_AWAY = 3
 EXIT_REFUSED = 4
 EXIT_USAGE = 64
-"""Wrong arguments (EX_USAGE of sysexits.h). argparse's own 2 would look like something that is wrong on the node."""
+"""Exit status for wrong arguments (EX_USAGE of sysexits.h). The status 2 of argparse has another meaning here: something is wrong on the
+node.
+"""
 
 OUTCOMES = {
     0: "done, and everything is as it should be",
@@ -17,7 +19,7 @@ OUTCOMES = {
     EXIT_REFUSED: "a pod is refused, or would be",
     EXIT_USAGE: "wrong arguments",
 }
-"""Kinds of outcomes by exit status. `run`, `exec` and `job` have more statuses."""
+"""Kinds of outcomes by exit status. `run`, `exec` and `job` have further statuses."""
 
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
 """Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
@@ -27,7 +29,7 @@ NO_FAIL_HELP = (
 
 
 class PodRefusedError(NodeAgentError):
-    """A pod is refused, or would be."""
+    """A pod was refused, or would be refused."""
 
     exit_status = EXIT_REFUSED
 

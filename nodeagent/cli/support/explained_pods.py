@@ -12,13 +12,13 @@ from nodeagent.views.explain.document import ExplainedPod
 
 
 def explain_with_progress(what_if: WhatIf, pod: Pod) -> ExplainedPod:
-    """Explain one pod with its own progress bar."""
+    """Explain one pod, and show a progress bar meanwhile."""
     with Progress(f"changes tried for {pod.full_name}", MAX_ATTEMPTS) as progress:
         return explain_pod(what_if, pod, progress.step)
 
 
 def explain_pod(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> ExplainedPod:
-    """Explain one pod of several. `tried` is called for each change that is tried."""
+    """Explain one pod of several. `tried` is called for each tried change."""
     found = trace(what_if, pod)
     return ExplainedPod(
         what_if, found, Remedies() if isinstance(found.decision, Admitted) else remedies(what_if, pod, tried)

@@ -11,7 +11,7 @@ _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Formatter that wraps prose, and keeps indented lines, which are examples."""
+    """Formatter of help texts. Prose is wrapped, and indented lines, which are examples, stay unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_fill_paragraph(paragraph, width, indent) for paragraph in text.split("\n\n"))

@@ -1,7 +1,7 @@
-"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`: the calling process waits outside of the job, and sees what the
-command can't tell.
+"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`: the calling process waits outside of the job, because only a
+process outside can tell when the job's CPUs are free or its time was over.
 
-The job's owner is a child of the calling process, so the job ends with the command as every job does.
+The job's owner is the command, a child of the calling process. The job therefore ends with the command, as every job does.
 """
 
 import os
@@ -23,7 +23,7 @@ from nodeagent.errors import NodeAgentError
 
 _MESSAGE_BYTES = 128
 EXIT_TIME_IS_OVER = 124
-"""Exit status as timeout(1) has it."""
+"""Exit status of a job that exceeded its time limit, as for timeout(1)."""
 
 
 def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
@@ -31,7 +31,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
 
     Args:
         socket: path of the agent's socket for jobs.
-        until_free: whether to wait for the end of its job, too.
+        until_free: whether to wait for the end of the job, too.
 
     Returns:
         In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1: the command's, or 124 if the job's time
@@ -63,7 +63,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
 
 
 def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
-    """Tell the process outside which job this one has entered.
+    """Send the job that this process has entered to the process outside.
 
     Args:
         to_outside: the pipe of `stay_outside`.

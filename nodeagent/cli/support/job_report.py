@@ -1,10 +1,10 @@
-"""The report of a job, observed by a process outside of it, so that nothing else runs on the job's CPUs.
+"""The report of a job. A process outside of the job observes it, so that nothing else runs on the job's CPUs.
 
 The calling process stays the job's owner and sleeps until its child, the command, has ended. The job's cgroup therefore exists until the
 report is written, and the end of the owner ends the job.
 
-The owner sends the agent's answer to the observer, and then the result of each run. The observer answers with a byte once it has begun to
-count, and with the first letter of each run's verdict. The observer of a line answers only once.
+The owner sends the agent's answer to the observer, and then the result of each run. The observer answers with a byte once the counters are
+running, and with the first letter of each run's verdict. An observer that only writes a line answers once.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class RunPlan(NamedTuple):
     repeats: int = 1
     """Largest number of runs."""
     clean: int | None = None
-    """Number of clean runs after which no other one follows. None means that all runs are made."""
+    """Number of clean runs after which no further run follows. None means that all runs are made."""
     requires_clean: bool = False
     """Whether disturbed runs change the exit status."""
 
@@ -122,7 +122,7 @@ class ReportWriter:
 
 CLEAN = b"c"
 EXIT_DISTURBED = 123
-"""Exit status of a command that succeeded, but not often enough without disturbance, with `--require-clean`."""
+"""Exit status with `--require-clean` if the command succeeded, but too few of its runs were clean."""
 _FACTS = (
     "pod",
     "cgroup",
@@ -137,7 +137,7 @@ _FACTS = (
 
 
 def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:
-    """Wait for the child's end. Return its wait status, and the result of the run as the report has it."""
+    """Wait for the child's end. Return the wait status, and the result of the run in the form of the report."""
     wait_for_end(child)
     sched = ""
     with suppress(OSError):  # some kernels don't have this file
@@ -147,7 +147,7 @@ def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:
 
 
 def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any]:
-    """Describe the exit and the resource usage of the command with its waited-for descendants (getrusage(2))."""
+    """Describe the exit of the command, and its resource usage including descendants that have been waited for (getrusage(2))."""
     is_signal = os.WIFSIGNALED(status)
     return {
         "exit": {
@@ -167,7 +167,7 @@ def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any
 
 
 def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
-    """Observe the job until the other end of the pipe is closed, and write the report. Ends its own process."""
+    """Observe the job until the other end of the pipe is closed, write the report, and end this process."""
     try:
         for number in PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
@@ -210,7 +210,7 @@ def watch_job(place: JobLocation, *, begun: Callable[[], None], is_over: Callabl
     Args:
         place: the job's cgroup, CPUs and memory nodes.
         begun: function called after the first observation.
-        is_over: function that waits a moment and says whether the command has ended.
+        is_over: function that waits a moment and returns whether the command has ended.
         root: directory that contains proc/.
     """
 

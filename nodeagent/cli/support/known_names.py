@@ -1,4 +1,6 @@
-"""Names of pods, containers and reservations for completion. The agent's answer is decoded only in part, and errors yield no names."""
+"""Names of pods, containers and reservations for completion. Only a part of the agent's answer is decoded. After an error, there are no
+names.
+"""
 
 import json
 import re
@@ -33,7 +35,7 @@ class NamedPod(Struct, frozen=True):
 
 
 def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
-    """Return the node's pods, as far as they are known.
+    """Return the node's pods. The result is empty if they are unknown.
 
     Args:
         given: values typed so far, by argument. `socket`, `root` and `machine` select the node.
@@ -45,7 +47,7 @@ def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
 
 
 def find_reservations(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the reservations, as far as they are known."""
+    """Return the names of the reservations. The result is empty if they are unknown."""
     with suppress(NodeAgentError, TypeError, LookupError):
         answer = call(given.get("socket", DEFAULT_JOB_SOCKET), "queue", timeout_seconds=_SECONDS)
         return tuple(name for one in answer["reservations"] if _NAME.fullmatch(name := str(one["name"])))

@@ -7,7 +7,7 @@ from nodeagent.cli.support.numeric_arguments import seconds
 
 DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
-"""Time to wait in addition to the grace period, for kills, turns of the agent, and a machine under load."""
+"""Waiting time in addition to the grace period, for kills and for turns of the agent, which take longer under load."""
 
 
 def add_manifests_argument(parser: argparse.ArgumentParser) -> None:

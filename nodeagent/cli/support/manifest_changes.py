@@ -1,6 +1,6 @@
 """Changes to the manifest directory: the file that contains each pod, and the files that are written or removed.
 
-A pod's file is the one that contains the pod, whatever its name, because a second file with the same pod would be ignored (D7).
+A pod's file is found by its content and not by its name, because a second file with the same pod would be ignored (D7).
 """
 
 import argparse
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MAX_MODE = 0o644
-"""Largest permissions of an installed manifest. A user who can write to a manifest can run any command as root."""
+"""Widest permissions of an installed manifest. A user who can write to a manifest can run any command as root."""
 
 
 class ManifestPlaceError(NodeAgentError):
-    """The manifests can't be installed or removed as they are."""
+    """The manifests can't be installed or removed."""
 
 
 class Replacement(enum.Enum):
@@ -99,7 +99,7 @@ class PodChange(Struct, frozen=True):
 
     @property
     def decided(self) -> PodEntry | None:
-        """The agent's final decision on this very pod, or None while the agent is still deciding."""
+        """Final decision of the agent on exactly this pod. None means that the agent has not decided yet."""
         is_in_place = self.before is None or self.before == self.pod
         return _find_final_decision(self.entry, self.pod) if is_in_place else None
 
@@ -123,7 +123,7 @@ class PodChange(Struct, frozen=True):
 
 
 def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
-    """Find the agent's decision on a pod after its installation. None means that there is none yet."""
+    """Find the agent's decision on a pod after its installation. None means that the agent has not decided yet."""
     before, pod = _find_final_decision(change.entry, change.pod), change.pod
     named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
     now = _find_final_decision(named, pod)
@@ -132,7 +132,7 @@ def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on this very pod. A refused change gets an entry of its own."""
+    """Return the decision on exactly this pod. For a refused change, the result is a separate entry."""
     if entry is None or entry.deleting_since_ms is not None or entry.is_undecided:
         return None
     if _is_same(entry.pod, pod):
@@ -144,7 +144,7 @@ def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 
 
 def _is_same(one: Pod, other: Pod) -> bool:
-    """Compare everything except the variables, which the agent doesn't report because they may be secret."""
+    """Compare two pods without their variables, which the agent doesn't report because they may be secret."""
     return without_variables(one) == without_variables(other)
 
 
@@ -171,7 +171,7 @@ def locate_manifests(config: Config, state: NodeState | None, socket: str | None
 
 
 def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
-    """Read the location of this node's manifests, and the node to try decisions on. If no agent has ever run, the node has no pods.
+    """Read the location of this node's manifests, and the node for trial decisions. If no agent has ever run, the node has no pods.
 
     Raises:
         NodeAgentError: the configuration, the machine or the state can't be read.
@@ -233,7 +233,7 @@ def _parse_installed(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
 
 
 def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace) -> tuple[Pod, ...]:
-    """Return the installed pods that still await the agent's decision, in order of decision, leaving out the pods in `files`."""
+    """Return the installed pods that still await the agent's decision, in the order of the decisions. Pods in `files` are left out."""
     given = {found.pod.full_name for file in files for found in file.pods}
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
     others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
@@ -380,7 +380,7 @@ def _check_replaceable(old: InstalledFile) -> None:
 
 
 def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
-    """Choose the name of a new file: the named file's own name, or else the name of its first pod."""
+    """Choose the path of a new file. Its name is the name of the given file, or else the name of its first pod."""
     if not Path(place.directory).is_dir():
         named = f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
         raise ManifestPlaceError(

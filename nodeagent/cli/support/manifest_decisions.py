@@ -46,7 +46,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
     """Decide on each pod that awaits a decision, in addition to the pods before it."""
     pods = [change for file in changes for change in file.pods]
-    # Pods that are changed together may take over each other's units.
+    # pods that are changed together may pin units that another of these pods pinned before
     moving = frozenset(
         one.entry.pod.uid for one in pods if one.entry is not None and (one.restarts or one.entry.pins_units)
     )

@@ -1,6 +1,6 @@
 """Files named on the command line: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
 
-nodeagent's own files are read elsewhere, because a pipe in their place would block.
+nodeagent's own files are read elsewhere, because reading must not block on a pipe in place of such a file.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def find_file_type(path: str) -> int | None:
 
 
 def is_absent(path: str) -> bool:
-    """Whether a file certainly doesn't exist. A path with denied access counts as existing."""
+    """Tell whether a file certainly doesn't exist. A path without permission to access it counts as existing."""
     try:
         Path(path).stat()
     except OSError as err:
@@ -56,7 +56,7 @@ def is_absent(path: str) -> bool:
 
 
 class NamedFile(str):
-    """A path as typed, with one name for stdin. The content of a pipe is read once and kept."""
+    """A path as typed. All names of stdin are the same path, and the content of a pipe is read once and kept."""
 
     __slots__ = ("_content",)
     _content: bytes
@@ -149,7 +149,7 @@ class NamedFile(str):
 
 
 def is_pipe(path: str) -> bool:
-    """Whether the path can be read only once."""
+    """Tell whether the path can be read only once."""
     return isinstance(path, NamedFile) and path.is_pipe
 
 

@@ -1,4 +1,6 @@
-"""Change of this process to another user, for `job --user`: the command gets nothing from root but its streams and directory."""
+"""Change of this process to another user, for `job --user`. From root, the command inherits only the standard streams and the working
+directory.
+"""
 
 import fcntl
 import os
@@ -17,7 +19,7 @@ from nodeagent.cli.support.child_command import end_as
 from nodeagent.errors import NodeAgentError
 
 INJECTION = Path("/proc/sys/dev/tty/legacy_tiocsti")
-"""0 if the kernel lets no process without CAP_SYS_ADMIN put input into its terminal (TIOCSTI). Kernels before 6.2 don't have the file."""
+"""File with 0 if only processes with CAP_SYS_ADMIN can put input into their terminal (TIOCSTI). Kernels before 6.2 don't have this file."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _KEPT = ("TERM", "LANG", "LC_ALL", "TZ")
 _CHUNK_BYTES = 65536
@@ -31,7 +33,7 @@ class UserError(NodeAgentError):
 
 
 def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inherits: bool) -> int | None:
-    """Change this process to the user, as login does. Where a process can put input into its terminal, only a child becomes the user.
+    """Change this process to the user, as login does. On a terminal into which processes can put input, only a child becomes the user.
 
     Args:
         user: the user.
@@ -78,7 +80,9 @@ def _can_inject() -> bool:
 
 
 def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
-    """Fork a child with a terminal of its own in place of these streams, and relay. Returns None in the child, its exit status here."""
+    """Fork a child with its own terminal in place of these streams, and relay between both terminals. Return None in the child, and the
+    exit status of the child in the parent.
+    """
     try:
         master, slave = os.openpty()
     except OSError as err:
@@ -125,7 +129,7 @@ def _copy_size(source: int, target: int) -> None:
 
 
 def _is_in_foreground() -> bool:
-    """Whether this process may read from stdin, a terminal. In the background, its input is another process's."""
+    """Tell whether this process may read from the terminal that is its stdin. Input of a background process belongs to another process."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:  # the terminal is not the controlling terminal of this session
@@ -135,7 +139,7 @@ def _is_in_foreground() -> bool:
 def _relay(master: int, child: int, *, is_input: bool, output: int) -> None:
     """Copy between the two terminals until the child has ended and its output is written. `child` is its pidfd.
 
-    Input that the child doesn't take yet keeps no output waiting.
+    Output is copied even while the child doesn't read its input.
     """
     os.set_blocking(master, False)
     poller, pending = select.poll(), b""

@@ -1,4 +1,4 @@
-"""Options for the resources of a pod with one container. `job` loads this module at every start, so it imports little."""
+"""Options for the resources of a pod with one container. `job` loads this module at every start, so the module imports little."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_amounts(options: Any) -> dict[str, str]:
 
 
 def find_wrong_option(options: Any, name: str, quiet: str = "") -> str | None:
-    """Return the error of the first option whose value has the wrong form. None means that a pod of this name can be made of them."""
+    """Return the error of the first option with an invalid value. None means that a pod with this name can be made from the options."""
     from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 
     try:

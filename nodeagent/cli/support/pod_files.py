@@ -52,13 +52,13 @@ class PodFile(Struct, frozen=True):
 
 
 def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods of manifests for decisions only; see `read_workload_files`."""
+    """Read all pods of manifests for trial decisions; see `read_workload_files`."""
     return tuple(found.pod for file in read_workload_files(paths) for found in file.pods)
 
 
 def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests for decisions only, and report on stderr which parts the decisions ignore; see `read_pod_files`. Each workload, such
-    as a Deployment, gives one pod, its template.
+    """Read manifests for trial decisions, and report ignored parts on stderr; see `read_pod_files`. A workload, such as a Deployment,
+    counts as one pod, namely its template.
     """
     files = _read_files(paths, _parse_workloads)
     names: set[str] = set()
@@ -109,7 +109,7 @@ def _read_files(
 
 
 def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
-    """Resolve the pods' claims by the files' own documents and by others."""
+    """Resolve the pods' claims with the documents of the files and with other documents."""
     if not any(found.pod.claims for file in files for found in file.pods):
         return tuple(files)
     from nodeagent.formats.manifest.claim_documents import ClaimDocuments
@@ -122,7 +122,7 @@ def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") 
 
 
 def resolve_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
-    """Resolve claims that these files don't define by the installed manifests. Unreadable manifests are skipped."""
+    """Resolve claims that these files don't define with the installed manifests. Unreadable manifests are skipped."""
     if not any(claim.spec is None for file in files for found in file.pods for claim in found.pod.claims):
         return tuple(files)
     try:

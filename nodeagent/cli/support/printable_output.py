@@ -1,4 +1,4 @@
-"""Filter for all output of commands, because terminals act on control characters. The filter escapes the control characters in names.
+"""Filter for all output of commands. The filter escapes control characters, for instance in names, because terminals would act on them.
 
 Commands that draw on a terminal call `find_raw_output` or `write_coloured`.
 """
@@ -18,9 +18,9 @@ _COLOURED = re.compile(r"([\n\t]|\x1b\[(?:0|3[0-9]|1;[39][0-9])m)")
 
 
 class _PrintableOutput:
-    """A stream that escapes everything unprintable except newlines and tabs.
+    """Stream that escapes all unprintable characters except newlines and tabs.
 
-    Only the command's own thread writes to stdout. Output of other threads goes to stderr, because CPU plugins may print.
+    Only the command's own thread writes to stdout. Output of other threads is written to stderr, because CPU plugins may print.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Settings that `nodeagent job` gives to itself in its job, and so to the command."""
+"""Settings of the process of `nodeagent job`, which the command inherits."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +15,9 @@ _OF_REAL_TIME = ("fifo:", "rr:")
 
 
 def apply_process_settings(answer: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply settings by their names in a profile. Return the agent's answer with those applied, and those missing with reasons."""
+    """Apply settings, given by their names in a profile. Return the agent's answer with the applied settings, and the missing settings
+    with the reasons.
+    """
     quiet = {"profile": "", "applied": {}, "missing": {}, **answer.get("quiet", {})}
     applied, missing = dict(quiet["applied"]), dict(quiet["missing"])
     changes: list[tuple[str, str, Callable[[], None]]] = []

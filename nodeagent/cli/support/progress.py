@@ -15,9 +15,9 @@ _BAR, _COUNT = (
     "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
     "{desc}: {n_fmt} [{elapsed}]",
 )
-"""Formats of tqdm. Its own has a rate of "it", whatever is counted."""
+"""Formats for tqdm, whose default format always counts in "it"."""
 BEGUN = time.monotonic()
-"""Start of the command. The command's total time decides when a bar is shown, because each of its parts may take less than a second."""
+"""Start time of the command. A bar is shown a second after this time, because each part of the command may take less than a second."""
 
 
 class Progress:
@@ -29,7 +29,7 @@ class Progress:
         Args:
             what: name of the steps in the plural, such as `scenarios`.
             total: largest number of steps, or None if unknown.
-            beside_output: whether stdout is written at the same time. The bar then isn't shown if both are terminals.
+            beside_output: whether the command writes to stdout meanwhile. If stdout and stderr are terminals, the bar then isn't shown.
         """
         self._what = what
         self._total = total
@@ -58,7 +58,7 @@ class Progress:
             self._begin()
 
     def tick(self) -> None:
-        """Show that work continues within a step."""
+        """Refresh the bar to show that work continues within a step."""
         if self._bar is None:
             self._begin()
         elif time.monotonic() >= self._redrawn + self._bar.mininterval:

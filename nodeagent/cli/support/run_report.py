@@ -36,8 +36,8 @@ from nodeagent.views.job_report import JobLocation
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
 _PARTS = 4
-"""Part of the time since a run's start after which the next sample is due, as a divisor. Memory that is gone at the end is seen if it was
-there for a quarter of the run.
+"""Divisor of the time since a run's start that gives the time until the next sample. Memory is therefore sampled if it was in use for a
+quarter of the run.
 """
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (
@@ -120,7 +120,7 @@ class ReportedRuns:
         """Observe one run of the command, and return its report.
 
         Args:
-            begun: function called once everything counts.
+            begun: function called once all counters are running.
             await_end: function that waits for at most some seconds, and returns the result of the command once it has ended.
         """
         with ExitStack() as counting:
@@ -172,7 +172,7 @@ class ReportedRuns:
 def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Callable[[], OtherTasks]:
     """Start to observe other tasks on the job's CPUs, by the kernel's counters or else by the tasks' run times.
 
-    The returned function ends it.
+    The returned function ends the observation.
     """
     reason = _ONLY_ROOT if location.exclusive_cpus else _SHARED
     if location.exclusive_cpus and os.geteuid() == 0:
@@ -187,7 +187,7 @@ def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Cal
 
 
 def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], reason: str) -> OtherTasks:
-    """Find the tasks outside of the job that ran last on its CPUs. Their times are at most the increases of their run times."""
+    """Find the tasks outside of the job that ran last on its CPUs. The increase of a task's run time limits the time on these CPUs."""
     cpus = location.exclusive_cpus or location.shared_cpus
     after = read_last_runs()
     ran_ns = {

@@ -6,7 +6,7 @@ from typing import TextIO
 
 
 def write_error(text: str) -> None:
-    """Write a message to stderr. If that fails, only the exit status tells of the error."""
+    """Write a message to stderr. If writing fails, only the exit status shows the error."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,4 +1,6 @@
-"""A full-screen terminal with an alternate screen and single keys. It is restored at the end, even after an error or a signal."""
+"""A full-screen terminal with an alternate screen and input of single keys. The terminal is restored at the end, even after an error or a
+signal.
+"""
 
 import os
 import select
@@ -31,7 +33,7 @@ _KEYS = {
 
 
 class Terminal:
-    """Terminal that is drawn on while the `with` block runs. Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP end the program."""
+    """Terminal for drawing while the `with` block runs. Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP end the program."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -65,7 +67,7 @@ class Terminal:
         self._undo.close()
 
     def size(self) -> tuple[int, int]:
-        """Return the current columns and lines. A terminal that reports none counts as 80 by 24."""
+        """Return the current columns and lines. A terminal that reports no size counts as 80 by 24."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size.columns or 80, size.lines or 24
 
@@ -107,7 +109,7 @@ def _write(text: str) -> None:
 
 
 def _write_at_once(text: str) -> None:
-    """Write past the buffer, which accepts no other write while a signal interrupts one."""
+    """Write without the buffer, which accepts no further write if a signal has interrupted a write."""
     os.write(sys.stdout.fileno(), text.encode())
 
 

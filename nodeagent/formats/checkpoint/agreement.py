@@ -1,4 +1,4 @@
-"""Compares a kubelet file with nodeagent's own state, as far as the file's version can express the state."""
+"""Comparison of a kubelet file with nodeagent's state, limited to the values that the version of the file can express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
 
 
 class Disagreement(Struct, frozen=True, order=True):
-    """A value that differs between file and state. An empty text means that the value is missing there."""
+    """A value that differs between file and state. An empty text means that the value is missing on that side."""
 
     pod: str
     """UID of the pod. Empty for a value of the node."""

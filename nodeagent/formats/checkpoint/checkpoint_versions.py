@@ -1,6 +1,6 @@
 """Identifies, verifies and converts all versions of kubelet's checkpoint files and of nodeagent's own state.
 
-This module is stricter than kubelet, which accepts some files without checksums. It doesn't access the file system.
+This module is stricter than kubelet, which accepts some files without checksums.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ class Checkpoint(Struct, frozen=True):
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Healthy devices by resource. Only the device manager's file has them."""
     saved: SavedState | None = None
-    """Contents of nodeagent's own file."""
+    """Contents of `nodeagent_state`. None for a file of kubelet."""
     problem: str | None = None
     """Reason why the file must not be used."""
     note: str | None = None
@@ -82,7 +82,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     """Read a file of any version.
 
     Raises:
-        CheckpointError: the content is not a checkpoint or too damaged to be read.
+        CheckpointError: the content is not a checkpoint, or is too damaged.
     """
     if not content.strip():
         raise CheckpointError(
@@ -99,7 +99,8 @@ def read_checkpoint(content: bytes) -> Checkpoint:
             return _decode_devices(document)
         if any(later.values()):
             return _decode_version_of_1_37(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
-        # In kubelet, a missing part counts as empty. If both parts are missing, only the name of the policy tells whose file it is.
+        # In kubelet, a missing part counts as empty. If both parts are missing, only the name of the policy
+        # identifies the manager that wrote the file.
         policy = fields(document, ("policyName",))["policyName"] if names else None
         if "machinestate" in names or ("defaultcpuset" not in names and policy in MEMORY_MANAGER_POLICIES):
             return _decode_memory(text)
@@ -311,9 +312,7 @@ _IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER
 
 
 def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
-    """Return the allocations by pod and container. The owners of CPU sets that are listed by container ID are looked
-    up.
-    """
+    """Return the allocations by pod and container. For CPU sets by container ID, the pods and containers are looked up."""
     pods = checkpoint.promises.pods
     for each, cpus in checkpoint.by_id.items():
         if each not in containers:

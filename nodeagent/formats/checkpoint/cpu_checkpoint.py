@@ -117,9 +117,7 @@ def decode_cpu_state(
 
 
 def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
-    """Decode version 4 (kubelet 1.37), whose contents are a string with its own checksum. None means that the file has
-    another version.
-    """
+    """Decode version 4 (kubelet 1.37), which has a string of JSON with a checksum. None means that the file has another version."""
     try:
         outer = fields(document, ("data", "dataChecksum"))
         data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
@@ -196,7 +194,7 @@ def _decode_version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
         checksum = unsigned(found["checksum"])
     except GoJsonError:
         return None
-    # A build of kubelet between two releases had another type name in the hash. With the gate on, kubelet doesn't try this name.
+    # A kubelet build between two releases hashed the dump with another type name. With the gate on, kubelet doesn't try this name.
     names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
     dump = _dump_entries(entries)
     if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:
@@ -245,14 +243,14 @@ class CpuContents(Struct, frozen=True):
     entries: Mapping[str, Sets]
     """CPU sets by pod UID."""
     containers: Mapping[str, str]
-    """CPU sets by container ID. Only in version 1, which has no pods."""
+    """CPU sets by container ID. Only version 1 has them, because it doesn't have pods."""
     pods: Mapping[str, CpuSet]
     checksum: int
 
     @property
     def sums(self) -> dict[str, int]:
-        """Correct checksums of these contents, by each version (or build between two versions) that can express the
-        contents.
+        """Correct checksums of these contents, by version (or build between two versions). Versions that can't express
+        the contents are left out.
         """
         dump = _dump_entries(self.entries)
         pods = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(self.pods.items()))

@@ -160,7 +160,7 @@ def read_device_contents(document: object) -> DeviceContents:
 
 
 def _read_device(resource: str, id_: str, nodes: set[int]) -> HeldDevice:
-    # A device that is only on node -1 looks the same in the file as a device without topology.
+    # in the file, a device that is only on node -1 looks like a device without topology
     known = NumaSet.from_ids(nodes - {_NOWHERE})
     return HeldDevice(resource, id_, known, lists_minus_one=bool(known) and _NOWHERE in nodes)
 

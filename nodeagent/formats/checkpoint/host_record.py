@@ -1,4 +1,4 @@
-"""The file `host_settings` with the values that host settings had before the agent changed them.
+"""The file `host_settings` with the original values of the host settings that the agent has changed.
 
 The file is sealed (`sealed.py`) and contains the record as JSON with sorted keys.
 """
@@ -24,9 +24,7 @@ class HostRecordError(NodeAgentError):
 
 
 def encode_record(boot: str, record: Record) -> bytes:
-    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. After a reboot, they
-    don't need to be restored.
-    """
+    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. A reboot restores all settings."""
     text = lru_cache(maxsize=None)(str)  # texts are cached, because many settings have the same few values
     settings = [
         [setting.kind.value, setting.name, text(change.before), [text(value) for value in change.ours]]

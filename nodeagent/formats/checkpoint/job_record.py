@@ -1,4 +1,4 @@
-"""Record of a running job as text, from which the agent's next process recovers the job."""
+"""Record of a running job as text, from which the agent recovers the job after a restart."""
 
 import json
 
@@ -25,15 +25,15 @@ class JobRecord(Struct, frozen=True):
     process.
     """
     ticket: str = ""
-    """Text by which the owner asks for the answer again, after a restart of the agent. Empty if the job doesn't wait for room."""
+    """Text that identifies the request if the owner repeats it after a restart of the agent. Empty if the job doesn't wait for room."""
     since_ms: int = 0
     """Time of the request, in milliseconds since the epoch. 0 if the job doesn't wait for room."""
     max_ms: int = 0
     """Longest time from the job's start to its end. 0 means no limit."""
     ends_at_ms: int = 0
-    """Time of its end, in milliseconds since boot. 0 if the job has no limit, or has not started."""
+    """Time of the job's end, in milliseconds since boot. 0 if the job has no limit, or has not started."""
     reservation: str = ""
-    """Name of the reservation that it runs in. Empty means none."""
+    """Name of the job's reservation. Empty means that the job has no reservation."""
     weight: int = DEFAULT_WEIGHT
     """Weight of the user when the job was requested."""
 

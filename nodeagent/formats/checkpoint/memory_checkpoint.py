@@ -40,7 +40,7 @@ T = TypeVar("T")
 _CORRUPTED = "checkpoint is corrupted"
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
-"""Largest accepted node ID, because a hostile ID could create a huge bitmask."""
+"""Largest accepted node ID. A hostile ID could otherwise create a huge bitmask."""
 _LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
 _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
@@ -73,7 +73,9 @@ def _encode_file(policy: str, accounts: tuple[MemoryNode, ...], of_containers: P
 
 
 _encode_without_pods = lru_cache(maxsize=4)(_encode_file)
-"""Encodes the file if no pod has memory, such as under policy None. It is then the same after each decision."""
+"""Encoder of the file if no pod has memory, such as under policy None. The text is cached, because it stays the same
+after each decision.
+"""
 
 
 def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None, name: str = _LEGACY) -> Iterator[Text]:
@@ -237,8 +239,8 @@ class MemoryContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Correct checksums of these contents, by each version (or 1.36.0 as first merged) that can express the
-        contents.
+        """Correct checksums of these contents, by version (or 1.36.0 as first merged). Versions that can't express the
+        contents are left out.
         """
         found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
@@ -328,9 +330,7 @@ def _parse_blocks(value: object) -> _RawBlocks:
 
 
 def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
-    """Decode version 3 (kubelet 1.37), whose contents are a string with its own checksum. None means that the file has
-    another version.
-    """
+    """Decode version 3 (kubelet 1.37), which has a string of JSON with a checksum. None means that the file has another version."""
     outer = fields(document, ("data", "dataChecksum"))
     data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     if not data and not checksum:

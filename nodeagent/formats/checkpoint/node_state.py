@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 class NodeStateError(SealError):
-    """The bytes are not a state that this version can read. `is_newer` means that a later version wrote them."""
+    """The bytes are not a state that this version can read. `is_newer` tells whether a later version wrote the state."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
         super().__init__(message, way_out=_WAY_OUT, is_newer=is_newer)
@@ -121,7 +121,8 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def decode_state(content: bytes, *, judge: bool = True, pods: Iterable[Pod] = ()) -> SavedState:
-    """Decode a state file. Without `judge`, a wrong checksum is accepted. Of the given pods, those that the state has are not read again.
+    """Decode a state file. Without `judge`, a wrong checksum is accepted. Pods of the state that are among the given
+    pods are not decoded again.
 
     Raises:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.
@@ -275,12 +276,12 @@ def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
 
 
 def _has_new_domain(entry: PodEntry) -> bool:
-    """Whether nodeagent 0.1 doesn't know the entry's domain and would treat the pod as the agent's own."""
+    """Tell whether the entry has a domain that nodeagent 0.1 doesn't know. nodeagent 0.1 would treat such a pod as the agent's own."""
     return entry.origin.domain != _domain_of_source(entry.origin.source)
 
 
 def _domain_of_source(source: str) -> str:
-    """Return the domain of an entry that has none because nodeagent 0.1 wrote it."""
+    """Return the domain of an entry without a domain, which nodeagent 0.1 wrote."""
     return source if source == "containerd" else OWN
 
 

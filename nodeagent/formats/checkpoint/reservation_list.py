@@ -1,4 +1,4 @@
-"""Reservations as text, from which the agent's next process recovers them."""
+"""Reservations as text, from which the agent recovers them after a restart."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ def make_reservation(
     """Create a reservation.
 
     Raises:
-        PodOptionError: no job can have this name or these amounts, or something else than CPUs and memory would be reserved.
+        PodOptionError: no job can have this name or these amounts, or a resource other than CPUs and memory would be reserved.
     """
     if CPU not in amounts or amounts.keys() - {CPU, MEMORY}:
         raise PodOptionError(

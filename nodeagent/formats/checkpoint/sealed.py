@@ -10,7 +10,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_j
 
 
 class SealError(NodeAgentError):
-    """One of the agent's files is damaged or has another form, or a later version wrote it (`is_newer`)."""
+    """One of the agent's files is damaged, has another form, or was written by a later version (`is_newer`)."""
 
     def __init__(self, message: str, *, way_out: str, is_newer: bool = False) -> None:
         super().__init__(
@@ -20,7 +20,7 @@ class SealError(NodeAgentError):
 
 
 def seal(body: bytes, form: str, version: int) -> bytes:
-    """Add the header line to a content without a line break. `form` names the content's format."""
+    """Add the header line to a content, which must be a single line. `form` names the content's format."""
     header = {"format": form, "version": version, "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 

@@ -1,4 +1,4 @@
-"""Formats a Config as the fields of a configuration file. `parse_config` reads the fields back as the same Config."""
+"""Formatter of a Config as the fields of a configuration file. `parse_config` reads the fields back as the same Config."""
 
 import hashlib
 from typing import Any
@@ -136,7 +136,7 @@ def config_text(fields: Document) -> str:
 
 
 def hash_config(config: Config) -> str:
-    """Return a short hash of all fields of a configuration, in whatever form and order its file has them."""
+    """Return a short hash of all fields of a configuration. The form and the order of the fields in the file don't matter."""
     return hashlib.sha256(config_text(config_fields(config)).encode()).hexdigest()[:12]
 
 

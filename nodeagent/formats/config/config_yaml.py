@@ -60,9 +60,9 @@ _GATE_OF_POLICY = {
     "MemoryManager": ("memoryManagerPolicy", "None"),
     "TopologyManager": ("topologyManagerPolicy", "none"),
 }
-"""Feature gates that older versions of kubelet had for its managers, each with the policy's field and default."""
+"""Feature gates of older kubelets for the managers, each with the field of the manager's policy and its default."""
 _JUDGED_BY_MANAGERS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "featureGates")
-"""Fields whose values the managers check. This module checks all other fields."""
+"""Fields with values that the managers check. This module checks all other fields."""
 _MAX_TASKS = 2**22
 """The kernel's limit on process IDs (PID_MAX_LIMIT)."""
 _MAX_INT32 = 2**31 - 1
@@ -90,8 +90,8 @@ def parse_config(content: bytes, source: str) -> Config:
 def judge_config(
     content: bytes, source: str, judge: Judge = find_impossible
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid. `judge` finds further errors, by default those on every machine. It
-    is called even after findings.
+    """Parse a configuration that may be invalid. `judge` finds further errors, by default the errors on every machine.
+    `judge` is called even after findings.
 
     Returns:
         The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
@@ -121,7 +121,7 @@ def judge_config(
 
 
 def known_fields() -> frozenset[str]:
-    """Return the names of the top-level fields that have an effect, all of which must be documented."""
+    """Return the names of the top-level fields that have an effect. All of them must be documented."""
     findings = Findings("")
     fields = Fields(MapNode(), "", findings)
     _ConfigReader(fields, findings).read()
@@ -209,7 +209,7 @@ class _ConfigReader:
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
 
     def _read_kind(self) -> bool:
-        """Read the kind, and tell whether it is KubeletConfiguration."""
+        """Read the kind, and tell whether the kind is KubeletConfiguration."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
         if kind not in {None, *OWN_KINDS}:
             self._report("kind", f"must be {KUBELET_KIND} or {AGENT_KIND}, or absent", kind)
@@ -237,7 +237,7 @@ class _ConfigReader:
         return replace(JobBounds(group or "").apply_share(of_all), shares=tuple(shares))
 
     def _read_profiles(self, shipped: tuple[tuple[str, Profile], ...]) -> tuple[tuple[str, Profile], ...]:
-        """Read the profiles. One with the name of a shipped profile replaces it."""
+        """Read the profiles. A profile with the name of a shipped profile replaces the shipped one."""
         listed = self._fields.object("profiles", keyed=True)
         if listed is None:
             return shipped

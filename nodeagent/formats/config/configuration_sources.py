@@ -1,6 +1,6 @@
 """Finds the fields of a configuration in a text: one document, or a part of a file of another kind, such as kubeadm's.
 
-Flags of kubelet count more than fields, as in kubelet.
+As in kubelet, a flag overrides the field.
 """
 
 import re
@@ -37,9 +37,9 @@ class _Form(Struct, frozen=True):
     """Start of `apiVersion`. Documents of a form without it have no `kind`, and are known by their fields or flags."""
     kinds: tuple[str, ...] = ()
     fields: _Path = ()
-    """Place of an object of fields."""
+    """Path of the object with the fields."""
     flags: _Path = ()
-    """Place of flags: a list of `name=value`, an object of values, or a list of objects with name and value."""
+    """Path of the flags: a list of `name=value`, an object of values, or a list of objects with name and value."""
 
 
 _K3S = "the configuration of k3s or RKE2"
@@ -80,9 +80,9 @@ class ConfigurationFields(Struct, frozen=True):
 
     root: TreeNode
     notes: tuple[str, ...] = ()
-    """The used and the unused parts of a file that is more than a configuration."""
+    """Notes about the used and the unused parts of a file that contains more than a configuration."""
     is_document: bool = True
-    """Whether the fields are those of one document, so that its lines can be edited."""
+    """Whether all fields are in one document, so that its lines can be edited."""
 
 
 class _Part(Struct, frozen=True):
@@ -135,10 +135,13 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
 
 
 def _keep_node_configs(text: str, findings: Findings) -> str:
-    """Return the NodeConfigs in user data of EKS (MIME parts), each on the same lines, so that findings name the right ones."""
+    """Return the NodeConfigs in user data of EKS (MIME parts). Each NodeConfig keeps its line numbers, so that findings
+    name the lines of the file.
+    """
     from email import message_from_string  # noqa: PLC0415 - only for user data
 
-    # The parser recurses into parts of parts. Each part has such a line, so their number limits the recursion.
+    # The parser recurses into parts of parts. Each part has a line with its content type, so the number of these
+    # lines limits the recursion.
     if len(_CONTENT_TYPE.findall(text)) > _MOST_PARTS:
         findings.add(1, "", "", f"user data must have at most {_MOST_PARTS} parts")
         return ""
@@ -157,7 +160,7 @@ def _keep_node_configs(text: str, findings: Findings) -> str:
 
 
 def _unwrap(document: TreeNode) -> tuple[TreeNode, ...]:
-    """Return the documents of a list, as kubectl and oc print several. Return any other document itself."""
+    """Return the documents of a List, the form in which kubectl and oc print several documents. Return any other document itself."""
     items = _find_node(document, ("items",))
     return items.items if (_find_kind(document) or "").endswith("List") and isinstance(items, ListNode) else (document,)
 

@@ -1,5 +1,4 @@
-"""Parses containerd's configuration for its NRI settings: whether NRI is off, the socket, and the plugins' time
-limits.
+"""Parser of the NRI settings in containerd's configuration: whether NRI is off, the socket, and the plugins' time limits.
 
 A file may import others, which override it. Without a setting, NRI is off in containerd 1.7 and on since 2.0.
 """
@@ -17,7 +16,7 @@ _NS_PER_MS = 1_000_000
 
 
 class ConfiguredValue(Struct, frozen=True):
-    """A setting and the file that contains it."""
+    """A setting with the path of its file."""
 
     value: Any
     path: str
@@ -39,7 +38,7 @@ class ContainerdConfigError(ValueError):
 
 
 def read_imports(content: bytes, path: str) -> tuple[str, ...]:
-    """Return the patterns of the files that a file imports, in their order.
+    """Return the patterns of the imported files, in the order in a file.
 
     Raises:
         ContainerdConfigError: the file can't be read.

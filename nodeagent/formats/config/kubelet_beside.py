@@ -1,4 +1,4 @@
-"""Finds the changes that kubelet's configuration and state need before kubelet may run beside nodeagent.
+"""Search for the changes that kubelet's configuration and state need before kubelet may run on nodeagent's node.
 
 On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write
 the same cpuset and allocate each other's CPUs.
@@ -43,7 +43,7 @@ class KubeletFiles(Struct, frozen=True):
 
 
 def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
-    """Return the required changes and where to make them. If there are none, kubelet may run. An unreadable file counts
+    """Return the required changes with their files and lines. If there are none, kubelet may run. An unreadable file counts
     as a change, too.
     """
     found: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Kubelet's command line flags as fields of a KubeletConfiguration, by cmd/kubelet/app/options."""
+"""Kubelet's command line flags as fields of a KubeletConfiguration, as defined in cmd/kubelet/app/options."""
 
 import re
 import shlex
@@ -75,7 +75,7 @@ def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...
 
 
 def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag, ...]]:
-    """Convert flags to fields of a configuration. As in kubelet, the last value of a flag counts, and lists add up.
+    """Convert flags to fields of a configuration. As in kubelet, the last value of a flag counts, and lists are combined.
 
     Returns:
         The fields, and the flags that have no such field.
@@ -93,7 +93,7 @@ def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag
 
 
 def join_entries(first: MapEntry, second: MapEntry) -> MapEntry:
-    """Join two values of a field: objects and lists add up, and of other values the second counts."""
+    """Join two values of a field. Objects and lists are combined. Of other values, the second one counts."""
     match first.value, second.value:
         case MapNode(entries=before), MapNode(entries=after):
             merged = {entry.key: entry for entry in (*before, *after)}

@@ -22,8 +22,7 @@ _STATIC_PODS = "kubelet's own pods: set nodeagent's directory, or keep the defau
 _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}
 _SECRET = {"staticPodURLHeader"}
-"""Kubelet fields whose values may be passwords. The values are left out, because more users may be able to read the new
-file.
+"""Kubelet fields that may contain passwords. Their values are left out, because more users may be able to read the new file.
 """
 
 
@@ -35,7 +34,7 @@ class Migration(Struct, frozen=True):
     commented: tuple[str, ...]
     """Top-level fields that became comments."""
     notes: tuple[str, ...]
-    """The used and the unused parts of a file that is more than a configuration."""
+    """Notes about the used and the unused parts of a file that contains more than a configuration."""
     partly_used: tuple[str, ...]
     """Parts of the kept fields that have no effect here, such as `evictionHard[nodefs.available]`."""
 
@@ -57,7 +56,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
     wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=(), notes=())
     text = _edit_lines(content, root, reasons) if found.is_document else None
     try:
-        # The text is edited line by line, which may break a text whose structure doesn't follow its lines.
+        # editing line by line may break a text if its structure doesn't follow its lines
         is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=(), notes=()) == wanted
     except DocumentError:
         is_same = False
@@ -81,7 +80,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
 
 
 def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
-    """Edit the text line by line. None means that fields share lines or refer to each other (anchors)."""
+    """Edit the text line by line. None means that this is impossible, because fields share lines or use anchors."""
     lines = content.decode("utf-8-sig").splitlines()
     starts = [entry.line for entry in root]
     if None in starts or len(set(starts)) < len(starts) or not root.entries:

@@ -19,7 +19,7 @@ _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class PlacementReader:
-    """Reader of the fields of one object. Names of policies and options are checked by the managers, not here."""
+    """Reader of the fields of one object. The managers check the names of policies and options."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

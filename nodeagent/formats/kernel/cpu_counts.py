@@ -12,8 +12,8 @@ from nodeagent.core.model.idset import CpuSet
 
 CLAIMED = "claimed"
 INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
-"""Kinds of interrupts: of devices, of devices with a fixed affinity, requested by the container, of timers, from other
-CPUs, and others.
+"""Kinds of interrupts: from devices, from devices with a fixed affinity, requested by the container, from timers, from
+other CPUs, and others.
 """
 _SOFTIRQ_KINDS = {
     "NET_TX": "network",
@@ -26,7 +26,9 @@ _SOFTIRQ_KINDS = {
     "RCU": "tick",
 }
 SOFTIRQ_KINDS = (*dict.fromkeys(_SOFTIRQ_KINDS.values()), "other")
-"""Kinds of softirqs, by what keeps them off a CPU: SCHED and RCU follow the scheduler's tick (nohz_full=). HI and TASKLET are `other`."""
+"""Kinds of softirqs, by the means to keep them off a CPU. SCHED and RCU follow the scheduler's tick (nohz_full=). HI
+and TASKLET are `other`.
+"""
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32

@@ -1,4 +1,4 @@
-"""Derives which tasks ran on some CPUs, how often and how long, from the kernel's histograms.
+"""Derivation of the tasks that ran on some CPUs, with the number and time of their runs, from the kernel's histograms.
 
 A histogram has only sums of timestamps. The sums suffice, because the sum of all ends minus the sum of all starts is
 the total running time.
@@ -44,7 +44,7 @@ class CpuHistograms(Struct, frozen=True):
     joins: bytes
     """Tasks that were moved into another cgroup, with the ID of that cgroup."""
     exits: bytes
-    """Tasks that began to exit while the counters were prepared, on all CPUs. Read before the other histograms were started."""
+    """Tasks that began to exit on any CPU while the counters were prepared. This histogram was read before the others were started."""
     ended_ns: int
 
 
@@ -92,7 +92,7 @@ class CpuUse(Struct, frozen=True):
     exiting: frozenset[int]
     """Tasks that were already exiting when counting began."""
     unobserved: CpuSet
-    """CPUs without a task switch, so that one task or the idle task ran there all the time."""
+    """CPUs without a task switch. One task or the idle task ran there all the time."""
     dropped: int
     """Events that didn't fit into the kernel's tables. If there are any, counts are too small and times may be wrong.
     """
@@ -163,8 +163,8 @@ def descendants(children: Mapping[int, Iterable[int]], ancestors: Iterable[int])
 def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet) -> tuple[TaskRun, ...]:
     """Return the runs of all tasks. Each switch ends a run of one task and starts a run of another.
 
-    Times are relative to the start of the measurement, at which earlier runs are cut off. A run that continues to the
-    end has no end event. Its sum then lacks the measured time and is negative.
+    Times are relative to the start of the measurement. Of an earlier run, only the part after this start counts. A run
+    that continues to the end has no end event, so its sum lacks the measured time and is negative.
     """
     sums_ns: dict[tuple[int, int], int] = defaultdict(int)
     begun: dict[tuple[int, int], int] = defaultdict(int)
@@ -219,7 +219,7 @@ def _derive_handlings(
         # number of exits without an entry, or, if negative, number of entries without an exit
         excess_exits = left - entered
         handled_ns = _to_signed(left_ns - entered_ns - excess_exits * (middle_ns if excess_exits > 0 else ended_ns))
-        # slightly negative if the unmatched events were not exactly in the middle
+        # the time is slightly negative if the unmatched events were not exactly in the middle
         if -excess_exits * gap_ns <= handled_ns < 0:
             handled_ns = 0
         found.append(

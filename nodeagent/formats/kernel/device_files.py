@@ -1,4 +1,4 @@
-"""Finds the files in /dev that give access to a PCI function, from its entries in /sys.
+"""Search for the files in /dev that give access to a PCI function, by its entries in /sys.
 
 For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5),
 DEVNAME of Documentation/core-api/kobject.rst). Some other device files are shared by all functions of a kind.
@@ -40,7 +40,7 @@ def parse_device_file(directory: str, dev: str, uevent: str, *, is_block: bool) 
 
 
 def find_multipath_disk(name: str) -> str | None:
-    """Return the multipath disk behind an NVMe path, or None if the name isn't that of an NVMe path.
+    """Return the multipath disk of an NVMe path. None means that the name isn't the name of an NVMe path.
 
     With native multipath, a path such as nvme0c1n1 has no device file. The disk, nvme0n1, isn't below a controller in
     /sys.

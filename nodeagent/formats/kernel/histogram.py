@@ -8,7 +8,7 @@ from msgspec import Struct
 _MAX_DIGITS = 20
 """Maximum number of digits of a 64-bit number."""
 _NAME_BYTES = 16
-"""Length of a padded task name (TASK_COMM_LEN). The fixed length marks the name's end, whatever characters it has."""
+"""Length of a padded task name (TASK_COMM_LEN). The name ends after this length, because it may contain any characters."""
 _TOTAL = re.compile(rb"Totals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n    Dropped: (\d{1,20})\n")
 
 

@@ -1,4 +1,4 @@
-"""Paths and notation of host settings that name CPUs or belong to one."""
+"""Paths and notation of host settings that contain CPUs or belong to a CPU."""
 
 from nodeagent.core.host.settings import WITH_TEXT, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError

@@ -28,7 +28,7 @@ class Irqbalance(Struct, frozen=True):
     banned: CpuSet
     """CPUs that were banned at irqbalance's last scan. Requests take effect at the next scan."""
     left_alone: frozenset[int] = frozenset()
-    """Numbers of interrupts that irqbalance doesn't move, by its own configuration or on request."""
+    """Numbers of interrupts that irqbalance doesn't move, because of its own configuration or a request."""
 
 
 def format_ban_request(cpus: CpuSet) -> bytes:

@@ -1,4 +1,4 @@
-"""Pressure stall information (PSI) and throttling of a cgroup, as the kernel's files have them (cgroup v2)."""
+"""Pressure stall information (PSI) and throttling of a cgroup, in the kernel's files (cgroup v2)."""
 
 _SHARES = ("some", "full")
 PRESSURES = (("cpu", "some"), ("cpu", "full"), ("memory", "some"), ("memory", "full"), ("irq", "full"))
@@ -21,7 +21,7 @@ def parse_pressure_us(text: str) -> dict[str, int]:
 
 
 def parse_throttled_periods(cpu_stat: str) -> int | None:
-    """Return `nr_throttled` of a cpu.stat. None means that the file doesn't have it, for instance without the cpu controller."""
+    """Return `nr_throttled` of a cpu.stat. None means that the file lacks this field, for instance without the cpu controller."""
     for line in cpu_stat.splitlines():
         name, _, value = line.partition(" ")
         if name == "nr_throttled" and value.isascii() and value.isdigit():

@@ -39,7 +39,7 @@ class FileTexts(Struct, frozen=True):
     """Reasons why the other files couldn't be read."""
 
     def number(self, name: str) -> int | None:
-        """Return the whole number that a file consists of. None means unknown."""
+        """Return the whole number in a file. None means unknown."""
         text = self.files.get(name, "").strip()
         return int(text) if text.isascii() and text.isdecimal() else None
 
@@ -92,7 +92,7 @@ def parse_cpu_times_us(text: str) -> dict[int, dict[str, int]]:
 
 
 def parse_idle_states(texts: FileTexts, cpus: Iterable[int]) -> dict[str, tuple[int, int]]:
-    """Return the time in microseconds and the number of entries of each idle state, of all these CPUs together, by name."""
+    """Return the time in microseconds and the number of entries of each idle state by name, as sums over these CPUs."""
     found: dict[str, tuple[int, int]] = {}
     for cpu in cpus:
         directory = f"{idle_states_directory(cpu)}/"
@@ -106,7 +106,7 @@ def parse_idle_states(texts: FileTexts, cpus: Iterable[int]) -> dict[str, tuple[
 
 
 def parse_microcode(cpuinfo: str, cpu: int) -> tuple[str | None, str | None]:
-    """Return a CPU's model and microcode version of /proc/cpuinfo. None means that the file doesn't have it."""
+    """Return a CPU's model and microcode version from /proc/cpuinfo. None means that the file lacks this field."""
     for block in cpuinfo.split("\n\n"):
         fields = {
             name.strip(): value.strip() for name, _, value in (line.partition(":") for line in block.splitlines())

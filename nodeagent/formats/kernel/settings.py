@@ -11,7 +11,7 @@ CGROUPS = "sys/fs/cgroup"
 PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
 KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
 KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
-"""Files that exist if there are kubelet's pods, no matter which program contains kubelet."""
+"""Files that exist if kubelet has pods, even if kubelet is part of another program such as k3s."""
 SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
 """File that exists if the first process is systemd."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")

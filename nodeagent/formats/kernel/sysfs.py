@@ -1,8 +1,8 @@
 """Derives the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
 
 The rules are those of kubelet's cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
-determine allocations. cAdvisor's leniency is kept where it changes these values. A malformed file is an error here,
-while cAdvisor logs it and continues.
+determine allocations. cAdvisor's leniency is kept where the leniency affects these values. A malformed file is an error
+here, while cAdvisor logs the error and continues.
 """
 
 import re
@@ -24,7 +24,7 @@ _CACHE_TYPES = {"Data": "data", "Instruction": "instruction", "Unified": "unifie
 _PMU_DEVICES = {"performance": ("cpu_core",), "efficiency": ("cpu_atom", "cpu_lowpower")}
 """Intel's PMU devices by class of cores."""
 _UNKNOWN = -1
-"""ID that the kernel writes if the architecture doesn't provide one (include/linux/topology.h)."""
+"""Value that the kernel writes for an ID that the architecture doesn't provide (include/linux/topology.h)."""
 
 
 class _CpuPlace(Struct, frozen=True):
@@ -179,8 +179,8 @@ def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int
     directories = {node: f"{NODES}/node{node}" for node in ids}
     members = {node: sample.identified(directory, "cpu") for node, directory in directories.items()}
     if not any(members.values()):
-        # A copied root may lack the links from nodes to their CPUs, but the lists of CPUs have the same content. If two nodes list a CPU,
-        # it belongs to the first.
+        # A copied root may lack the links from nodes to their CPUs, but the lists of CPUs have the same content. A
+        # CPU in the lists of two nodes belongs to the first node.
         taken = CpuSet()
         for node, directory in directories.items():
             listed = sample.cpu_list(f"{directory}/cpulist")
@@ -216,7 +216,7 @@ def _create_nodes_from_packages(
 
 
 def _find_uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
-    """Return the uncore cache of each of a node's cores that have such a cache.
+    """Return the uncore caches of a node's cores. Cores without such a cache are left out.
 
     An uncore cache has level 3 or higher. By cAdvisor's count, it isn't shared by the whole node.
     """
@@ -291,7 +291,7 @@ def _read_size_bytes(sample: SysfsSample, cache: str) -> int | None:
 
 
 def _read_cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
-    """Return the level of each of a CPU's cache directories, in text order. On real machines, a CPU has one cache of
+    """Return the levels of a CPU's caches by directory, in text order. On real machines, a CPU has one cache of
     each level and type.
     """
     directory = f"{CPUS}/cpu{cpu}/cache"

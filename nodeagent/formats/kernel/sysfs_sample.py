@@ -58,13 +58,11 @@ only, so it isn't opened.
 """
 
 FIRMWARE_ANSWERS = "/acpi_cppc/"
-"""Part of a path that marks files whose content the kernel requests from the firmware at each read. A file that can't
-be read counts as missing.
+"""Part of a path that marks files for which the kernel asks the firmware at each read. Such a file counts as missing if reading fails.
 """
 
 ONLINE_FILES = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
-"""Files that change when a CPU or a node comes or goes. If they are equal before and after sampling, the sample is
-consistent.
+"""Files that change when a CPU or a node is added or removed. If these files are equal before and after sampling, the sample is consistent.
 """
 
 _MAX_NUMBER = 2**63 - 1
@@ -179,7 +177,7 @@ class SysfsSample(Struct, frozen=True):
         for name, digits in found:
             if len(digits) > 18:
                 raise self.error(f"{directory}/{name}", "the number in its name is too large")
-            if digits in seen:  # no file system lists a name twice, but an edited capture may
+            if digits in seen:  # no file system lists a name twice, but an edited capture can
                 raise self.error(f"{directory}/{name}", "two names have the same number")
             seen.add(digits)
         return tuple((name, int(digits)) for name, digits in found)

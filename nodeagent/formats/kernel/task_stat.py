@@ -23,7 +23,9 @@ class TaskStat(Struct, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is a zombie or dead. One whose main thread has ended lives as long as another of its threads does."""
+        """Whether the process is a zombie or dead. After the end of its main thread, a process lives as long as another
+        thread of the process.
+        """
         return self.state in {"Z", "X", "x"} and self.threads <= 1
 
     @property

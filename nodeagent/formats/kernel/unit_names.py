@@ -7,15 +7,15 @@ _UNIT = re.compile(r"_?(?P<name>[A-Za-z0-9:_.\\@-]+\.(?:slice|scope|service))")
 
 
 def unit_of(cgroup: str) -> str | None:
-    """Return the unit that a cgroup's name belongs to. None means that the cgroup isn't systemd's, or that such units
-    have no processes (mounts).
+    """Return the unit that a cgroup's name belongs to. None means that systemd doesn't manage the cgroup, or that units
+    of this kind (mounts) have no processes.
     """
     match = _UNIT.fullmatch(cgroup)
     return None if match is None else match["name"].removeprefix("_")
 
 
 def unit_in(path: str) -> str:
-    """Return the unit whose cgroup is the last part of a path."""
+    """Return the unit of the last cgroup in a path."""
     name = path.rpartition("/")[2]
     return unit_of(name) or name
 

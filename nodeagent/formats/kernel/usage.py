@@ -1,6 +1,4 @@
-"""Usage rates of containers and CPUs, derived from two samples of kernel counters. An unreadable counter is None, not
-0.
-"""
+"""Usage rates of containers and CPUs, derived from two samples of kernel counters. An unreadable counter is None instead of 0."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -106,7 +104,7 @@ def parse_job_usage(
 
 
 def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:
-    """Return busy and total times by CPU, given in CPU order. The result is empty while a CPU comes or goes."""
+    """Return busy and total times by CPU, given in CPU order. The result is empty while a CPU is added or removed."""
     return dict(zip(online, times_us, strict=True)) if len(times_us) == len(online) else {}
 
 

@@ -16,9 +16,9 @@ from nodeagent.views.topology.parts import FREE, SHARED, number_pods
 
 _CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
 _HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
-"""Highest level that hwloc has a name for, by type of cache."""
+"""Highest cache level with a name in hwloc, by type of cache."""
 _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
-"""Attributes by which hwloc marks a group for a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
+"""Attributes that mark a group as made for a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
 
 class _Object(Struct):
@@ -31,7 +31,9 @@ class _Object(Struct):
     children: list["_Object"] = field(default_factory=list)
 
     def insert(self, other: "_Object") -> bool:
-        """Insert a box below this one, larger boxes first. Returns False if it overlaps an existing box only in part."""
+        """Insert a box below this box. The caller inserts larger boxes first. Return False if the new box overlaps an existing box only in
+        part.
+        """
         for child in self.children:
             if other.cpus <= child.cpus:
                 return child.insert(other)
@@ -86,7 +88,7 @@ def _build_tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
-    # A group only exists to hold the memory of a NUMA node. Any other box with the same CPUs can hold it as well.
+    # a group is only needed for the memory of a NUMA node, which any other box with the same CPUs can have instead
     wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
     for box in sorted(wanted, key=lambda box: -len(box.cpus)):
         machine.insert(box)
@@ -138,7 +140,7 @@ class _XmlWriter:
         self._given = 0
 
     def render_object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
-        """Render a box and its contents. `outer` are the NUMA nodes of the boxes around it. These nodes are local to this box, too."""
+        """Render a box and its contents. `outer` are the NUMA nodes of the enclosing boxes. These nodes are local to this box, too."""
         indent = "  " * depth
         here = outer | NumaSet.from_ids(node.id for node in box.memory)
         local = here | box.find_numa_nodes()

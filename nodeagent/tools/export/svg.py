@@ -1,6 +1,6 @@
 """The machine as an SVG picture: sockets, NUMA nodes, caches, cores, threads, distances, and the owner of each CPU.
 
-Every box has its size before it is placed, so that nothing overlaps. The same input gives the same picture.
+The size of every box is computed before the box is placed, so that nothing overlaps. The same input gives the same picture.
 """
 
 import math
@@ -36,7 +36,7 @@ FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", FREE: "#f6f
 POD_FILLS = (
     "#1f5fa8", "#b4480f", "#7a3e9d", "#00695c", "#a3242f", "#6b5a00", "#3f4aa0", "#a01f5c", "#2f6b1f", "#5d4037"
 )  # fmt: skip
-"""Colours of pods, used in turn. White text is legible on each. The marks distinguish owners with the same colour."""
+"""Colours of pods, used in turn. White text is legible on each colour. Letters distinguish pods with the same colour."""
 
 _ON_LIGHT = frozenset({SHARED, OFFLINE, FREE, NOT_OWNED})
 _WIDTH = 1180
@@ -44,7 +44,7 @@ _CELL_HEIGHT = 24
 _PAD, _GAP = 8, 6
 _TITLE, _TEXT, _SMALL = 14, 12, 11
 _CHAR = 0.6
-"""Width of a character in font sizes, rounded up."""
+"""Width of a character as a factor of the font size, rounded up."""
 _NARROWEST = 150
 """Smallest width of a box, for its title."""
 _MAX_LABEL = 60
@@ -71,9 +71,9 @@ def render_svg(
 
     Args:
         topology: the machine.
-        owner: label by CPU: `reserved`, `shared`, or the pod that has it exclusively. None means unknown.
+        owner: label by CPU: `reserved`, `shared`, or the pod that has the CPU exclusively. None means that the owners are unknown.
         title: title of the picture, such as the node's name.
-        devices: devices to draw below the CPUs. None means that they were not requested.
+        devices: devices to draw below the CPUs. None means that no devices were requested.
     """
     painter = _Painter(topology, owner or {})
     heading = [_draw_line(title, 20, bold=True)] if title else []
@@ -268,7 +268,7 @@ class _Border(Struct, frozen=True):
 
 
 def _frame_box(title: str, inside: _Box, frame: _Border, min_box: _Box = _NOTHING) -> _Box:
-    """Frame a box with a title above its contents, at least as large as `min_box`."""
+    """Frame a box with a title above its contents. The frame is at least as large as `min_box`."""
     room = max(inside.width, min_box.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
     lines = _draw_paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)
     content = _place_in_column([*lines, *([inside] if inside.height else [])], gap=4)
@@ -277,7 +277,7 @@ def _frame_box(title: str, inside: _Box, frame: _Border, min_box: _Box = _NOTHIN
 
 
 def _draw_equally_large(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
-    """Draw boxes of one size: first to measure them, then as large as the largest."""
+    """Draw boxes twice: first to measure them, then all in the size of the largest box."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []
 

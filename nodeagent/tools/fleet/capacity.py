@@ -1,4 +1,4 @@
-"""Room for pods on each node of a fleet, as a document: the agent's own decision, and how many copies are admitted."""
+"""Document with the room for pods on each node of a fleet: the agent's decision on the first copy, and the number of admitted copies."""
 
 from collections.abc import Sequence
 from typing import Any

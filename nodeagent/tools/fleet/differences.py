@@ -49,7 +49,7 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
 
 
 def _find_outliers(groups: Sequence[Document]) -> list[str]:
-    """Return the nodes outside of the largest group. Empty if two groups are the largest."""
+    """Return the nodes outside of the largest group. The result is empty if another group is as large."""
     first, *others = groups
     is_most = all(len(group["nodes"]) < len(first["nodes"]) for group in others)
     return [name for group in others for name in group["nodes"]] if is_most else []

@@ -28,7 +28,9 @@ class Fact(Struct, frozen=True):
     name: str
     value: str
     sizes: tuple[tuple[int, int], ...] = ()
-    """(NUMA node, bytes) instead of a value, because the memory left by the kernel differs slightly between equal machines."""
+    """Sizes in bytes by NUMA node, instead of a value. The comparison of sizes is tolerant, because the kernel leaves slightly different
+    amounts of memory on equal machines.
+    """
 
 
 def find_facts(node: FleetNode) -> Iterator[Fact]:
@@ -62,7 +64,7 @@ def find_facts(node: FleetNode) -> Iterator[Fact]:
 
 
 def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
-    """Format a value for each NUMA node, or once if all are equal."""
+    """Format a value for each NUMA node, or one value if all are equal."""
     same = {value for _, value in values}
     if len(values) > 1 and len(same) == 1:
         return f"{same.pop()} on each"

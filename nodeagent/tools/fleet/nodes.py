@@ -17,7 +17,7 @@ class FleetNode(Struct, frozen=True):
     name: str
     """Host name, or else the name of the file."""
     source: str
-    """File or host as it was typed."""
+    """File or host as typed."""
     topology: Topology
     capture: Capture | None = None
     """The capture, or None if the file only describes a machine."""

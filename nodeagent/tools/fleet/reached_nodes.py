@@ -1,4 +1,4 @@
-"""Reading of the nodes named on the command line: captures in files, and hosts, which are asked over ssh in parallel."""
+"""Reader of the nodes named on the command line: captures in files, and hosts, which are asked over ssh in parallel."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ CAPTURE = "nodeagent capture"
 
 
 def is_host(word: NamedFile) -> bool:
-    """Whether a word names a host: it has no slash, doesn't end in .json, and isn't an existing file."""
+    """Tell whether a word names a host. A host has no slash, doesn't end in .json, and isn't an existing file."""
     if word.startswith("ssh://"):
         return True
     return not (word.is_stdin or "/" in word or word.endswith(".json") or Path(word).exists())
 
 
 def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tuple[UnreadNode, ...]]:
-    """Read all nodes in the order in which they are named. Returns the readable nodes, and the unreadable nodes with the reason."""
+    """Read all nodes in the order of the command line. Return the readable nodes, and the unreadable nodes with the reasons."""
     words: Sequence[NamedFile] = options.nodes
     found: dict[int, FleetNode | UnreadNode] = {}
     with Progress("nodes", len(words)) as progress:
@@ -41,7 +41,7 @@ def read_nodes(options: argparse.Namespace) -> tuple[tuple[FleetNode, ...], tupl
 def _read_contents(
     words: Sequence[NamedFile], options: argparse.Namespace
 ) -> Iterator[tuple[int, bytes | NodeAgentError]]:
-    """Yield each node's capture, or the error. Files are read while hosts are being asked."""
+    """Yield each node's capture or error. Files are read while the hosts prepare their answers."""
     hosts = [place for place, word in enumerate(words) if is_host(word)]
     ask = partial(run_on_host, command=options.remote, within_seconds=options.timeout, max_bytes=MAX_BYTES)
     executor = ThreadPoolExecutor(min(options.parallel, max(1, len(hosts))))

@@ -1,4 +1,4 @@
-"""Running of a command on another host, by the user's ssh with its configuration and keys, without a password and with a time limit."""
+"""Runner of commands on other hosts: the user's ssh with its configuration and keys, without a password and with a time limit."""
 
 import os
 import selectors
@@ -10,7 +10,7 @@ from nodeagent.errors import NodeAgentError
 _MAX_ERROR_BYTES = 64 * 2**10
 _CONNECT_SECONDS = 10
 _OWN_STATUS = 255
-"""Exit status of ssh itself, and not of the command (ssh(1))."""
+"""Exit status that means a failure of ssh itself, not of the command (ssh(1))."""
 _PIECE = 2**16
 
 
@@ -64,7 +64,7 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
 
 
 def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
-    """Read stdout and stderr until the process has ended. Return the reason if it takes too long or prints too much.
+    """Read stdout and stderr until the process has ended. Return an error text if the process takes too long or prints too much.
 
     A process that ssh leaves behind, such as a shared connection, may keep stderr open.
     """

@@ -1,4 +1,4 @@
-"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs. The text adds words and layout only."""
+"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from nodeagent.views.wording.words import format_count
 Document = Mapping[str, Any]
 WIDTH = 80
 _FEW_NODES = 3
-"""Number of nodes up to which the largest group is named."""
+"""Size up to which the largest group is shown with the names of its nodes."""
 _MOST_NAMED = 12
 _NO_VALUE = "-"
 
@@ -81,7 +81,7 @@ def render_capacity(document: Document, width: int = WIDTH) -> str:
 
 
 def _format_reasons(document: Document, width: int) -> Iterator[str]:
-    """Format each reason with its nodes. The amounts in their messages may differ."""
+    """Format each reason with its nodes. The amounts in the messages may differ from node to node."""
     reasons: dict[str, list[Document]] = {}
     for node in document["nodes"]:
         if node["reason"] is not None:

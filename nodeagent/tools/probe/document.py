@@ -13,7 +13,7 @@ from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
 VERSION = 1
-"""Version of the document. New fields don't increase it; no field is renamed or removed."""
+"""Version of the document. The version doesn't change with new fields, and no field is renamed or removed."""
 THRESHOLDS_US = (10, 100, 1000)
 _QUANTILES = {"medianMicroseconds": 500, "p99Microseconds": 990, "p999Microseconds": 999}
 
@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 class ProbedCpus(Struct, frozen=True):
-    """CPUs whose latency was measured."""
+    """CPUs of a latency measurement."""
 
     cpus: CpuSet
     pod: str | None = None
@@ -90,7 +90,7 @@ def find_container_memory(
 def describe_probe(
     memory: Iterable[ContainerMemory] | None = None, latency: Latency | None = None, before: Latency | None = None
 ) -> Document:
-    """Describe the results. Parts that were not probed are null."""
+    """Describe the results. A part that was not probed is null."""
     return {
         "kind": KIND,
         "version": VERSION,

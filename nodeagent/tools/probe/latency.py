@@ -20,7 +20,7 @@ class Delays(Struct, frozen=True):
 
     worst_us: int
     histogram: tuple[tuple[int, int], ...]
-    """(microseconds, times), ascending. oslat counts longer delays in the last pair."""
+    """Pairs of microseconds and number of delays, ascending. oslat counts longer delays in the last pair."""
     beyond: int = 0
     """Number of delays longer than any in the histogram."""
 
@@ -33,7 +33,9 @@ class Delays(Struct, frozen=True):
         return sum(times for found_us, times in self.histogram if found_us >= us) + self.beyond
 
     def quantile(self, permille: int) -> int | None:
-        """Return the duration that `permille` thousandths of the delays don't exceed. None means that it is beyond the histogram."""
+        """Return the duration that `permille` thousandths of the delays don't exceed. None means that this duration is beyond the
+        histogram.
+        """
         rest = -(-self.samples * permille // 1000)
         for us, times in self.histogram:
             rest -= times
@@ -56,7 +58,7 @@ def combine_delays(found: Iterable[Delays]) -> Delays:
 
 
 def parse_oslat(text: bytes) -> DelaysByCpu:
-    """Decode the durations of a busy loop's rounds, which are short unless another task ran.
+    """Decode oslat's report. A round of its busy loop takes long only if another task ran meanwhile.
 
     Raises:
         LatencyReportError: the report is not in oslat's format.
@@ -65,7 +67,7 @@ def parse_oslat(text: bytes) -> DelaysByCpu:
 
 
 def parse_cyclictest(text: bytes) -> DelaysByCpu:
-    """Decode the delays of threads that woke up.
+    """Decode cyclictest's report with the delays of threads that woke up.
 
     Raises:
         LatencyReportError: the report is not in cyclictest's format.
@@ -74,7 +76,7 @@ def parse_cyclictest(text: bytes) -> DelaysByCpu:
 
 
 def _parse_report(text: bytes, *, samples: str | None) -> DelaysByCpu:
-    """Decode a report. `samples` is the field with the number of all delays, or None if the histogram contains all."""
+    """Decode a report. `samples` is the field with the number of all delays. None means that the histogram contains all delays."""
     try:
         threads = parse_json(text).field("thread").by_name(lambda thread: _parse_thread(thread, samples))
     except MisfitError as err:

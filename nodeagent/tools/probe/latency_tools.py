@@ -1,4 +1,4 @@
-"""Programs of the package rt-tests: run one with a time limit, and parse its report."""
+"""Runner of the programs of rt-tests, with a time limit for each program."""
 
 import os
 import shutil
@@ -17,8 +17,8 @@ _SHOWN_BYTES = 2000
 _MORE_SECONDS = 120.0
 """Time allowed in addition to the test's duration, because the program first calibrates itself, perhaps on busy CPUs."""
 _STACK_BYTES = 2**18
-"""Stack of each thread, which rt-tests lock in memory. It counts as the container's memory."""
-# These tools kill the program when this process ends: setpriv(1), prlimit(1).
+"""Size of each thread's stack. rt-tests lock the stacks in memory, where they count as the container's memory."""
+# setpriv(1) has the kernel kill the program when this process ends, and prlimit(1) limits the stacks
 _CHILD = ("setpriv", "--pdeathsig", "KILL", "prlimit", f"--stack={_STACK_BYTES}:")
 
 
@@ -57,7 +57,7 @@ def run_tool(
 
     Args:
         program: program with its arguments.
-        entering: arguments of nodeagent that run the program in a container; empty to run it here.
+        entering: arguments of nodeagent that run the program in a container. Empty means to run the program here.
         seconds: duration of the measurement.
         more_seconds: additional time before the program is killed.
 

@@ -23,7 +23,7 @@ class _Test(Struct, frozen=True):
     headings: Row
     delays: Callable[[Latency], DelaysByCpu]
     cells: Callable[[Delays, int], Row]
-    """Function that formats delays, given the seconds of the test."""
+    """Function that formats delays, given the duration of the test in seconds."""
 
 
 def render_memory(found: Iterable[ContainerMemory], width: int | None = WIDTH) -> str:
@@ -103,7 +103,7 @@ def _format_busy(delays: Delays, seconds: int) -> Row:
 
 
 def _format_rate(times: int, seconds: int) -> str:
-    """Format a rate such that a single delay isn't shown as 0.0."""
+    """Format a rate. The rate of a single delay isn't shown as 0.0."""
     return f"{times / seconds:.1f}" if times == 0 or times / seconds >= 0.05 else "<0.1"
 
 

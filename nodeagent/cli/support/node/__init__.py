@@ -1,1 +1,1 @@
-"""The node that a command is about: options that select it, its state, its observed cgroups and processes, and decisions tried on it."""
+"""The selected node of a command: the options that select the node, its state, its observed cgroups and processes, and trial decisions."""

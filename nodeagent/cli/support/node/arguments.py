@@ -68,12 +68,12 @@ def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = 
 
 
 def is_copied(options: argparse.Namespace) -> bool:
-    """Whether a root other than this node's own was named."""
+    """Tell whether --root names another root than this node's own."""
     return options.root is not None and Path(options.root).resolve() != Path("/")
 
 
 def is_elsewhere(options: argparse.Namespace) -> bool:
-    """Whether the options select a copied node or a file, and not this node."""
+    """Tell whether the options select a copied node or a file instead of this node."""
     return options.machine is not None or is_copied(options)
 
 

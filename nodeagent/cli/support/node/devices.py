@@ -1,4 +1,4 @@
-"""Devices of the selected node. For decisions that are tried out, they are read only if one of the pods needs devices."""
+"""Devices of the selected node. For trial decisions, the devices are read only if a pod needs any."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -70,7 +70,7 @@ def add_captured_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSam
 
 
 def _add_devices(what_if: WhatIf, pods: Iterable[Pod], read: Callable[[], SysfsSample | str]) -> WhatIf:
-    """Add the devices if a pod needs them. `read` returns them, or the reason why they are unknown."""
+    """Add the devices if a pod needs any. `read` returns the devices, or the reason why they are unknown."""
     every = (*pods, *what_if.pods, *what_if.idle)
     gives = bool(what_if.managers.placement.devices)
     if not any(pod.near or pod.claims or (gives and pod.asks_for_devices) for pod in every):

@@ -22,7 +22,7 @@ def add_cgroups(view: NodeView, *, only_pods: bool = False) -> NodeView:
 
     Args:
         view: the view.
-        only_pods: whether to read only the cgroups of the view's pods, and none that no pod has.
+        only_pods: whether to leave out cgroups that belong to no pod of the view.
     """
     if view.observation is not None:
         return view

@@ -1,4 +1,4 @@
-"""State of a node whose agent doesn't answer, from the agent's files. The managers check the saved state."""
+"""Reader of a node's saved state, for an agent that doesn't answer. The managers check the saved state."""
 
 import os
 from collections.abc import Mapping

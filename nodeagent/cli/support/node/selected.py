@@ -1,4 +1,4 @@
-"""State of the node that a command is about: this node, a copied file-system root (`--root`), or a capture in a file (`--machine`)."""
+"""State of the selected node of a command: this node, a copied file-system root (`--root`), or a capture in a file (`--machine`)."""
 
 import argparse
 

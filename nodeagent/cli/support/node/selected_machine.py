@@ -1,4 +1,4 @@
-"""The machine that a command is about: this machine, a copied file-system root (`--root`), or a machine in a file (`--machine`)."""
+"""The selected machine of a command: this machine, a copied file-system root (`--root`), or a machine in a file (`--machine`)."""
 
 import argparse
 import os
@@ -17,11 +17,11 @@ from nodeagent.formats.topology.topology_json import TopologyDocumentError, topo
 
 
 class SourceError(NodeAgentError):
-    """The named file lacks what the command needs."""
+    """The named file doesn't have the content that the command needs."""
 
 
 def read_topology(options: argparse.Namespace) -> Topology:
-    """Read the selected machine's topology. It needs neither an agent nor a configuration.
+    """Read the selected machine's topology, which requires neither an agent nor a configuration.
 
     Raises:
         NodeAgentError: the machine can't be read.
@@ -63,7 +63,7 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
 
 
 def is_unconfigured(options: argparse.Namespace) -> bool:
-    """Whether the node's configuration is unknown, because none is named and the node has none of its own."""
+    """Tell whether the node has no configuration file and no option names one."""
     if options.config is not None:
         return False
     if options.machine is not None:
@@ -73,7 +73,7 @@ def is_unconfigured(options: argparse.Namespace) -> bool:
 
 
 def is_without_agent(options: argparse.Namespace) -> bool:
-    """Whether the selected node has neither an agent nor its state nor its configuration.
+    """Tell whether the selected node has no agent, no saved state and no configuration.
 
     Raises:
         NodeAgentError: a named capture can't be read.

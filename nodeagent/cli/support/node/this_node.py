@@ -1,4 +1,4 @@
-"""State of this node, as its running agent reports or has saved it."""
+"""State of this node, from its running agent or else from the saved state."""
 
 import os
 from pathlib import Path
@@ -38,8 +38,8 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
 
     Args:
         config_path: configuration, which is read only if the agent doesn't answer. The agent reports its own.
-        socket: the agent's socket. None means the default one, or else the configured one.
-        read: decoder of the agent's answer. Repeated calls can reuse it. None means a new one that decodes everything.
+        socket: the agent's socket. None means the default socket, or else the configured socket.
+        read: decoder of the agent's answer. Repeated calls can reuse it. None means a new decoder, which decodes everything.
 
     Raises:
         NodeAgentError: neither the agent's answer nor the saved state can be read.
@@ -72,7 +72,7 @@ def _read_without_answer(config_path: str, socket: str | None, read: ViewReader,
 def read_this_node_for_display(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
     """Read this node's state for display, even if no agent runs because its configuration is invalid.
 
-    The configuration that the agent last ran with is used then. A named configuration must be valid.
+    In this case, the configuration of the agent's last run is used. A named configuration must be valid.
     """
     try:
         return read_this_node(config_path or DEFAULT_CONFIG, socket, read)

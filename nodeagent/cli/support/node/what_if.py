@@ -1,4 +1,4 @@
-"""The node on which decisions are tried: this, a copied, captured or described one, under its own or another configuration."""
+"""The node for trial decisions: this node, or a copied, captured or described node, under its own or another configuration."""
 
 import argparse
 from pathlib import Path
@@ -33,7 +33,7 @@ _ABSENT_HINT = "name one with --config FILE, for example examples/config.yaml (`
 
 
 class WhatIfError(NodeAgentError):
-    """There is no node to try decisions on."""
+    """There is no node for trial decisions."""
 
 
 class WhatIfMachine(Struct, frozen=True):
@@ -61,7 +61,7 @@ class WhatIfNode(Struct, frozen=True):
     state: NodeState | None = None
     """State of the node. None means that the node has no pods, or that its pods are ignored."""
     has_partitions: bool | None = None
-    """Whether its kernel supports cpuset partitions below other cgroups (6.7). None means unknown, or that no pod needs them."""
+    """Whether the node's kernel supports cpuset partitions below other cgroups (6.7). None means unknown, or that no pod needs them."""
 
 
 def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
@@ -96,7 +96,7 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
 
 
 def find_errata(options: argparse.Namespace) -> Errata:
-    """Return the requested rules: nodeagent's, or kubelet's with its bugs."""
+    """Return the requested rules: those of nodeagent, or those of kubelet with its errata."""
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
@@ -171,7 +171,7 @@ def _build_what_if(node: NodeSetup, promises: Promises, state: NodeState) -> Wha
 
 
 def has_partitions(known: NodeView, config: Config) -> bool | None:
-    """Whether the node's kernel supports cpuset partitions below other cgroups. None means unknown, or that no pod needs them."""
+    """Tell whether the kernel supports cpuset partitions below other cgroups. None means unknown, or that no pod needs a partition."""
     if config.host_isolation == "none":
         return None
     kernel = add_cgroups(known).kernel
@@ -186,7 +186,7 @@ def _set_up_node(
 
 
 def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
-    """Return the node, whose configuration must be valid for its machine."""
+    """Return the node. Raise an error if its configuration is invalid for its machine."""
     if isinstance(node, NodeSetup):
         return node
     raise WhatIfError(
